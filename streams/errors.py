@@ -1,0 +1,198 @@
+"""Every error this system raises on purpose.
+
+    StreamsError
+    +-- ConfigError              the topology or a command is wrong
+    +-- RuleError                a rule condition is wrong
+    +-- DatabaseError            a database said no
+    |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
+    |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
+    |   +-- UnsupportedType      a type that cannot travel
+    +-- RedoError                a redo segment is damaged or missing
+    +-- CaptureError
+    +-- QueueError
+    +-- PropagationError
+    +-- ApplyError
+    |   +-- ConflictError        a row conflict nobody resolved
+    |   +-- HandlerError
+    |   +-- FencedError          a newer incarnation of this apply process exists
+    |   +-- UnfitTableError      the destination table does not fit the LCR yet: waits for an ALTER
+    +-- ProtocolError            the peer speaks another version, or broke the protocol
+    +-- BugError                 cannot happen; a defect of Headrace
+
+`WouldBlock`, back-pressure and the end of the log are not errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import Enum
+from typing import Any, ClassVar
+
+__all__ = [
+    "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError", "DatabaseError",
+    "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
+    "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "WouldBlock",
+]
+
+
+class Retry(Enum):
+    """What a supervisor may do about an error."""
+
+    TIMED = "timed"  # try again after retry_delay_s
+    MANUAL = "manual"  # an operator must act first; `hint` says what to do
+    NEVER = "never"  # a bug or a refused input
+
+
+class WouldBlock(Exception):  # noqa: N818 - not an error
+    """Nothing to do now; call again when woken."""
+
+
+class StreamsError(Exception):
+    """Root of every error this system raises on purpose. Guaranteed picklable.
+
+    Args:
+        message: what is wrong and where, one sentence, no row values.
+        hint: what to do about it.
+        context: names, SCNs and counts, never row values.
+    """
+
+    code: ClassVar[str] = "HDR-0000"
+    retry: ClassVar[Retry] = Retry.NEVER
+
+    def __init__(self, message: str, *, hint: str = "", **context: str | int) -> None:
+        super().__init__(message)
+        self.hint, self.context = hint, context
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ray rebuilds exceptions as cls(*args); keyword arguments would be lost without this.
+        return functools.partial(type(self), hint=self.hint, **self.context), self.args
+
+    @property
+    def message(self) -> str:
+        """The sentence alone, without hint and context."""
+        return str(self.args[0])
+
+
+class ConfigError(StreamsError):
+    """The topology or a command line is wrong; nothing was done."""
+
+    code = "HDR-1000"
+
+
+class RuleError(StreamsError):
+    """A rule's condition cannot be used."""
+
+    code = "HDR-1100"
+
+
+class DatabaseError(StreamsError):
+    """A database refused a statement for a reason that is neither data nor availability."""
+
+    code = "HDR-2000"
+    retry = Retry.MANUAL
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database cannot be reached, is out of a resource, or the outcome is unknown: call again.
+
+    Covers SQLSTATE classes 08, 40, 53, 55, 57, 58 and broken connections. Never goes to the error queue.
+    """
+
+    code = "HDR-2001"
+    retry = Retry.TIMED
+
+
+class DataError(DatabaseError):
+    """The database refused the data itself (SQLSTATE classes 21, 22, 23, 44); candidates for the error queue."""
+
+    code = "HDR-2002"
+    retry = Retry.NEVER
+
+
+class LogGone(DatabaseError):
+    """The log no longer has the SCN that is needed."""
+
+    code = "HDR-2003"
+    retry = Retry.MANUAL
+
+
+class UnsupportedType(DatabaseError):
+    """A column's type cannot travel."""
+
+    code = "HDR-2004"
+
+
+class RedoError(StreamsError):
+    """A redo segment is damaged, missing, or cannot be written."""
+
+    code = "HDR-3000"
+    retry = Retry.MANUAL
+
+
+class CaptureError(StreamsError):
+    """A capture process cannot go on."""
+
+    code = "HDR-3100"
+    retry = Retry.MANUAL
+
+
+class QueueError(StreamsError):
+    """A queue refused an operation."""
+
+    code = "HDR-4000"
+    retry = Retry.TIMED
+
+
+class PropagationError(StreamsError):
+    """A propagation cannot reach its destination."""
+
+    code = "HDR-4100"
+    retry = Retry.TIMED
+
+
+class ApplyError(StreamsError):
+    """An apply process cannot go on."""
+
+    code = "HDR-5000"
+    retry = Retry.MANUAL
+
+
+class ConflictError(ApplyError):
+    """A row conflict that nobody resolved; context names `conflict_type`."""
+
+    code = "HDR-5001"
+
+
+class HandlerError(ApplyError):
+    """A user's handler raised."""
+
+    code = "HDR-5002"
+
+
+class FencedError(ApplyError):
+    """A newer incarnation of this apply process holds a higher epoch; this one must end."""
+
+    code = "HDR-5003"
+    retry = Retry.NEVER
+
+
+class UnfitTableError(ApplyError):
+    """A destination table does not fit the LCRs yet; `hint` is the ALTER that is missing."""
+
+    code = "HDR-5004"
+    retry = Retry.TIMED
+
+
+class ProtocolError(StreamsError):
+    """The peer speaks another protocol version, or broke the protocol."""
+
+    code = "HDR-6000"
+    retry = Retry.TIMED
+
+
+class BugError(StreamsError):
+    """Cannot happen; a defect of Headrace."""
+
+    code = "HDR-9000"

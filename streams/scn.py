@@ -1,0 +1,24 @@
+"""Positions and identities: the integers everything else is ordered by."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+__all__ = ["FIRST_SCN", "ObjectNumber", "Scn", "TransactionId"]
+
+Scn = NewType("Scn", int)
+"""A 64-bit position in one source's log. Comparable only within one source.
+
+A transaction has two: `order_scn`, where its commit record starts (known from the transaction's first
+record on), and `commit_scn`, where its commit record ends. Within a source
+`order_scn(t) < commit_scn(t) <= order_scn(next t)`, so either one tells what a watermark covers.
+"""
+
+TransactionId = NewType("TransactionId", int)
+"""A source's own transaction number. Unique only among transactions in progress: the SCNs give the order."""
+
+ObjectNumber = NewType("ObjectNumber", int)
+"""A source's own number for a table. The multiversioned dictionary turns it into a name."""
+
+FIRST_SCN = Scn(0)
+"""Below every SCN: 'nothing yet'."""

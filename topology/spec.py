@@ -1,0 +1,151 @@
+"""The desired state, as frozen data: what a topology file says after expansion, with every default filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rules.rule import RuleSet
+from streams.tags import DEFAULT_APPLY_TAG
+
+__all__ = [
+    "ApplySpec", "CaptureSpec", "DatabaseSpec", "PropagationSpec", "QueueSpec", "SiteSpec", "TopologySpec",
+]
+
+MEMORY_BYTES_DEFAULT = 256 << 20  # of a queue: seconds of work at full speed, small next to a node
+SPILL_BYTES_DEFAULT = 16 << 30  # of a queue: an outage of an hour at a few MB/s
+REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: likewise
+SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
+PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSpec:
+    """A site's database.
+
+    Args:
+        kind: "postgres" (the user's own), "embedded" (a private server) or "none" (queues only).
+        dsn: connection string with environment references resolved; empty unless kind is "postgres".
+        version: major version wanted of an embedded server.
+        environment: names of the environment variables the dsn came from (for messages).
+    """
+
+    kind: str
+    dsn: str = ""
+    version: int = 18
+    environment: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSpec:
+    """One site. `node`: Ray custom resources its actors need, as (name, amount) pairs."""
+
+    name: str
+    database: DatabaseSpec
+    node: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSpec:
+    """A buffered queue at a site; bounds in bytes."""
+
+    name: str
+    site: str
+    memory_bytes_max: int = MEMORY_BYTES_DEFAULT
+    spill_bytes_max: int = SPILL_BYTES_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSpec:
+    """A capture process at `site`, mining the redo of `source` into `queue` (local capture: site == source)."""
+
+    name: str
+    site: str
+    source: str
+    queue: str
+    rules: RuleSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropagationSpec:
+    """A propagation between two queues."""
+
+    name: str
+    from_queue: str
+    to_queue: str
+    rules: RuleSet = field(default_factory=RuleSet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplySpec:
+    """An apply process at `site`, dequeuing the LCRs of `source` from `queue`.
+
+    Args:
+        name: unique in the topology.
+        site: where it applies.
+        source: whose LCRs it applies.
+        queue: at the same site.
+        tag: what its changes are tagged with.
+        parallelism: apply servers.
+        group_transactions: most source transactions in one destination transaction; 1: one to one.
+        group_rows: most rows in one group.
+        rules: what it takes.
+    """
+
+    name: str
+    site: str
+    source: str
+    queue: str
+    tag: bytes = DEFAULT_APPLY_TAG
+    parallelism: int = PARALLELISM_DEFAULT
+    group_transactions: int = 1000
+    group_rows: int = 10_000
+    rules: RuleSet = field(default_factory=RuleSet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologySpec:
+    """A whole topology.
+
+    Args:
+        name: `topology:` of the file.
+        file: where it was read.
+        state_dir: absolute; one folder per site below it.
+        redo_bytes_max: bound of each site's redo log.
+        segment_bytes: size at which a redo segment is switched.
+        heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
+    """
+
+    name: str
+    file: Path
+    state_dir: Path
+    sites: tuple[SiteSpec, ...]
+    queues: tuple[QueueSpec, ...]
+    captures: tuple[CaptureSpec, ...]
+    propagations: tuple[PropagationSpec, ...]
+    applies: tuple[ApplySpec, ...]
+    redo_bytes_max: int = REDO_BYTES_DEFAULT
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    heartbeat_s: float = 10.0
+
+    def site(self, name: str) -> SiteSpec:
+        """The site called `name`; KeyError when there is none (checked when the topology was read)."""
+        return {site.name: site for site in self.sites}[name]
+
+    def queue(self, name: str) -> QueueSpec:
+        """The queue called `name`; KeyError when there is none."""
+        return {queue.name: queue for queue in self.queues}[name]
+
+    def apply(self, name: str) -> ApplySpec:
+        """The apply process called `name`; KeyError when there is none."""
+        return {apply.name: apply for apply in self.applies}[name]
+
+    def capture_rules(self, source: str) -> tuple[RuleSet, ...]:
+        """The rule sets of every capture process that mines `source`'s redo."""
+        return tuple(capture.rules for capture in self.captures if capture.source == source)
+
+    def subscribers(self, queue: str) -> tuple[str, ...]:
+        """Names of the propagations and apply processes that dequeue from `queue`."""
+        return tuple(p.name for p in self.propagations if p.from_queue == queue) + tuple(
+            a.name for a in self.applies if a.queue == queue
+        )
