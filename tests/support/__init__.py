@@ -1,0 +1,1 @@
+"""What several suites share: import it as `tests.support.<module>`."""
