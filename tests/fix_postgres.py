@@ -1,0 +1,123 @@
+"""Real PostgreSQL servers for tests: `pg_source`, `pg_destination` (18), `pg_16`; a fresh database per test.
+
+    def test_something(source_database):                 # dsn of an empty database on pg_source
+    def test_two(pg_source, fresh_database):              # as many as wanted, on any server
+        dsn = fresh_database(pg_source)
+
+The servers live for one test session, with fsync on. A session that was killed leaves its servers behind;
+the next session removes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import psycopg.sql
+import pytest
+
+from databases.embedded import EmbeddedServer
+
+_PREFIX = "headrace-test-pg-"
+# Small machines run this: no need for the defaults' reserve, and slots must notice dead clients quickly.
+_SETTINGS = {
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "wal_sender_timeout": "20s",
+    "autovacuum_naptime": "10s",
+}
+_counter = itertools.count(1)
+
+
+def _remove_dead_sessions() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            for server in folder.iterdir():
+                EmbeddedServer(server).destroy()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_folder() -> Iterator[Path]:
+    """Where this session's servers live; the server's own user can pass through it."""
+    _remove_dead_sessions()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve(folder: Path, name: str, version: int) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(folder / name, version=version, name=name, settings=_SETTINGS)
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(scope="session")
+def pg_source(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """A PostgreSQL 18 to capture from."""
+    yield from _serve(postgres_folder, "source", 18)
+
+
+@pytest.fixture(scope="session")
+def pg_destination(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """A PostgreSQL 18 to apply to."""
+    yield from _serve(postgres_folder, "destination", 18)
+
+
+@pytest.fixture(scope="session")
+def pg_16(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """A PostgreSQL 16, the oldest that is bundled."""
+    yield from _serve(postgres_folder, "pg16", 16)
+
+
+def drop_database(server: EmbeddedServer, database: str) -> None:
+    """Drop a database with everything that holds it: sessions, slots, subscriptions' leftovers."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+            (database,),
+        )
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT active",
+            (database,),
+        )
+        connection.execute(psycopg.sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(psycopg.sql.Identifier(database)))
+
+
+@pytest.fixture
+def fresh_database() -> Iterator[Callable[[EmbeddedServer], str]]:
+    """Make an empty database on a server and give its dsn; dropped after the test with its slots."""
+    made: list[tuple[EmbeddedServer, str]] = []
+
+    def make(server: EmbeddedServer) -> str:
+        server.start()  # a test that stopped it and failed must not fail the others
+        database = f"test_{os.getpid()}_{next(_counter)}"
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(database)))
+        made.append((server, database))
+        return server.dsn(database)
+
+    yield make
+    for server, database in made:
+        server.start()
+        drop_database(server, database)
+
+
+@pytest.fixture
+def source_database(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> str:
+    """Dsn of an empty database on `pg_source`."""
+    return fresh_database(pg_source)
+
+
+@pytest.fixture
+def destination_database(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> str:
+    """Dsn of an empty database on `pg_destination`."""
+    return fresh_database(pg_destination)

@@ -1,0 +1,219 @@
+"""The embedded server: made, started, crashed, moved and destroyed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases import embedded
+from databases.embedded import EmbeddedServer
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="headrace-test-embedded-"))
+    path.chmod(0o711)
+    yield path / "database"
+    if (path / "database").exists():
+        EmbeddedServer(path / "database").destroy()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _one(server: EmbeddedServer, query: str) -> object:
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
+        return row[0]
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_server_starts_with_logical_wal_and_fsync(folder: Path, version: int) -> None:
+    server = EmbeddedServer(folder, version=version, name="dbs1")
+    server.start()
+    assert str(_one(server, "SHOW server_version")).startswith(str(version))
+    assert _one(server, "SHOW wal_level") == "logical"
+    assert _one(server, "SHOW fsync") == "on"
+    assert _one(server, "SHOW data_checksums") == "on"
+    assert _one(server, "SHOW server_encoding") == "UTF8"
+    assert _one(server, "SHOW cluster_name") == "dbs1"
+    pid = server.pid()
+    server.start()
+    assert server.pid() == pid, "a second start must find the running server"
+    server.stop()
+    server.stop()
+    assert server.pid() is None
+
+
+def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    port = server.port
+    with psycopg.connect(server.dsn()) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 7 AS a")
+    server.restart(immediate=True)
+    assert (_one(server, "SELECT a FROM t"), server.port) == (7, port)
+    pid = server.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    EmbeddedServer(folder).start()  # another instance, as after a crash of the whole process
+    assert (_one(server, "SELECT a FROM t"), server.port) == (7, port)
+    assert server.pid() != pid
+
+
+def test_pid_file_that_names_a_strangers_process_does_not_keep_the_server_down(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    server.stop(immediate=True)
+    pid_file = server.data_folder / "postmaster.pid"
+    lines = pid_file.read_text().splitlines() if pid_file.exists() else ["0", str(server.data_folder), "0", "1", "", "", "", ""]
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+    assert server.pid() is None
+    server.start()
+    assert _one(server, "SELECT 1") == 1
+
+
+def test_taken_port_is_replaced(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    server.stop()
+    old = server.port
+    with socket.create_server(("127.0.0.1", old)):
+        server.start()
+        assert server.port != old
+        assert _one(server, "SELECT 1") == 1
+
+
+def test_nobody_connects_without_the_password(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    for database in ("dbname=postgres", "dbname=postgres replication=database"):
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres {database} passfile=/nonexistent")
+    assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
+    assert stat.S_IMODE(server.data_folder.stat().st_mode) == 0o700
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(f"host=/tmp port={server.port} user=postgres dbname=postgres")
+
+
+def test_interrupted_initialisation_is_thrown_away(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "data.initializing-dead").mkdir()
+    (folder / "data.initializing-dead" / "PG_VERSION").write_text("18\n")
+    (folder / "data").mkdir()  # renamed, but server.json was never written
+    (folder / "data" / "PG_VERSION").write_text("18\n")
+    server = EmbeddedServer(folder)
+    server.start()
+    assert _one(server, "SELECT 1") == 1
+    assert not (folder / "data.initializing-dead").exists()
+
+
+def test_other_version_in_the_folder_is_refused(folder: Path) -> None:
+    EmbeddedServer(folder, version=18).start()
+    with pytest.raises(ConfigError, match="is version 18, not 16"):
+        EmbeddedServer(folder, version=16).start()
+    with pytest.raises(ConfigError, match="no embedded PostgreSQL 9"):
+        EmbeddedServer(folder, version=9)
+
+
+def test_lost_data_folder_is_reported_not_replaced(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    with pytest.raises(DatabaseUnavailable, match="never started"):
+        server.dsn()
+    server.start()
+    server.stop()
+    shutil.rmtree(server.data_folder)
+    with pytest.raises(DatabaseError, match="is gone"):
+        server.start()
+    shutil.rmtree(folder)
+
+
+def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:
+    server = EmbeddedServer(folder, settings={"wal_level": "nonsense"})
+    with pytest.raises(DatabaseUnavailable, match="wal_level"):
+        server.start()
+
+
+def test_bundled_programs_connect(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    done = subprocess.run(
+        [server.binary("psql"), "-XAtc", "SELECT 40 + 2"], env=server.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "42\n"
+    subprocess.run([server.binary("pgbench"), "-i", "-s", "1", "-q"], env=server.environment(), capture_output=True, check=True)
+    assert _one(server, "SELECT count(*) FROM pgbench_accounts") == 100_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
+def test_root_runs_the_server_as_an_unprivileged_user_without_a_name(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    owner = Path(f"/proc/{server.pid()}").stat().st_uid
+    assert owner != 0
+    assert server.data_folder.stat().st_uid == owner
+    assert server.data_folder.parent == folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
+def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Package and state folder below a 0700 folder, like a clone in /root: both are put where the user can reach."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    package = embedded._package_folder()
+    private = home / "site-packages" / package.name
+    shutil.copytree(package / "pginstall18", private / "pginstall18", ignore=shutil.ignore_patterns("include"))
+    shutil.copytree(package.with_name(f"{package.name}.libs"), private.with_name(f"{package.name}.libs"))
+    monkeypatch.setattr(embedded, "_package_folder", lambda: private)
+    server = EmbeddedServer(home / "clone" / ".headrace" / "database")
+    server.start()
+    try:
+        assert _one(server, "SELECT 1") == 1
+        assert home not in server.data_folder.parents
+        assert json.loads((server.folder / "server.json").read_text())["data"] == str(server.data_folder)
+        program = Path(f"/proc/{server.pid()}/exe").readlink()
+        assert home not in program.parents
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+        # A cleaner took one of the copied files: the next start copies again.
+        server.stop()
+        (program.parents[1] / "share" / "postgresql" / "timezonesets" / "Default").unlink()
+        server.start()
+        assert _one(server, "SELECT 1") == 1
+    finally:
+        data = server.data_folder
+        server.destroy()
+    assert not data.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_normal_user_runs_the_server_in_place() -> None:
+    program = (
+        "import sys, tempfile, pathlib; from databases.embedded import EmbeddedServer\n"
+        "s = EmbeddedServer(pathlib.Path(tempfile.mkdtemp()) / 'db')\n"
+        "s.start(); assert s.data_folder == s.folder / 'data'; s.restart(immediate=True); assert s.pid()\n"
+        "s.destroy(); assert not s.folder.exists(); s.folder.parent.rmdir(); print('in place')\n"
+    )
+    root = Path(embedded.__file__).parents[1]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=root, user=65534, group=65534, extra_groups=[], capture_output=True, text=True,
+            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}, check=False,
+        )
+    except PermissionError:
+        pytest.skip("this clone lies where other users cannot enter")
+    if "Permission" in done.stderr:
+        pytest.skip("this clone lies where other users cannot enter")
+    assert done.stdout == "in place\n", done.stderr
