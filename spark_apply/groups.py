@@ -1,0 +1,285 @@
+"""What the coordinator and its apply servers tell each other: frozen data made of bytes, integers and tuples.
+
+A *group* is a run of consecutive source transactions that an apply server applies as one destination
+transaction. Groups are numbered in source order, from 1, anew in each incarnation of the coordinator.
+
+Conversation about one group (`attempt` counts how often it was handed out; late reports of an older attempt
+are ignored by both sides):
+
+    coordinator -> server   GroupAssignment       the server may decode and prepare, not write
+                            GroupPart ...         a streamed transaction's parts, at most PARTS_AHEAD not yet done
+                            GroupGo               what the group depends on is applied: write
+                            GroupAbandon          roll back what was written, forget the group
+    server -> coordinator   PartDone              a part is written (not committed): send another
+                            GroupResult           the group is done; everything in `applied` is durable
+                            GroupRetry            part of it may be done; the rest must be handed out again
+                            GroupAbandoned        answers GroupAbandon
+
+A server never waits for another group inside a group: where it would have to, it gives the rest of the group
+back with GroupRetry and goes on with other work. Every group a server holds waits only for lower-numbered
+groups, and the lowest unfinished group is handed out whatever the server's load is: so there is no deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+__all__ = [
+    "PARTS_AHEAD", "AppliedRange", "CoordinatorMessage", "Failure", "GroupAbandon", "GroupAbandoned",
+    "GroupAssignment", "GroupGo", "GroupMode", "GroupPart", "GroupResult", "GroupRetry", "GroupStatistics",
+    "HeldTransaction", "PartDone", "RetryReason", "ServerMessage", "TransactionError",
+]
+
+PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one on the way
+
+
+class GroupMode(IntEnum):
+    """How a group is to be applied."""
+
+    SETS = 1  # collapsed, as sets; bisected when that fails
+    ROWS = 2  # row by row in source order (a streamed transaction whose sets failed)
+    ERROR_QUEUE = 3  # into the error queue, nothing is applied (a streamed transaction that failed or is held)
+    EXECUTE_ERROR = 4  # apply an error transaction again and delete it from the error queue
+
+
+class RetryReason(IntEnum):
+    """Why a server gives a group back."""
+
+    BELOW = 1  # the next transaction failed while groups below were not applied: hand out again when they are
+    REPLAY = 2  # a streamed transaction failed: its parts must be read again from the queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedRange:
+    """Transactions with `after_scn < commit_scn <= through_scn` are durable: applied or in the error queue."""
+
+    after_scn: int
+    through_scn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a transaction cannot be applied; no row values except in `readable`.
+
+    Args:
+        position: 0-based position of the failing LCR in its transaction; -1: it is held behind another.
+        conflict_type: "insert_exists", "update_missing", ...; empty for other errors.
+        sqlstate: of the database's error, if any.
+        message: what happened.
+        readable: the failing LCR's values, "column=value", shown only by `errors show`.
+    """
+
+    position: int
+    conflict_type: str
+    sqlstate: str
+    message: str
+    readable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTransaction:
+    """A transaction that depends on an error transaction: it joins the error queue behind it.
+
+    Args:
+        transaction: index of the transaction in the group as it was first formed.
+        depends_on: number of the error transaction.
+    """
+
+    transaction: int
+    depends_on: int
+
+
+# --------------------------------------------------------------------------- coordinator -> server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAssignment:
+    """A group for one server. Wait for its `GroupGo` before writing.
+
+    Args:
+        group: number of the group; ascending in source order.
+        attempt: how often it was handed out before, from 0.
+        mode: how to apply it.
+        streamed: one transaction that comes as `GroupPart`s; `batches` is empty.
+        batches: serialized LcrBatches in order; exactly what is to be applied (already filtered).
+        after_scn: `through_scn` of the group before.
+        through_scn: everything the group covers; 0 while a streamed transaction is open.
+        first_transaction: index of the first transaction that is still to be done; those before it were
+            committed in an earlier attempt.
+        error_number: EXECUTE_ERROR: which one. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
+        failure: ERROR_QUEUE: what failed.
+    """
+
+    group: int
+    attempt: int
+    mode: GroupMode
+    streamed: bool
+    batches: tuple[bytes, ...]
+    after_scn: int
+    through_scn: int
+    first_transaction: int = 0
+    error_number: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPart:
+    """The next part of a streamed transaction.
+
+    Args:
+        group: number of the group.
+        attempt: see `GroupAssignment`.
+        part: 0, 1, 2, ... in order.
+        batch: serialized LcrBatch with this part's rows.
+        is_last: the transaction is complete with this part.
+        through_scn: what the group covers; 0 unless `is_last`.
+    """
+
+    group: int
+    attempt: int
+    part: int
+    batch: bytes
+    is_last: bool
+    through_scn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGo:
+    """What the group (or the streamed transaction's part) depends on is applied: it may write.
+
+    Args:
+        group: number of the group.
+        attempt: see `GroupAssignment`.
+        part: a streamed transaction may write its parts up to this one; -1: the whole group.
+        low_watermark: the coordinator's, to record with the data.
+        below_applied: every group below is done: a failure needs no waiting.
+        held: transactions that must join the error queue behind another.
+    """
+
+    group: int
+    attempt: int
+    part: int
+    low_watermark: int
+    below_applied: bool
+    held: tuple[HeldTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAbandon:
+    """Roll back what was written of the group and forget it; answered with `GroupAbandoned`."""
+
+    group: int
+    attempt: int
+
+
+CoordinatorMessage: TypeAlias = GroupAssignment | GroupPart | GroupGo | GroupAbandon
+
+# --------------------------------------------------------------------------- server -> coordinator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionError:
+    """A transaction of the group that went into the error queue.
+
+    Args:
+        number: in the error queue.
+        transaction: index of the transaction in the group as it was first formed.
+        commit_scn: its commit SCN.
+        depends_on: number of the error transaction it is held behind; 0: it failed itself.
+        key_hashes: uint64 little-endian; what later transactions must be checked against.
+        conflict_type: see `Failure`.
+        message: see `Failure`.
+    """
+
+    number: int
+    transaction: int
+    commit_scn: int
+    depends_on: int
+    key_hashes: bytes
+    conflict_type: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """What applying a group took; summed by the coordinator.
+
+    Args:
+        transactions: source transactions applied (not those in the error queue).
+        rows: row LCRs applied.
+        rows_written: rows the destination wrote for them (fewer when changes of a key collapse).
+        commits: destination transactions committed.
+        rollbacks: destination transactions rolled back.
+        retried: destination transactions tried again because the database was unavailable.
+        last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
+    """
+
+    transactions: int = 0
+    rows: int = 0
+    rows_written: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    retried: int = 0
+    last_commit_time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """The group is done; everything in `applied` is durable at the destination.
+
+    EXECUTE_ERROR: `failure` is None when the error transaction was applied and deleted, else why it stays.
+    """
+
+    group: int
+    attempt: int
+    applied: tuple[AppliedRange, ...]
+    errors: tuple[TransactionError, ...] = ()
+    statistics: GroupStatistics = field(default_factory=GroupStatistics)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRetry:
+    """The rest of the group must be handed out again; nothing of the rest is written.
+
+    Args:
+        group: number of the group.
+        attempt: see `GroupAssignment`.
+        reason: see `RetryReason`.
+        next_transaction: index of the first transaction that is not done.
+        applied: what is durable of this attempt.
+        errors: transactions of this attempt that are in the error queue.
+        statistics: of this attempt.
+        failure: what failed, for a streamed transaction (it comes back in mode ERROR_QUEUE).
+    """
+
+    group: int
+    attempt: int
+    reason: RetryReason
+    next_transaction: int
+    applied: tuple[AppliedRange, ...] = ()
+    errors: tuple[TransactionError, ...] = ()
+    statistics: GroupStatistics = field(default_factory=GroupStatistics)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDone:
+    """A streamed transaction's part is written, not committed: the coordinator may send another."""
+
+    group: int
+    attempt: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAbandoned:
+    """Answers `GroupAbandon`: nothing of the group is written."""
+
+    group: int
+    attempt: int
+
+
+ServerMessage: TypeAlias = GroupResult | GroupRetry | PartDone | GroupAbandoned
