@@ -216,7 +216,7 @@ class EmbeddedServer:
     @property
     def password(self) -> str:
         """The superuser's password."""
-        return (self.folder / "password").read_text(encoding="ascii").strip()
+        return (self.folder / "password").read_text(encoding="utf-8").strip()
 
     def dsn(self, database: str = "postgres") -> str:
         """Connection string of the superuser, with the password: not for logs."""
@@ -295,7 +295,7 @@ class EmbeddedServer:
     def _set_password(self, program: str, data: Path, named_user: int) -> None:
         password = secrets.token_hex(24)
         descriptor = os.open(self.folder / "password", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(descriptor, 0o600)
             file.write(password)
         # A server without connections, so that the password never passes through another user's files.
@@ -502,7 +502,7 @@ def _package_folder() -> Path:
 def _postmaster(data: Path) -> int | None:
     """The live postmaster of `data`; a recycled process id does not fool it."""
     try:
-        pid = int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+        pid = int((data / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
     return pid if _works_in(pid, data) else None
