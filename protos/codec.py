@@ -1,0 +1,395 @@
+"""LCR batches to bytes and back, and the header that queues look at.
+
+`encode` and `decode` are inverse for every batch that keeps the promises of `streams.lcr_batch`. What comes from
+the wire is checked before anybody computes with it: every index in range, every length fitting its data, every
+row in exactly one place. The checks are vectorised and cost a few microseconds per array, so they are always on.
+
+Arrays of a decoded batch are aligned and writable like those of a batch that was just made: numba compiles one
+machine code per kind of array, and a read-only array would be another kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from protos import lcr_pb2
+from streams.errors import ProtocolError
+from streams.lcr_batch import (
+    ABSENT,
+    Column,
+    ColumnValues,
+    Command,
+    LcrBatch,
+    OldImage,
+    RowGroup,
+    TableVersion,
+    Transactions,
+    Truncate,
+)
+from streams.scn import ObjectNumber, Scn
+from streams.tags import Tag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of", "header_to_message", "read_header"]
+
+_HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
+_VARINT_BYTES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """What a queue needs to know of a batch without decoding it; the fields mean what they mean in `LcrBatch`.
+
+    Args:
+        source: name of the source site.
+        previous_scn: `through_scn` of the batch before.
+        through_scn: everything up to here that passes the rules has been sent, this batch included.
+        continues: the first transaction began in an earlier batch.
+        is_open: the last transaction goes on in the next batch; then `through_scn == previous_scn`.
+        transaction_count: transactions that have rows in the batch.
+        row_count: row LCRs.
+        last_commit_time_us: of the last committed transaction, microseconds since the epoch; 0 when there is none.
+    """
+
+    source: str
+    previous_scn: Scn
+    through_scn: Scn
+    continues: bool = False
+    is_open: bool = False
+    transaction_count: int = 0
+    row_count: int = 0
+    last_commit_time_us: int = 0
+
+    @property
+    def is_progress_mark(self) -> bool:
+        """A position without data."""
+        return self.transaction_count == 0
+
+
+def header_of(batch: LcrBatch) -> BatchHeader:
+    """Make the header of a batch."""
+    transactions = batch.transactions
+    committed = len(transactions) - batch.is_open
+    return BatchHeader(
+        source=batch.source, previous_scn=batch.previous_scn, through_scn=batch.through_scn,
+        continues=batch.continues, is_open=batch.is_open, transaction_count=len(transactions),
+        row_count=batch.row_count,
+        last_commit_time_us=int(transactions.commit_time_us[committed - 1]) if committed else 0,
+    )
+
+
+def header_to_message(header: BatchHeader) -> lcr_pb2.BatchHeader:
+    """Turn a header into its message (`lcr_pb2.BatchHeader`)."""
+    return lcr_pb2.BatchHeader(
+        source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
+        continues=header.continues, is_open=header.is_open, transaction_count=header.transaction_count,
+        row_count=header.row_count, last_commit_time_us=header.last_commit_time_us,
+    )
+
+
+def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
+    """Turn the message (`lcr_pb2.BatchHeader`) into a header.
+
+    Raises:
+        ProtocolError: it contradicts itself.
+    """
+    header = BatchHeader(
+        source=message.source, previous_scn=Scn(message.previous_scn), through_scn=Scn(message.through_scn),
+        continues=message.continues, is_open=message.is_open, transaction_count=message.transaction_count,
+        row_count=message.row_count, last_commit_time_us=message.last_commit_time_us,
+    )
+    _check_header(header)
+    return header
+
+
+def read_header(data: bytes) -> BatchHeader:
+    """Read the header of a serialized batch without touching the rest.
+
+    Raises:
+        ProtocolError: the bytes are no batch.
+    """
+    try:
+        if data[:1] != bytes([_HEADER_TAG]):
+            # Another writer may order the fields differently: protobuf allows it.
+            return header_from_message(lcr_pb2.LcrBatch.FromString(bytes(data)).header)
+        length, start = _varint(data, 1)
+        if start + length > len(data):
+            _refuse("the header is cut off", length=length)
+        return header_from_message(lcr_pb2.BatchHeader.FromString(bytes(data[start : start + length])))
+    except DecodeError as error:
+        raise ProtocolError("an LCR batch has no readable header", size=len(data)) from error
+
+
+def encode(batch: LcrBatch) -> bytes:
+    """Serialize a batch.
+
+    Args:
+        batch: keeps the promises of `streams.lcr_batch`; they are checked by `decode`, not here.
+    """
+    message = lcr_pb2.LcrBatch(
+        header=header_to_message(header_of(batch)), first_position=batch.first_position,
+        tables=[_table_message(table) for table in batch.tables],
+        tags=[lcr_pb2.Tag(value=tag.value, topology=tag.topology, apply=tag.apply) for tag in batch.tags],
+        transactions=_transactions_message(batch.transactions),
+        groups=[_group_message(group) for group in batch.groups],
+        truncates=[
+            lcr_pb2.Truncate(
+                row_number=truncate.row_number, tables=truncate.tables, cascade=truncate.cascade,
+                restart_identity=truncate.restart_identity,
+            )
+            for truncate in batch.truncates
+        ],
+    )
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def decode(data: bytes) -> LcrBatch:
+    """Read a serialized batch and check that it can be computed with.
+
+    Raises:
+        ProtocolError: the bytes are no batch, or a batch that contradicts itself.
+    """
+    try:
+        message = lcr_pb2.LcrBatch.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError("the bytes are no LCR batch", size=len(data)) from error
+    header = header_from_message(message.header)
+    tables = tuple(_table(table) for table in message.tables)
+    tags = tuple(_tag(tag) for tag in message.tags)
+    transactions = _transactions(message.transactions)
+    _check_transactions(transactions, header, len(tags))
+    groups = tuple(_group(group, tables) for group in message.groups)
+    truncates = tuple(
+        Truncate(
+            row_number=truncate.row_number, tables=tuple(truncate.tables), cascade=truncate.cascade,
+            restart_identity=truncate.restart_identity,
+        )
+        for truncate in message.truncates
+    )
+    _check_places(groups, truncates, header.row_count, len(tables))
+    if message.first_position and not header.continues:
+        _refuse("a transaction that does not continue begins at a position above 0")
+    return LcrBatch(
+        source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
+        continues=header.continues, first_position=message.first_position, tables=tables, tags=tags,
+        transactions=transactions, groups=groups, truncates=truncates,
+    )
+
+
+# --------------------------------------------------------------------------- to messages
+
+
+def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
+    return lcr_pb2.TableVersion(
+        object_number=table.object_number, version=table.version, owner=table.owner, name=table.name,
+        old_image=int(table.old_image),
+        columns=[
+            lcr_pb2.Column(
+                name=column.name, type_name=column.type_name, type_number=column.type_number,
+                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary,
+            )
+            for column in table.columns
+        ],
+    )
+
+
+def _transactions_message(transactions: Transactions) -> lcr_pb2.Transactions:
+    return lcr_pb2.Transactions(
+        transaction_id=_bytes(transactions.transaction_id, "<i8"), order_scn=_bytes(transactions.order_scn, "<i8"),
+        commit_scn=_bytes(transactions.commit_scn, "<i8"),
+        commit_time_us=_bytes(transactions.commit_time_us, "<i8"), tag=_bytes(transactions.tag, "<i2"),
+        first_row=_bytes(transactions.first_row, "<i4"),
+    )
+
+
+def _group_message(group: RowGroup) -> lcr_pb2.RowGroup:
+    return lcr_pb2.RowGroup(
+        table=group.table, command=int(group.command), row_numbers=_bytes(group.row_numbers, "<i4"),
+        old=None if group.old is None else _values_message(group.old),
+        new=None if group.new is None else _values_message(group.new),
+    )
+
+
+def _values_message(values: ColumnValues) -> lcr_pb2.ColumnValues:
+    return lcr_pb2.ColumnValues(
+        column_count=values.column_count, row_count=values.row_count, lengths=_bytes(values.lengths, "<i4"),
+        # A view may begin in the middle of a larger array; what is outside of its columns does not travel.
+        data=_bytes(values.data[int(values.starts[0]) : int(values.starts[-1])], "u1"),
+    )
+
+
+def _bytes(array: NDArray[Any], dtype: str) -> bytes:
+    return np.ascontiguousarray(array, dtype=dtype).tobytes()
+
+
+# --------------------------------------------------------------------------- from messages
+
+
+def _table(message: lcr_pb2.TableVersion) -> TableVersion:
+    if message.old_image > max(OldImage):
+        _refuse("a table version has an unknown kind of old image", old_image=message.old_image)
+    return TableVersion(
+        object_number=ObjectNumber(message.object_number), version=message.version, owner=message.owner,
+        name=message.name, old_image=OldImage(message.old_image),
+        columns=tuple(
+            Column(
+                name=column.name, type_name=column.type_name, type_number=column.type_number,
+                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary,
+            )
+            for column in message.columns
+        ),
+    )
+
+
+def _tag(message: lcr_pb2.Tag) -> Tag:
+    try:
+        return Tag(value=message.value, topology=message.topology, apply=message.apply)
+    except ValueError as error:
+        raise ProtocolError("an LCR batch has a tag that is too long", length=len(message.value)) from error
+
+
+def _transactions(message: lcr_pb2.Transactions) -> Transactions:
+    return Transactions(
+        transaction_id=_array(message.transaction_id, np.int64), order_scn=_array(message.order_scn, np.int64),
+        commit_scn=_array(message.commit_scn, np.int64), commit_time_us=_array(message.commit_time_us, np.int64),
+        tag=_array(message.tag, np.int16), first_row=_array(message.first_row, np.int32),
+    )
+
+
+def _group(message: lcr_pb2.RowGroup, tables: tuple[TableVersion, ...]) -> RowGroup:
+    if message.table >= len(tables):
+        _refuse("a row group names a table version that is not there", table=message.table)
+    if message.command not in (Command.INSERT, Command.UPDATE, Command.DELETE):
+        _refuse("a row group has an unknown command type", command_type=message.command)
+    command = Command(message.command)
+    row_numbers = _array(message.row_numbers, np.int32)
+    if message.HasField("old") != (command is not Command.INSERT):
+        _refuse("a row group's old values do not go with its command type", command_type=command.name)
+    if message.HasField("new") != (command is not Command.DELETE):
+        _refuse("a row group's new values do not go with its command type", command_type=command.name)
+    shape = (len(tables[message.table].columns), int(row_numbers.shape[0]))
+    return RowGroup(
+        table=message.table, command=command, row_numbers=row_numbers,
+        old=_values(message.old, shape) if message.HasField("old") else None,
+        new=_values(message.new, shape) if message.HasField("new") else None,
+    )
+
+
+def _values(message: lcr_pb2.ColumnValues, shape: tuple[int, int]) -> ColumnValues:
+    if (message.column_count, message.row_count) != shape:
+        _refuse("a row group's values have another shape than its rows and columns")
+    lengths = _array(message.lengths, np.int32)
+    if lengths.shape[0] != shape[0] * shape[1]:
+        _refuse("a row group's lengths have another shape than its rows and columns")
+    if lengths.size and int(lengths.min()) < ABSENT:
+        _refuse("a value has an impossible length", length=int(lengths.min()))
+    lengths = lengths.reshape(shape)
+    data = _array(message.data, np.uint8)
+    starts = np.zeros(shape[0] + 1, np.int64)
+    np.maximum(lengths, 0).sum(axis=1, dtype=np.int64).cumsum(out=starts[1:])
+    if int(starts[-1]) != data.shape[0]:
+        _refuse("a row group's lengths do not add up to its data", expected=int(starts[-1]), found=data.shape[0])
+    return ColumnValues(lengths=lengths, data=data, starts=starts)
+
+
+def _array(data: bytes, dtype: type[np.generic]) -> NDArray[Any]:
+    kind = np.dtype(dtype).newbyteorder("<")
+    if len(data) % kind.itemsize:
+        _refuse("an array ends in the middle of an element", size=len(data), element=kind.itemsize)
+    # A bytearray is what makes the array writable; see the module.
+    return np.frombuffer(bytearray(data), dtype=kind)
+
+
+# --------------------------------------------------------------------------- checks
+
+
+def _check_header(header: BatchHeader) -> None:
+    if not header.source:
+        _refuse("an LCR batch names no source")
+    if not 0 <= header.previous_scn <= header.through_scn:
+        _refuse(
+            "an LCR batch goes backwards", previous_scn=header.previous_scn, through_scn=header.through_scn,
+        )
+    if header.is_open and header.through_scn != header.previous_scn:
+        _refuse("an open transaction moves the position", through_scn=header.through_scn)
+    if (header.is_open or header.continues) and header.transaction_count != 1:
+        _refuse("a part of a large transaction holds other transactions", transactions=header.transaction_count)
+    if header.row_count and not header.transaction_count:
+        _refuse("an LCR batch has rows without a transaction", rows=header.row_count)
+
+
+def _check_transactions(transactions: Transactions, header: BatchHeader, tag_count: int) -> None:
+    count = len(transactions)
+    arrays = (transactions.order_scn, transactions.commit_scn, transactions.commit_time_us, transactions.tag)
+    if any(array.shape[0] != count for array in arrays) or transactions.first_row.shape[0] != count + 1:
+        _refuse("the arrays of the transactions have different lengths")
+    if count != header.transaction_count:
+        _refuse("header and transactions differ in number", header=header.transaction_count, found=count)
+    first_row = transactions.first_row
+    if int(first_row[0]) != 0 or int(first_row[-1]) != header.row_count or bool((np.diff(first_row) < 0).any()):
+        _refuse("the transactions do not share the rows among them", rows=header.row_count)
+    if not count:
+        return
+    if int(transactions.tag.min()) < -1 or int(transactions.tag.max()) >= tag_count:
+        _refuse("a transaction has a tag that is not there", tags=tag_count)
+    _check_scns(transactions, header)
+
+
+def _check_scns(transactions: Transactions, header: BatchHeader) -> None:
+    order, commit = transactions.order_scn, transactions.commit_scn
+    if bool((np.diff(order) <= 0).any()):
+        _refuse("the transactions are not in commit order")
+    if header.is_open != (int(commit[-1]) == 0):
+        _refuse("header and transactions differ on whether the last one is open")
+    committed = len(transactions) - header.is_open
+    if bool((commit[:committed] <= order[:committed]).any()):
+        _refuse("a transaction commits before it began to commit")
+    if committed and int(commit[committed - 1]) > header.through_scn:
+        _refuse(
+            "a transaction commits after the position of its batch", commit_scn=int(commit[committed - 1]),
+            through_scn=header.through_scn,
+        )
+
+
+def _check_places(
+    groups: tuple[RowGroup, ...], truncates: tuple[Truncate, ...], row_count: int, table_count: int
+) -> None:
+    """Every row of the batch has exactly one place, and the rows of a group are in source order."""
+    placed = len(truncates) + sum(group.row_count for group in groups)
+    if placed != row_count:
+        _refuse("the number of rows differs from the number of places", rows=row_count, places=placed)
+    taken = np.zeros(row_count, np.bool_)
+    for group in groups:
+        numbers = group.row_numbers
+        if not numbers.size:
+            continue
+        if int(numbers[0]) < 0 or int(numbers[-1]) >= row_count or bool((np.diff(numbers) <= 0).any()):
+            _refuse("a row group's rows are not in order or not in the batch", rows=row_count)
+        taken[numbers] = True
+    for truncate in truncates:
+        if truncate.row_number >= row_count or not truncate.tables or max(truncate.tables) >= table_count:
+            _refuse("a TRUNCATE has no place or no table in the batch", row_number=truncate.row_number)
+        taken[truncate.row_number] = True
+    if not bool(taken.all()):
+        _refuse("two row LCRs have the same place", rows=row_count)
+
+
+def _varint(data: bytes, start: int) -> tuple[int, int]:
+    value = shift = 0
+    for place in range(start, min(len(data), start + _VARINT_BYTES_MAX)):
+        value |= (data[place] & 0x7F) << shift
+        if data[place] < 0x80:
+            return value, place + 1
+        shift += 7
+    return _refuse("the header's length is cut off", size=len(data))
+
+
+def _refuse(problem: str, **context: str | int) -> NoReturn:
+    raise ProtocolError(f"an LCR batch from the wire is damaged: {problem}", hint="", **context)
