@@ -53,6 +53,8 @@ class LogChunk:
         commit_scn: commit SCN of the last transaction that ends in `data`; 0: none ends.
         is_open: a transaction is open after `data`.
         objects: tables whose description appears in `data` (relation messages).
+        commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
+            begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
     """
 
     data: bytes
@@ -60,6 +62,7 @@ class LogChunk:
     commit_scn: Scn
     is_open: bool
     objects: tuple[ObjectNumber, ...] = ()
+    commit_end: int = 0
 
 
 class LogStream(Protocol):
@@ -68,6 +71,14 @@ class LogStream(Protocol):
     @property
     def options(self) -> StreamOptions:
         """How to read the bytes."""
+        ...
+
+    @property
+    def start_scn(self) -> Scn:
+        """Where the stream begins: it brings every transaction that commits after this SCN.
+
+        What the stream was opened with; for FIRST_SCN where the source last knew us durable.
+        """
         ...
 
     def read(self, timeout_s: float) -> LogChunk | None:
@@ -184,6 +195,14 @@ class LogDecoder(Protocol):
             data: bytes of one redo DATA record (always whole messages).
             start: where to begin.
             rows_max: stop after that many rows (a transaction may then continue in the next call).
+        """
+        ...
+
+    def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
+        """Every table description in `data` (whole messages), in order; neither needs nor changes any state.
+
+        The log writer's and a restarting miner's way to the dictionary without decoding row changes. `owner`
+        and `name` are the stored table's, as in `DecodedChunk.versions`; `version` need not be set.
         """
         ...
 
