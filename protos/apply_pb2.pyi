@@ -7,22 +7,50 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ServerMessage(_message.Message):
-    __slots__ = ("hello", "ready", "result", "wait", "failure", "parts_taken", "pause")
+    __slots__ = ("hello", "state", "failure", "result", "retry", "part_done", "abandoned", "piece")
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    READY_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    WAIT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
-    PARTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
-    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    PART_DONE_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     hello: ServerHello
-    ready: ServerReady
-    result: GroupResult
-    wait: WaitRequest
+    state: ServerState
     failure: ServerFailure
-    parts_taken: PartsTaken
-    pause: PauseReport
-    def __init__(self, hello: _Optional[_Union[ServerHello, _Mapping]] = ..., ready: _Optional[_Union[ServerReady, _Mapping]] = ..., result: _Optional[_Union[GroupResult, _Mapping]] = ..., wait: _Optional[_Union[WaitRequest, _Mapping]] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., parts_taken: _Optional[_Union[PartsTaken, _Mapping]] = ..., pause: _Optional[_Union[PauseReport, _Mapping]] = ...) -> None: ...
+    result: GroupResult
+    retry: GroupRetry
+    part_done: PartDone
+    abandoned: GroupAbandoned
+    piece: Piece
+    def __init__(self, hello: _Optional[_Union[ServerHello, _Mapping]] = ..., state: _Optional[_Union[ServerState, _Mapping]] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., result: _Optional[_Union[GroupResult, _Mapping]] = ..., retry: _Optional[_Union[GroupRetry, _Mapping]] = ..., part_done: _Optional[_Union[PartDone, _Mapping]] = ..., abandoned: _Optional[_Union[GroupAbandoned, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("welcome", "stop", "assignment", "part", "go", "abandon", "piece")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    GO_FIELD_NUMBER: _ClassVar[int]
+    ABANDON_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    stop: StopServer
+    assignment: GroupAssignment
+    part: GroupPart
+    go: GroupGo
+    abandon: GroupAbandon
+    piece: Piece
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[StopServer, _Mapping]] = ..., assignment: _Optional[_Union[GroupAssignment, _Mapping]] = ..., part: _Optional[_Union[GroupPart, _Mapping]] = ..., go: _Optional[_Union[GroupGo, _Mapping]] = ..., abandon: _Optional[_Union[GroupAbandon, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("data", "last")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    last: bool
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class ServerHello(_message.Message):
     __slots__ = ("protocol_version", "topology", "apply", "server", "incarnation", "token", "pid", "host")
@@ -44,9 +72,31 @@ class ServerHello(_message.Message):
     host: str
     def __init__(self, protocol_version: _Optional[int] = ..., topology: _Optional[str] = ..., apply: _Optional[str] = ..., server: _Optional[int] = ..., incarnation: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
-class ServerReady(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class Welcome(_message.Message):
+    __slots__ = ("epoch", "tag", "destination", "source", "group_rows")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    tag: bytes
+    destination: DatabaseAccess
+    source: str
+    group_rows: int
+    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., source: _Optional[str] = ..., group_rows: _Optional[int] = ...) -> None: ...
+
+class ServerState(_message.Message):
+    __slots__ = ("state", "detail", "hint", "has_session")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    HAS_SESSION_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    detail: str
+    hint: str
+    has_session: bool
+    def __init__(self, state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., has_session: _Optional[bool] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
     __slots__ = ("error", "message", "hint", "fenced")
@@ -60,159 +110,219 @@ class ServerFailure(_message.Message):
     fenced: bool
     def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ...) -> None: ...
 
-class PartsTaken(_message.Message):
-    __slots__ = ("group", "parts")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    parts: int
-    def __init__(self, group: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
-
-class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "assignment", "fragment", "go", "cancel", "stop")
-    WELCOME_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    GO_FIELD_NUMBER: _ClassVar[int]
-    CANCEL_FIELD_NUMBER: _ClassVar[int]
-    STOP_FIELD_NUMBER: _ClassVar[int]
-    welcome: Welcome
-    assignment: Assignment
-    fragment: BatchFragment
-    go: Go
-    cancel: Cancel
-    stop: StopServer
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., fragment: _Optional[_Union[BatchFragment, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., stop: _Optional[_Union[StopServer, _Mapping]] = ...) -> None: ...
-
-class Welcome(_message.Message):
-    __slots__ = ("epoch", "tag", "destination_dsn", "database_kind", "state_dir")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    TAG_FIELD_NUMBER: _ClassVar[int]
-    DESTINATION_DSN_FIELD_NUMBER: _ClassVar[int]
-    DATABASE_KIND_FIELD_NUMBER: _ClassVar[int]
-    STATE_DIR_FIELD_NUMBER: _ClassVar[int]
-    epoch: int
-    tag: bytes
-    destination_dsn: str
-    database_kind: str
-    state_dir: str
-    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination_dsn: _Optional[str] = ..., database_kind: _Optional[str] = ..., state_dir: _Optional[str] = ...) -> None: ...
-
-class Assignment(_message.Message):
-    __slots__ = ("group", "source", "after_scn", "through_scn", "low_watermark_scn", "batch_count", "error_numbers", "skipped", "is_streaming")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_SCN_FIELD_NUMBER: _ClassVar[int]
-    THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
-    LOW_WATERMARK_SCN_FIELD_NUMBER: _ClassVar[int]
-    BATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_NUMBERS_FIELD_NUMBER: _ClassVar[int]
-    SKIPPED_FIELD_NUMBER: _ClassVar[int]
-    IS_STREAMING_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    source: str
-    after_scn: int
-    through_scn: int
-    low_watermark_scn: int
-    batch_count: int
-    error_numbers: bytes
-    skipped: bytes
-    is_streaming: bool
-    def __init__(self, group: _Optional[int] = ..., source: _Optional[str] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., batch_count: _Optional[int] = ..., error_numbers: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., is_streaming: _Optional[bool] = ...) -> None: ...
-
-class BatchFragment(_message.Message):
-    __slots__ = ("group", "data", "last", "last_batch", "total_bytes")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    LAST_FIELD_NUMBER: _ClassVar[int]
-    LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    data: bytes
-    last: bool
-    last_batch: bool
-    total_bytes: int
-    def __init__(self, group: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., last_batch: _Optional[bool] = ..., total_bytes: _Optional[int] = ...) -> None: ...
-
-class WaitRequest(_message.Message):
-    __slots__ = ("group", "below_scn")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    BELOW_SCN_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    below_scn: int
-    def __init__(self, group: _Optional[int] = ..., below_scn: _Optional[int] = ...) -> None: ...
-
-class Go(_message.Message):
-    __slots__ = ("group", "low_watermark_scn")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    LOW_WATERMARK_SCN_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    low_watermark_scn: int
-    def __init__(self, group: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ...) -> None: ...
-
-class Cancel(_message.Message):
-    __slots__ = ("group",)
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    group: int
-    def __init__(self, group: _Optional[int] = ...) -> None: ...
-
 class StopServer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ScnRange(_message.Message):
-    __slots__ = ("after", "through")
-    AFTER_FIELD_NUMBER: _ClassVar[int]
-    THROUGH_FIELD_NUMBER: _ClassVar[int]
-    after: int
-    through: int
-    def __init__(self, after: _Optional[int] = ..., through: _Optional[int] = ...) -> None: ...
+class DatabaseAccess(_message.Message):
+    __slots__ = ("site", "kind", "dsn")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DSN_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    kind: str
+    dsn: str
+    def __init__(self, site: _Optional[str] = ..., kind: _Optional[str] = ..., dsn: _Optional[str] = ...) -> None: ...
 
-class GroupResult(_message.Message):
-    __slots__ = ("group", "applied", "transaction_count", "row_count", "errors", "last_commit_time_us", "commit_duration_us", "write_duration_us", "retried_transactions")
+class AccessRequest(_message.Message):
+    __slots__ = ("protocol_version", "token")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    token: str
+    def __init__(self, protocol_version: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class AccessReply(_message.Message):
+    __slots__ = ("source", "destination")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    source: DatabaseAccess
+    destination: DatabaseAccess
+    def __init__(self, source: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ...) -> None: ...
+
+class AppliedRange(_message.Message):
+    __slots__ = ("after_scn", "through_scn")
+    AFTER_SCN_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
+    after_scn: int
+    through_scn: int
+    def __init__(self, after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("position", "conflict_type", "sqlstate", "message", "readable")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SQLSTATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    conflict_type: str
+    sqlstate: str
+    message: str
+    readable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, position: _Optional[int] = ..., conflict_type: _Optional[str] = ..., sqlstate: _Optional[str] = ..., message: _Optional[str] = ..., readable: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class HeldTransaction(_message.Message):
+    __slots__ = ("transaction", "depends_on")
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
+    transaction: int
+    depends_on: int
+    def __init__(self, transaction: _Optional[int] = ..., depends_on: _Optional[int] = ...) -> None: ...
+
+class GroupAssignment(_message.Message):
+    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure")
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    APPLIED_FIELD_NUMBER: _ClassVar[int]
-    TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ERRORS_FIELD_NUMBER: _ClassVar[int]
-    LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_DURATION_US_FIELD_NUMBER: _ClassVar[int]
-    WRITE_DURATION_US_FIELD_NUMBER: _ClassVar[int]
-    RETRIED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    STREAMED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SCN_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     group: int
-    applied: _containers.RepeatedCompositeFieldContainer[ScnRange]
-    transaction_count: int
-    row_count: int
-    errors: _containers.RepeatedCompositeFieldContainer[FailedTransaction]
-    last_commit_time_us: int
-    commit_duration_us: int
-    write_duration_us: int
-    retried_transactions: int
-    def __init__(self, group: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[ScnRange, _Mapping]]] = ..., transaction_count: _Optional[int] = ..., row_count: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[FailedTransaction, _Mapping]]] = ..., last_commit_time_us: _Optional[int] = ..., commit_duration_us: _Optional[int] = ..., write_duration_us: _Optional[int] = ..., retried_transactions: _Optional[int] = ...) -> None: ...
+    attempt: int
+    mode: int
+    streamed: bool
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    after_scn: int
+    through_scn: int
+    first_transaction: int
+    error_number: int
+    failure: Failure
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
-class FailedTransaction(_message.Message):
-    __slots__ = ("number", "commit_scn", "key_hashes", "conflict_type", "message")
+class GroupPart(_message.Message):
+    __slots__ = ("group", "attempt", "part", "batch", "is_last", "through_scn")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    part: int
+    batch: bytes
+    is_last: bool
+    through_scn: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., batch: _Optional[bytes] = ..., is_last: _Optional[bool] = ..., through_scn: _Optional[int] = ...) -> None: ...
+
+class GroupGo(_message.Message):
+    __slots__ = ("group", "attempt", "part", "low_watermark", "below_applied", "held")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    BELOW_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    part: int
+    low_watermark: int
+    below_applied: bool
+    held: _containers.RepeatedCompositeFieldContainer[HeldTransaction]
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ...) -> None: ...
+
+class GroupAbandon(_message.Message):
+    __slots__ = ("group", "attempt")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class TransactionError(_message.Message):
+    __slots__ = ("number", "transaction", "commit_scn", "depends_on", "key_hashes", "conflict_type", "message")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_SCN_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
     KEY_HASHES_FIELD_NUMBER: _ClassVar[int]
     CONFLICT_TYPE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     number: int
+    transaction: int
     commit_scn: int
+    depends_on: int
     key_hashes: bytes
     conflict_type: str
     message: str
-    def __init__(self, number: _Optional[int] = ..., commit_scn: _Optional[int] = ..., key_hashes: _Optional[bytes] = ..., conflict_type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., transaction: _Optional[int] = ..., commit_scn: _Optional[int] = ..., depends_on: _Optional[int] = ..., key_hashes: _Optional[bytes] = ..., conflict_type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
-class PauseReport(_message.Message):
-    __slots__ = ("group", "message", "hint")
+class GroupStatistics(_message.Message):
+    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    transactions: int
+    rows: int
+    rows_written: int
+    commits: int
+    rollbacks: int
+    retried: int
+    last_commit_time_us: int
+    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ...) -> None: ...
+
+class GroupResult(_message.Message):
+    __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure")
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    HINT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     group: int
-    message: str
-    hint: str
-    def __init__(self, group: _Optional[int] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+    attempt: int
+    applied: _containers.RepeatedCompositeFieldContainer[AppliedRange]
+    errors: _containers.RepeatedCompositeFieldContainer[TransactionError]
+    statistics: GroupStatistics
+    failure: Failure
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., errors: _Optional[_Iterable[_Union[TransactionError, _Mapping]]] = ..., statistics: _Optional[_Union[GroupStatistics, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class GroupRetry(_message.Message):
+    __slots__ = ("group", "attempt", "reason", "next_transaction", "applied", "errors", "statistics", "failure")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    reason: int
+    next_transaction: int
+    applied: _containers.RepeatedCompositeFieldContainer[AppliedRange]
+    errors: _containers.RepeatedCompositeFieldContainer[TransactionError]
+    statistics: GroupStatistics
+    failure: Failure
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[int] = ..., next_transaction: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., errors: _Optional[_Iterable[_Union[TransactionError, _Mapping]]] = ..., statistics: _Optional[_Union[GroupStatistics, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class PartDone(_message.Message):
+    __slots__ = ("group", "attempt", "part")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    part: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
+
+class GroupAbandoned(_message.Message):
+    __slots__ = ("group", "attempt")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    attempt: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

