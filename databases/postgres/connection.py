@@ -1,0 +1,185 @@
+"""Connections to PostgreSQL: pinned session settings, and its errors in Headrace's words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import conninfo, sql
+
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
+
+__all__ = [
+    "connect", "connection_string", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
+    "translated",
+]
+
+# Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
+# wherever the server prints them, and nobody else's time-outs may end a session that waits on purpose.
+_SETTINGS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "xmloption": "content",  # `document` would refuse fragments that a column may hold
+    "search_path": "",
+    "row_security": "off",  # an error instead of rows that silently stay invisible
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
+_SETTINGS_FROM_17 = {"transaction_timeout": "0"}
+
+# Only where the dsn does not say otherwise. A peer that vanished without a word is noticed after 20 + 3 * 5 s.
+_CONNECTION_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "20",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+
+# The environment is at fault, or the outcome is unknown: the same call may succeed later.
+_UNAVAILABLE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+# 25006: the server is (for now) a standby.
+_UNAVAILABLE_STATES = frozenset({"25006"})
+_DATA_CLASSES = frozenset({"21", "22", "23", "44"})
+
+
+def connection_string(dsn: str, *, application_name: str, **parameters: str) -> str:
+    """Complete a dsn.
+
+    Args:
+        dsn: libpq connection string or URI.
+        application_name: what the session calls itself in `pg_stat_activity`.
+        parameters: libpq parameters that win over the dsn's.
+
+    Raises:
+        ConfigError: the dsn cannot be parsed.
+    """
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+        defaults = {key: value for key, value in _CONNECTION_DEFAULTS.items() if key not in given}
+        # PostgreSQL cuts longer names, with a notice.
+        fixed = {"application_name": application_name[:63], "client_encoding": "UTF8"}
+        return conninfo.make_conninfo(dsn, **{**defaults, **fixed, **parameters})
+    except psycopg.ProgrammingError as error:
+        # The parser's message may quote the dsn, and with it a password.
+        raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI") from error
+
+
+def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:
+    """Open a session with Headrace's settings.
+
+    Args:
+        dsn: libpq connection string or URI.
+        application_name: what the session calls itself.
+        autocommit: False: statements open transactions.
+        parameters: further libpq parameters, e.g. `replication="database"`.
+
+    Raises:
+        ConfigError: the dsn cannot be parsed.
+        DatabaseUnavailable: no connection.
+    """
+    text = connection_string(dsn, application_name=application_name, **parameters)
+    with translated("connecting"):
+        connection = psycopg.connect(text, autocommit=True)
+        try:
+            connection.execute(pinned_settings(connection.info.server_version))
+            connection.autocommit = autocommit
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def pinned_settings(server_version: int) -> sql.Composed:
+    """The statements that pin a session's settings, to be sent as one query.
+
+    Args:
+        server_version: as libpq tells it, e.g. 180004.
+    """
+    settings = {**_SETTINGS, **(_SETTINGS_FROM_17 if server_version >= 170000 else {})}
+    return sql.SQL("; ").join(
+        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in settings.items()
+    )
+
+
+@contextlib.contextmanager
+def translated(what: str, **context: str | int) -> Iterator[None]:
+    """Raise psycopg's errors as `streams.errors`; `what` says what was being done ("connecting")."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, what, **context) from error
+
+
+def translate(error: psycopg.Error, what: str, **context: str | int) -> DatabaseError:
+    """The `DatabaseError` that says the same; never with row values (DETAIL is left out, for class 22 the text too).
+
+    Args:
+        error: from psycopg.
+        what: what was being done.
+        context: added to the error's context, besides `sqlstate`, `table`, `column`, `constraint` where known.
+    """
+    diagnostics = error.diag
+    named = {
+        "table": _joined(diagnostics.schema_name, diagnostics.table_name),
+        "column": diagnostics.column_name or "",
+        "constraint": diagnostics.constraint_name or "",
+    }
+    context = {**{key: value for key, value in named.items() if value}, **context}
+    state = error.sqlstate
+    if state is None:
+        message = f"{what}: {str(error).strip()}"
+        # Without a SQLSTATE it is libpq or psycopg that speaks: mostly of a broken or refused connection.
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return DatabaseUnavailable(message, **_texts(context))
+        if isinstance(error, psycopg.DataError):
+            return DataError(f"{what}: {type(error).__name__}", sqlstate="", **_texts(context))
+        return DatabaseError(message, **_texts(context))
+    text = type(error).__name__ if state[:2] == "22" else diagnostics.message_primary or type(error).__name__
+    hint = diagnostics.message_hint or ""
+    return error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+
+
+def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **context: str | int) -> DatabaseError:
+    """Classify an error by its SQLSTATE.
+
+    Args:
+        sqlstate: five characters.
+        message: one sentence, no row values.
+        hint: what to do about it.
+        context: names and counts.
+
+    Returns:
+        `DatabaseUnavailable` when the environment is at fault or the outcome is unknown, `DataError` when the
+        database refused the data itself, else a plain `DatabaseError`; `context["sqlstate"]` is set.
+    """
+    kind: type[DatabaseError] = DatabaseError
+    if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate in _UNAVAILABLE_STATES:
+        kind = DatabaseUnavailable
+    elif sqlstate[:2] in _DATA_CLASSES:
+        kind = DataError
+    return kind(message, hint=hint, **_texts({**context, "sqlstate": sqlstate}))
+
+
+def quote(name: str) -> str:
+    """An identifier, quoted."""
+    return sql.Identifier(name).as_string(None)
+
+
+def qualified(owner: str, name: str) -> str:
+    """A table's or type's name, qualified and quoted."""
+    return sql.Identifier(owner, name).as_string(None)
+
+
+def _joined(*parts: str | None) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _texts(context: dict[str, str | int]) -> dict[str, Any]:
+    return dict(context)

@@ -1,0 +1,88 @@
+"""Connections: identifiers, dsns and the classes of PostgreSQL's errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import psycopg
+import psycopg.errors
+import pytest
+
+from databases.postgres.connection import (
+    connection_string,
+    error_from_sqlstate,
+    qualified,
+    quote,
+    translate,
+    translated,
+)
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
+
+
+@pytest.mark.parametrize(
+    "sqlstate", ["08006", "40001", "40P01", "53100", "53300", "55P03", "55006", "57P01", "57014", "58P01", "25006"]
+)
+def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
+    error = error_from_sqlstate(sqlstate, "writing: no")
+    assert type(error) is DatabaseUnavailable
+    assert error.retry is Retry.TIMED
+    assert error.context["sqlstate"] == sqlstate
+
+
+@pytest.mark.parametrize("sqlstate", ["21000", "22P02", "22003", "23505", "23503", "23P01", "44000"])
+def test_errors_of_the_data_are_candidates_for_the_error_queue(sqlstate: str) -> None:
+    error = error_from_sqlstate(sqlstate, "writing: no")
+    assert type(error) is DataError
+    assert error.context["sqlstate"] == sqlstate
+
+
+@pytest.mark.parametrize("sqlstate", ["42P01", "42501", "0A000", "25P02", "XX000", "28P01"])
+def test_other_errors_wait_for_an_operator(sqlstate: str) -> None:
+    error = error_from_sqlstate(sqlstate, "writing: no")
+    assert type(error) is DatabaseError
+    assert error.retry is Retry.MANUAL
+
+
+def test_translated_error_keeps_the_cause_and_survives_pickling() -> None:
+    cause = psycopg.errors.UniqueViolation("duplicate key")
+    with pytest.raises(DataError, match="inserting: UniqueViolation") as caught, translated("inserting", apply="a1"):
+        raise cause
+    assert caught.value.__cause__ is cause
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), copy.args, copy.context) == (DataError, caught.value.args, {"apply": "a1", "sqlstate": "23505"})
+
+
+def test_text_of_class_22_is_left_out_because_it_quotes_values() -> None:
+    error = psycopg.errors.InvalidTextRepresentation('invalid input syntax for type integer: "secret"')
+    assert "secret" not in str(translate(error, "inserting"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.OperationalError("server closed the connection unexpectedly"), DatabaseUnavailable),
+        (psycopg.InterfaceError("the connection is closed"), DatabaseUnavailable),
+        (psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"), DataError),
+        (psycopg.ProgrammingError("the query has 1 placeholder but 2 parameters were passed"), DatabaseError),
+    ],
+)
+def test_errors_without_sqlstate_are_classified_by_kind(error: psycopg.Error, kind: type[DatabaseError]) -> None:
+    assert type(translate(error, "x")) is kind
+
+
+def test_identifiers_are_quoted() -> None:
+    assert quote('we"ird') == '"we""ird"'
+    assert qualified("S", "t.x") == '"S"."t.x"'
+
+
+def test_dsn_keeps_its_own_parameters_and_wins_over_defaults() -> None:
+    text = connection_string("host=h connect_timeout=3 application_name=mine", application_name="headrace", dbname="d")
+    assert "connect_timeout=3" in text
+    assert "application_name=headrace" in text
+    assert "dbname=d" in text
+
+
+def test_wrong_dsn_is_refused_without_showing_its_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        connection_string("password=hunter2 nonsense", application_name="x")
+    assert "hunter2" not in str(caught.value)
