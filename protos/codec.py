@@ -11,10 +11,10 @@ machine code per kind of array, and a read-only array would be another kind.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from protos import lcr_pb2
 from streams.errors import ProtocolError
@@ -36,10 +36,15 @@ from streams.tags import Tag
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Buffer = bytes | memoryview
+
 __all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of", "header_to_message", "read_header"]
 
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
-_VARINT_BYTES_MAX = 10
+_VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
+_FIXED_BYTES = {1: 8, 5: 4}  # by wire type
+
+_Message = TypeVar("_Message", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +134,22 @@ def read_header(data: bytes) -> BatchHeader:
 def encode(batch: LcrBatch) -> bytes:
     """Serialize a batch.
 
+    The values are copied once, into the result. Building one large message instead copies them on every level
+    of nesting: measured 20 times slower on a batch of 1 MiB.
+
     Args:
         batch: keeps the promises of `streams.lcr_batch`; they are checked by `decode`, not here.
     """
-    message = lcr_pb2.LcrBatch(
+    outline = lcr_pb2.LcrBatch(
         header=header_to_message(header_of(batch)), first_position=batch.first_position,
         tables=[_table_message(table) for table in batch.tables],
         tags=[lcr_pb2.Tag(value=tag.value, topology=tag.topology, apply=tag.apply) for tag in batch.tags],
         transactions=_transactions_message(batch.transactions),
-        groups=[_group_message(group) for group in batch.groups],
+    )
+    pieces: list[Buffer] = [outline.SerializeToString()]
+    for group in batch.groups:
+        _append_group(pieces, group)
+    rest = lcr_pb2.LcrBatch(
         truncates=[
             lcr_pb2.Truncate(
                 row_number=truncate.row_number, tables=truncate.tables, cascade=truncate.cascade,
@@ -146,26 +158,27 @@ def encode(batch: LcrBatch) -> bytes:
             for truncate in batch.truncates
         ],
     )
-    serialized: bytes = message.SerializeToString()
-    return serialized
+    pieces.append(rest.SerializeToString())
+    return b"".join(pieces)
 
 
 def decode(data: bytes) -> LcrBatch:
     """Read a serialized batch and check that it can be computed with.
 
+    The values are copied once, into memory of the batch's own. Through protobuf messages they would be copied on
+    every level of nesting, which takes five times as long for a batch of 1 MiB.
+
     Raises:
         ProtocolError: the bytes are no batch, or a batch that contradicts itself.
     """
-    try:
-        message = lcr_pb2.LcrBatch.FromString(data)
-    except DecodeError as error:
-        raise ProtocolError("the bytes are no LCR batch", size=len(data)) from error
+    outline, group_fields = _split(memoryview(data), (lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER,))
+    message = _parsed(lcr_pb2.LcrBatch, outline)
     header = header_from_message(message.header)
     tables = tuple(_table(table) for table in message.tables)
     tags = tuple(_tag(tag) for tag in message.tags)
     transactions = _transactions(message.transactions)
     _check_transactions(transactions, header, len(tags))
-    groups = tuple(_group(group, tables) for group in message.groups)
+    groups = tuple(_group(field, tables) for _, field in group_fields)
     truncates = tuple(
         Truncate(
             row_number=truncate.row_number, tables=tuple(truncate.tables), cascade=truncate.cascade,
@@ -209,20 +222,44 @@ def _transactions_message(transactions: Transactions) -> lcr_pb2.Transactions:
     )
 
 
-def _group_message(group: RowGroup) -> lcr_pb2.RowGroup:
-    return lcr_pb2.RowGroup(
+def _append_group(pieces: list[Buffer], group: RowGroup) -> None:
+    outline = lcr_pb2.RowGroup(
         table=group.table, command=int(group.command), row_numbers=_bytes(group.row_numbers, "<i4"),
-        old=None if group.old is None else _values_message(group.old),
-        new=None if group.new is None else _values_message(group.new),
     )
+    inner: list[Buffer] = [outline.SerializeToString()]
+    if group.old is not None:
+        _append_values(inner, lcr_pb2.RowGroup.OLD_FIELD_NUMBER, group.old)
+    if group.new is not None:
+        _append_values(inner, lcr_pb2.RowGroup.NEW_FIELD_NUMBER, group.new)
+    _append_field(pieces, lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER, inner)
 
 
-def _values_message(values: ColumnValues) -> lcr_pb2.ColumnValues:
-    return lcr_pb2.ColumnValues(
-        column_count=values.column_count, row_count=values.row_count, lengths=_bytes(values.lengths, "<i4"),
-        # A view may begin in the middle of a larger array; what is outside of its columns does not travel.
-        data=_bytes(values.data[int(values.starts[0]) : int(values.starts[-1])], "u1"),
-    )
+def _append_values(pieces: list[Buffer], number: int, values: ColumnValues) -> None:
+    shape = lcr_pb2.ColumnValues(column_count=values.column_count, row_count=values.row_count)
+    inner: list[Buffer] = [shape.SerializeToString()]
+    lengths = np.ascontiguousarray(values.lengths, "<i4").reshape(-1).view(np.uint8)
+    # A view may begin in the middle of a larger array; what is outside of its columns does not travel.
+    data = np.ascontiguousarray(values.data[int(values.starts[0]) : int(values.starts[-1])], np.uint8)
+    for field, array in ((lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, lengths),
+                         (lcr_pb2.ColumnValues.DATA_FIELD_NUMBER, data)):
+        if array.nbytes:  # like protobuf's own writer, which leaves out what is empty
+            _append_field(inner, field, [array.data])
+    _append_field(pieces, number, inner)
+
+
+def _append_field(pieces: list[Buffer], number: int, inner: list[Buffer]) -> None:
+    """Append a length-delimited field (wire type 2) that holds the pieces of `inner`."""
+    pieces.append(_varint_bytes(number << 3 | 2) + _varint_bytes(sum(len(piece) for piece in inner)))
+    pieces.extend(inner)
+
+
+def _varint_bytes(value: int) -> bytes:
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
 
 
 def _bytes(array: NDArray[Any], dtype: str) -> bytes:
@@ -263,35 +300,43 @@ def _transactions(message: lcr_pb2.Transactions) -> Transactions:
     )
 
 
-def _group(message: lcr_pb2.RowGroup, tables: tuple[TableVersion, ...]) -> RowGroup:
+def _group(data: memoryview, tables: tuple[TableVersion, ...]) -> RowGroup:
+    outline, value_fields = _split(data, (lcr_pb2.RowGroup.OLD_FIELD_NUMBER, lcr_pb2.RowGroup.NEW_FIELD_NUMBER))
+    message = _parsed(lcr_pb2.RowGroup, outline)
+    images = _unrepeated(value_fields)
+    old, new = images.get(lcr_pb2.RowGroup.OLD_FIELD_NUMBER), images.get(lcr_pb2.RowGroup.NEW_FIELD_NUMBER)
     if message.table >= len(tables):
         _refuse("a row group names a table version that is not there", table=message.table)
     if message.command not in (Command.INSERT, Command.UPDATE, Command.DELETE):
         _refuse("a row group has an unknown command type", command_type=message.command)
     command = Command(message.command)
-    row_numbers = _array(message.row_numbers, np.int32)
-    if message.HasField("old") != (command is not Command.INSERT):
+    if (old is None) != (command is Command.INSERT):
         _refuse("a row group's old values do not go with its command type", command_type=command.name)
-    if message.HasField("new") != (command is not Command.DELETE):
+    if (new is None) != (command is Command.DELETE):
         _refuse("a row group's new values do not go with its command type", command_type=command.name)
+    row_numbers = _array(message.row_numbers, np.int32)
     shape = (len(tables[message.table].columns), int(row_numbers.shape[0]))
     return RowGroup(
         table=message.table, command=command, row_numbers=row_numbers,
-        old=_values(message.old, shape) if message.HasField("old") else None,
-        new=_values(message.new, shape) if message.HasField("new") else None,
+        old=None if old is None else _values(old, shape), new=None if new is None else _values(new, shape),
     )
 
 
-def _values(message: lcr_pb2.ColumnValues, shape: tuple[int, int]) -> ColumnValues:
+def _values(field: memoryview, shape: tuple[int, int]) -> ColumnValues:
+    outline, array_fields = _split(
+        field, (lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, lcr_pb2.ColumnValues.DATA_FIELD_NUMBER)
+    )
+    message = _parsed(lcr_pb2.ColumnValues, outline)
     if (message.column_count, message.row_count) != shape:
         _refuse("a row group's values have another shape than its rows and columns")
-    lengths = _array(message.lengths, np.int32)
+    arrays = _unrepeated(array_fields)
+    lengths = _array(arrays.get(lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, b""), np.int32)
     if lengths.shape[0] != shape[0] * shape[1]:
         _refuse("a row group's lengths have another shape than its rows and columns")
     if lengths.size and int(lengths.min()) < ABSENT:
         _refuse("a value has an impossible length", length=int(lengths.min()))
     lengths = lengths.reshape(shape)
-    data = _array(message.data, np.uint8)
+    data = _array(arrays.get(lcr_pb2.ColumnValues.DATA_FIELD_NUMBER, b""), np.uint8)
     starts = np.zeros(shape[0] + 1, np.int64)
     np.maximum(lengths, 0).sum(axis=1, dtype=np.int64).cumsum(out=starts[1:])
     if int(starts[-1]) != data.shape[0]:
@@ -299,7 +344,7 @@ def _values(message: lcr_pb2.ColumnValues, shape: tuple[int, int]) -> ColumnValu
     return ColumnValues(lengths=lengths, data=data, starts=starts)
 
 
-def _array(data: bytes, dtype: type[np.generic]) -> NDArray[Any]:
+def _array(data: Buffer, dtype: type[np.generic]) -> NDArray[Any]:
     kind = np.dtype(dtype).newbyteorder("<")
     if len(data) % kind.itemsize:
         _refuse("an array ends in the middle of an element", size=len(data), element=kind.itemsize)
@@ -381,14 +426,61 @@ def _check_places(
         _refuse("two row LCRs have the same place", rows=row_count)
 
 
-def _varint(data: bytes, start: int) -> tuple[int, int]:
+# --------------------------------------------------------------------------- the wire format below messages
+
+
+def _split(data: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, list[tuple[int, memoryview]]]:
+    """Take the length-delimited fields with these numbers out of a serialized message, without copying them.
+
+    Returns:
+        What is left of the message, and (number, content) of each field taken out, in order.
+    """
+    left: list[memoryview] = []
+    taken: list[tuple[int, memoryview]] = []
+    place, end = 0, len(data)
+    while place < end:
+        key, content = _varint(data, place)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == 2:
+            length, content = _varint(data, content)
+            after = content + length
+        elif wire_type == 0:
+            _, after = _varint(data, content)
+        elif wire_type in _FIXED_BYTES:
+            after = content + _FIXED_BYTES[wire_type]
+        else:
+            _refuse("a field has an unknown wire type", wire_type=wire_type)
+        if after > end:
+            _refuse("a field is cut off", field=number)
+        if wire_type == 2 and number in numbers:
+            taken.append((number, data[content:after]))
+        else:
+            left.append(data[place:after])
+        place = after
+    return b"".join(left), taken
+
+
+def _unrepeated(fields: list[tuple[int, memoryview]]) -> dict[int, memoryview]:
+    if len({number for number, _ in fields}) != len(fields):
+        _refuse("a field that can only be there once is repeated")
+    return dict(fields)
+
+
+def _parsed(kind: type[_Message], data: bytes) -> _Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError("the bytes are no LCR batch", size=len(data)) from error
+
+
+def _varint(data: Buffer, start: int) -> tuple[int, int]:
     value = shift = 0
     for place in range(start, min(len(data), start + _VARINT_BYTES_MAX)):
         value |= (data[place] & 0x7F) << shift
         if data[place] < 0x80:
             return value, place + 1
         shift += 7
-    return _refuse("the header's length is cut off", size=len(data))
+    return _refuse("a number is cut off", size=len(data))
 
 
 def _refuse(problem: str, **context: str | int) -> NoReturn:

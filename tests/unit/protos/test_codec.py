@@ -23,6 +23,12 @@ def test_header_read_from_the_bytes_equals_the_header_of_the_batch(batch: LcrBat
     assert codec.read_header(codec.encode(batch)) == codec.header_of(batch)
 
 
+@given(lcr_batches())
+def test_encoded_bytes_are_those_of_the_protobuf_library(batch: LcrBatch) -> None:
+    serialized = codec.encode(batch)
+    assert lcr_pb2.LcrBatch.FromString(serialized).SerializeToString(deterministic=True) == serialized
+
+
 def test_header_is_read_when_another_writer_put_it_last() -> None:
     batch = insert_batch([10, 20])
     message = lcr_pb2.LcrBatch.FromString(codec.encode(batch))
