@@ -505,6 +505,11 @@ class DestinationSession(Protocol):
         """
         ...
 
+    def delete_error(self, number: int) -> bool:
+        """Delete an error transaction with all its parts, inside the transaction (`errors execute`: together with
+        the data it applies, then `commit` with nothing in `applied`); False when it is not there."""
+        ...
+
     def close(self) -> None:
         """Close the connection; idempotent."""
         ...

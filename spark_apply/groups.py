@@ -18,6 +18,11 @@ are ignored by both sides):
 A server never waits for another group inside a group: where it would have to, it gives the rest of the group
 back with GroupRetry and goes on with other work. Every group a server holds waits only for lower-numbered
 groups, and the lowest unfinished group is handed out whatever the server's load is: so there is no deadlock.
+A server runs, of the groups it holds that may write, the lowest-numbered one.
+
+A streamed transaction is a barrier: it waits for everything below, everything above waits for it. While it
+arrives nothing above it exists, so that costs only the draining of what is in flight, and a transaction that
+holds locks never waits for another group.
 """
 
 from __future__ import annotations
@@ -147,12 +152,11 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGo:
-    """What the group (or the streamed transaction's part) depends on is applied: it may write.
+    """What the group depends on is applied: it may write (a streamed transaction: every part as it comes).
 
     Args:
         group: number of the group.
         attempt: see `GroupAssignment`.
-        part: a streamed transaction may write its parts up to this one; -1: the whole group.
         low_watermark: the coordinator's, to record with the data.
         below_applied: every group below is done: a failure needs no waiting.
         held: transactions that must join the error queue behind another.
@@ -160,7 +164,6 @@ class GroupGo:
 
     group: int
     attempt: int
-    part: int
     low_watermark: int
     below_applied: bool
     held: tuple[HeldTransaction, ...] = ()
