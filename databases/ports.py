@@ -442,6 +442,30 @@ class ErrorTransaction:
     created_us: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instantiation:
+    """What is known at a destination about one table's instantiation.
+
+    Args:
+        source: the site it was copied from.
+        owner, name: the table, as LCRs name it.
+        scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
+        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set) or FAILED.
+        row_count: rows copied (KEPT: not counted, 0).
+        digest: of the rows, as the connector writes it; empty when not computed.
+        problem: why it FAILED; empty otherwise.
+    """
+
+    source: str
+    owner: str
+    name: str
+    scn: Scn
+    state: str
+    row_count: int = 0
+    digest: str = ""
+    problem: str = ""
+
+
 class DestinationSession(Protocol):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
@@ -452,6 +476,13 @@ class DestinationSession(Protocol):
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
         """Describe a table; None when it does not exist. Cached unless `fresh`."""
+        ...
+
+    def missing_alter(self, version: TableVersion) -> str:
+        """What must be done before rows of `version` can be written (statements for a person); empty: it fits.
+
+        `write` checks the same and raises `UnfitTableError` with it as the hint. Describe `fresh` to look again.
+        """
         ...
 
     def begin(self) -> None:
@@ -483,6 +514,17 @@ class DestinationSession(Protocol):
 
         Raises:
             DatabaseUnavailable: the outcome is unknown. `ask_outcome` on a new session tells.
+        """
+        ...
+
+    def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
+        """After a commit whose answer was lost: was it made?
+
+        Call it on a new session of the same server, before anything is committed on it. `open_session` has
+        waited until the old one is gone, so the answer is final.
+
+        Args:
+            applied: what the lost commit was to record; not empty.
         """
         ...
 
@@ -553,6 +595,26 @@ class DestinationDatabase(Protocol):
 
     def error_batches(self, number: int) -> Iterator[bytes]:
         """The serialized LcrBatches of one error transaction, part by part."""
+        ...
+
+    def delete_error(self, topology: str, number: int) -> bool:
+        """Delete an error transaction (`errors delete`); False when it is not there."""
+        ...
+
+    def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
+        """What is recorded about the instantiation of an apply process's tables, by owner and name."""
+        ...
+
+    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+        """Record a table's instantiation, replacing what was recorded before.
+
+        Raises:
+            FencedError: a newer epoch exists.
+        """
+        ...
+
+    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """What keeps these source tables from being applied here: missing tables, columns that do not fit, ..."""
         ...
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
