@@ -1,0 +1,138 @@
+"""CPU seconds and peak memory per stage, from /proc.
+
+A sampler thread looks at every process that belongs to the bench (descendants of this process, of the two
+postmasters and of Ray) a few times per second, and keeps the last figures of each: processes that end between two
+looks lose at most that interval.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_INTERVAL_S = 0.25
+
+# (pattern in the command line, stage), first match wins.
+STAGES = (
+    (r"^postgres: bench_source: walsender", "source: walsender"),
+    (r"^postgres: bench_source:", "source: other"),
+    (r"^postgres: bench_destination: logical replication", "destination: native apply"),
+    (r"^postgres: bench_destination: (postgres|\S+) bench", "destination: backends"),
+    (r"^postgres: bench_destination:", "destination: other"),
+    (r"spark_apply\.job", "apply driver"),
+    (r"pyspark\.daemon", "apply servers"),
+    (r"^ray::RayDPSparkMaster", "Spark"),
+    (r"java .*(spark|ray)", "Spark"),
+    (r"^ray::IDLE", "Ray"),
+    (r"^ray::(\w+)", "actor"),
+    (r"raylet|gcs_server|ray/_private|ray/dashboard|RuntimeEnvAgent|DashboardAgent", "Ray"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one stage used in a run."""
+
+    cpu_s: float
+    peak_mb: float
+    processes: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    stage: str
+    first_ticks: int
+    last_ticks: int
+    peak_kb: int
+
+
+@dataclass(slots=True)
+class ProcessSampler:
+    """Watches the processes whose command line `belongs` matches, from `start` to `stop`.
+
+    Args:
+        roots: pids whose descendants are looked at.
+    """
+
+    roots: tuple[int, ...]
+    _seen: dict[tuple[int, int], _Seen] = field(default_factory=dict)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take the first figures; resets peak memory where the system allows it."""
+        self._seen.clear()
+        self._stop.clear()
+        self._look(first=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[str, Usage]:
+        """Take the last figures: usage per stage between start and now."""
+        self._stop.set()
+        assert self._thread is not None
+        self._thread.join()
+        self._look(first=False)
+        cpu: dict[str, float] = defaultdict(float)
+        peak: dict[str, float] = defaultdict(float)
+        count: dict[str, int] = defaultdict(int)
+        for seen in self._seen.values():
+            cpu[seen.stage] += (seen.last_ticks - seen.first_ticks) / _TICKS
+            peak[seen.stage] = max(peak[seen.stage], seen.peak_kb / 1024)
+            count[seen.stage] += 1
+        return {stage: Usage(round(cpu[stage], 2), round(peak[stage], 1), count[stage]) for stage in sorted(cpu)}
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._look(first=False)
+
+    def _look(self, *, first: bool) -> None:
+        for pid in _descendants(self.roots):
+            with suppress(OSError, ValueError, IndexError):
+                folder = Path(f"/proc/{pid}")
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                ticks, started = int(fields[11]) + int(fields[12]), int(fields[19])
+                seen = self._seen.get((pid, started))
+                if seen is None:
+                    stage = stage_of((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    if stage is None:
+                        continue
+                    if first:
+                        with suppress(OSError):
+                            (folder / "clear_refs").write_text("5")
+                    # A process born during the run has used nothing before it.
+                    seen = self._seen[(pid, started)] = _Seen(stage, ticks if first else 0, ticks, 0)
+                seen.last_ticks = ticks
+                match = re.search(r"VmHWM:\s+(\d+)", (folder / "status").read_text())
+                seen.peak_kb = max(seen.peak_kb, int(match[1]) if match else 0)
+
+
+def stage_of(command: str) -> str | None:
+    """The stage a command line belongs to; None: not part of what is measured."""
+    for pattern, stage in STAGES:
+        match = re.search(pattern, command)
+        if match:
+            return f"actor {match[1]}" if stage == "actor" else stage
+    return None
+
+
+def _descendants(roots: tuple[int, ...]) -> set[int]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children[parent].append(int(folder.name))
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting.extend(children[pid])
+    return found

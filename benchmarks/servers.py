@@ -1,0 +1,82 @@
+"""Two embedded servers, source and destination, and a pair of databases on them for each peer.
+
+Each peer has databases of its own on the *same* servers, so that both run on the same programs, settings, caches and
+disk, and neither has to read the other's backlog. (A slot decodes the whole server's log, but skips other databases'
+records early; both peers catch up, unmeasured, before each measured backlog is written.)
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from databases.embedded import EmbeddedServer
+
+# Larger than a small machine's defaults, so that neither peer is measured while a checkpoint writes; the log of a
+# whole run fits. Durability as shipped: fsync and synchronous_commit on.
+SETTINGS = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "30min",
+    "autovacuum": "off",  # would fall into one peer's run and not into the other's; VACUUM runs before each run
+    "max_worker_processes": "32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One peer's databases: connection strings of source and destination."""
+
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The two running servers."""
+
+    folder: Path
+    source: EmbeddedServer
+    destination: EmbeddedServer
+
+    def make_pair(self, name: str) -> Pair:
+        """Create an empty database `name` on both servers."""
+        for server in (self.source, self.destination):
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return Pair(self.source.dsn(name), self.destination.dsn(name))
+
+    def settle(self, *pairs: Pair) -> None:
+        """Bring both servers into the same state before a run: vacuumed, nothing dirty."""
+        for pair in pairs:
+            for dsn in (pair.source, pair.destination):
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    connection.execute("VACUUM (ANALYZE)")
+        for server in (self.source, self.destination):
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def bench_servers(*, keep: Path | None = None) -> Iterator[Servers]:
+    """Start both servers in a temporary folder (or `keep`); gone afterwards."""
+    folder = keep or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)  # the servers' own user passes through
+    source = EmbeddedServer(folder / "source", name="bench_source", settings=SETTINGS)
+    destination = EmbeddedServer(folder / "destination", name="bench_destination", settings=SETTINGS)
+    try:
+        source.start()
+        destination.start()
+        yield Servers(folder, source, destination)
+    finally:
+        source.destroy()
+        destination.destroy()
+        shutil.rmtree(folder, ignore_errors=True)
