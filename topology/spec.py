@@ -31,7 +31,7 @@ class DatabaseSpec:
     """
 
     kind: str
-    dsn: str = ""
+    dsn: str = field(default="", repr=False)  # may hold a password
     version: int = 18
     environment: tuple[str, ...] = ()
 
@@ -68,12 +68,22 @@ class CaptureSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationSpec:
-    """A propagation between two queues."""
+    """A propagation between two queues.
+
+    Args:
+        name: unique in the topology.
+        from_queue: the source queue.
+        to_queue: the destination queue.
+        rules: what it takes.
+        sources: the sites whose LCRs it forwards: those that an apply process behind it wants. Derived, never
+            written in the file; one queue may hold the LCRs of several sources.
+    """
 
     name: str
     from_queue: str
     to_queue: str
     rules: RuleSet = field(default_factory=RuleSet)
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +149,14 @@ class TopologySpec:
     def apply(self, name: str) -> ApplySpec:
         """The apply process called `name`; KeyError when there is none."""
         return {apply.name: apply for apply in self.applies}[name]
+
+    def capture(self, name: str) -> CaptureSpec:
+        """The capture process called `name`; KeyError when there is none."""
+        return {capture.name: capture for capture in self.captures}[name]
+
+    def propagation(self, name: str) -> PropagationSpec:
+        """The propagation called `name`; KeyError when there is none."""
+        return {propagation.name: propagation for propagation in self.propagations}[name]
 
     def capture_rules(self, source: str) -> tuple[RuleSet, ...]:
         """The rule sets of every capture process that mines `source`'s redo."""

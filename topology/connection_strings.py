@@ -1,0 +1,97 @@
+"""A site's connection string: environment references resolved, secrets in the file refused.
+
+A reference is `${NAME}`. The variable has the plain value: where it stands for a part of a connection string it
+is escaped as that part needs; where it is the whole string it is taken as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+__all__ = ["ConnectionStringError", "references", "resolve"]
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_URI = re.compile(r"^(postgres(?:ql)?://)(?:([^@/]*)@)?([^/?]*)(.*)$", re.DOTALL)
+_PASSWORD = re.compile(r"\b(?:ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]*)")
+
+
+class ConnectionStringError(ValueError):
+    """What is wrong with a connection string, and what mends it."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem, fix)
+        self.problem, self.fix = problem, fix
+
+
+def references(text: str) -> tuple[str, ...]:
+    """Names of the environment variables `text` refers to, in order, each once."""
+    return tuple(dict.fromkeys(_REFERENCE.findall(text)))
+
+
+def resolve(text: str, environment: Mapping[str, str]) -> str:
+    """Put the environment's values into a connection string.
+
+    Raises:
+        ConnectionStringError: a variable is missing, a password stands in the file, or it is no connection string.
+    """
+    _refuse_secrets(text)
+    _refuse_broken_references(text)
+    for name in references(text):
+        if not environment.get(name):
+            raise ConnectionStringError(
+                f"the environment variable {name} is not set",
+                f"export {name}=... before the command",
+            )
+    resolved = _substitute(text, environment)
+    if not (_URI.match(resolved) or "=" in resolved):
+        raise ConnectionStringError(
+            "is not a connection string",
+            "write postgresql://user@host:5432/database, or host=... dbname=... user=...",
+        )
+    return resolved
+
+
+def _refuse_broken_references(text: str) -> None:
+    if "$" in _REFERENCE.sub("", text):
+        raise ConnectionStringError(
+            "has a $ that is not a reference to an environment variable", "write ${NAME}, letters, digits and _ only"
+        )
+
+
+def _refuse_secrets(text: str) -> None:
+    uri = _URI.match(text)
+    secrets = [value.strip("'") for value in _PASSWORD.findall(text)]
+    if uri and uri[2] and ":" in uri[2]:
+        secrets.append(uri[2].partition(":")[2])
+    if any(secret and not _REFERENCE.fullmatch(secret) for secret in secrets):
+        raise ConnectionStringError(
+            "has a password in the file",
+            "move it out: write ${NAME} in its place and export NAME, or use a password file (~/.pgpass)",
+        )
+
+
+def _substitute(text: str, environment: Mapping[str, str]) -> str:
+    whole = _REFERENCE.fullmatch(text.strip())
+    if whole:
+        return environment[whole[1]].strip()
+    uri = _URI.match(text)
+    if uri:
+        scheme, user, hosts, rest = uri[1], uri[2], uri[3], uri[4]
+        # Hosts may be a list with ports; everywhere else a delimiter in a value must not be read as one.
+        user = f"{_encoded(user, environment)}@" if user is not None else ""
+        return scheme + user + _encoded(hosts, environment, safe=":,[]") + _encoded(rest, environment)
+    return _REFERENCE.sub(lambda match: _keyword_value(match, environment), text)
+
+
+def _encoded(part: str, environment: Mapping[str, str], safe: str = "") -> str:
+    return _REFERENCE.sub(lambda match: quote(environment[match[1]], safe=safe), part)
+
+
+def _keyword_value(match: re.Match[str], environment: Mapping[str, str]) -> str:
+    value = environment[match[1]].replace("\\", "\\\\").replace("'", "\\'")
+    text = match.string
+    is_quoted = text[: match.start()].count("'") % 2 == 1
+    is_whole = text[: match.start()].rstrip().endswith("=") and text[match.end() : match.end() + 1] in ("", " ", "\n", "\t")
+    return value if is_quoted or not is_whole else f"'{value}'"

@@ -1,0 +1,393 @@
+"""The shape of a topology file: what keys there are, what they hold, and which of them are not built yet.
+
+pydantic stays inside this module: `read_shape` turns its errors into findings, and what it answers are these
+models, which `topology.reading` turns into the frozen data of `topology.spec`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from databases.ports import Finding
+from topology.document import Document, Path_
+from topology.patterns import parse_schema, parse_table
+from topology.problems import nearest
+
+__all__ = [
+    "ApplyModel", "CaptureModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
+    "SiteModel", "TopologyModel", "read_shape", "valid_name",
+]
+
+NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
+_NAME = re.compile(rf"^[a-z][a-z0-9_]{{0,{NAME_LENGTH_MAX - 1}}}$")
+_SIZE = re.compile(r"^(\d+)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?$")
+_POWER = {"": 0, "B": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+APPLY_TAG_BYTES_MAX = 128  # databases carry an apply process's tag inside the name of an object, which they bound
+PARALLELISM_MAX = 64  # each apply server holds a session and an origin of the destination, both scarce
+GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one costs more retries than it saves commits
+GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
+SIZE_MIN = 1 << 20  # one LCR batch
+
+_BUILT_LATER = "not yet"
+
+
+def _problem(problem: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("headrace", "{problem}: {fix}", {"problem": problem, "fix": fix})
+
+
+def _not_yet(what: str, fix: str) -> PydanticCustomError:
+    return _problem(f"{what} is known but {_BUILT_LATER} built", fix)
+
+
+# --------------------------------------------------------------------------- values
+
+
+def valid_name(name: str) -> bool:
+    """Whether `name` may name a site or a component."""
+    return _NAME.match(name) is not None
+
+
+def _size(value: object) -> int:
+    match = _SIZE.match(str(value).strip()) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
+    if match is None:
+        raise _problem(f"{value!r} is not a size", "write bytes or a number with a unit, such as 256MB (1MB = 1024kB)")
+    unit = match[2] or ""
+    size = int(match[1]) << (10 * _POWER[unit[:1]])
+    if size < SIZE_MIN:
+        raise _problem(f"{value!r} is too small", "at least 1MB: one LCR batch must fit")
+    return size
+
+
+def _tag(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise _problem(f"{value!r} is not a text", 'put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)')
+    try:
+        tag = bytes.fromhex(value)
+    except ValueError:
+        raise _problem(f"{value!r} is not hexadecimal", 'write pairs of hexadecimal digits, such as "00" or "1f"') from None
+    if not tag:
+        raise _not_yet("an empty tag (applied changes would look like users' changes)", 'give a tag, such as "00"')
+    if len(tag) > APPLY_TAG_BYTES_MAX:
+        raise _problem(f"the tag has {len(tag)} bytes", f"at most {APPLY_TAG_BYTES_MAX}")
+    return tag
+
+
+def _table(value: object) -> tuple[str, str]:
+    try:
+        return parse_table(value if isinstance(value, str) else repr(value))
+    except ValueError as error:
+        raise _problem(str(error), 'write schema.table, such as hr.employees or hr.* (or "Odd.Name".t)') from None
+
+
+def _schema(value: object) -> str:
+    try:
+        return parse_schema(value if isinstance(value, str) else repr(value))
+    except ValueError as error:
+        raise _problem(str(error), "write a schema's name, such as hr (tables go under `tables` or `table`)") from None
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+TagBytes = Annotated[bytes, BeforeValidator(_tag)]
+TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
+SchemaPattern = Annotated[str, BeforeValidator(_schema)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+    not_yet: ClassVar[dict[str, str]] = {}
+    """Keys that are known but not built: key -> what to do meanwhile."""
+
+
+# --------------------------------------------------------------------------- rules
+
+
+class RuleModel(_Model):
+    """One entry of `include` or `exclude`."""
+
+    not_yet: ClassVar[dict[str, str]] = {
+        "where": "take the whole table",
+        "subset": "take the whole table",
+        "transform": "keep names and columns equal on both sides",
+        "condition": "use table, schema or global",
+    }
+
+    table: TablePattern | None = None
+    schema_: SchemaPattern | None = Field(default=None, alias="schema")
+    global_: bool | None = Field(default=None, alias="global")
+    dml: bool = True
+    ddl: bool = False
+    tagged: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_object(self) -> RuleModel:
+        if sum(item is not None for item in (self.table, self.schema_, self.global_)) != 1:
+            raise _problem("does not name what it speaks of", "give one of table, schema, global")
+        if self.global_ is False:
+            raise _problem("global: false says nothing", "write global: true, or a table or schema")
+        if self.ddl:
+            raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
+        if not self.dml:
+            raise _problem("takes neither dml nor ddl", "leave out dml: false, or the whole rule")
+        return self
+
+
+class RulesModel(_Model):
+    """`rules:` of a client."""
+
+    include: list[RuleModel] | None = None
+    exclude: list[RuleModel] = []
+
+
+# --------------------------------------------------------------------------- sections
+
+
+class DatabaseModel(_Model):
+    """`database:` of a site."""
+
+    kind: Literal["postgres", "embedded", "none"]
+    dsn: str | None = None
+    version: Literal[16, 18] | None = None
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> DatabaseModel:
+        if self.kind == "postgres" and self.dsn is None:
+            raise _problem("has no dsn", 'give its connection string, such as dsn: "${DBS1_DSN}"')
+        if self.kind != "postgres" and self.dsn is not None:
+            raise _problem(f"kind: {self.kind} takes no dsn", "leave out dsn, or write kind: postgres")
+        if self.kind != "embedded" and self.version is not None:
+            raise _problem(f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)")
+        return self
+
+
+class SiteModel(_Model):
+    """One entry of `sites:`."""
+
+    database: DatabaseModel
+    node: dict[str, Annotated[float, Field(gt=0)]] = {}
+
+
+class ReplicateModel(_Model):
+    """One entry of `replicate:`."""
+
+    not_yet: ClassVar[dict[str, str]] = {
+        "hub": "list every pair of sites with from and to, or use between",
+        "spokes": "list every pair of sites with from and to, or use between",
+    }
+
+    schemas: list[SchemaPattern] = []
+    tables: list[TablePattern] = []
+    from_: str | None = Field(default=None, alias="from")
+    to: list[str] = []
+    between: list[str] = []
+    ddl: bool = False
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ReplicateModel:
+        if not self.schemas and not self.tables:
+            raise _problem("does not say what to replicate", "give schemas: [hr] or tables: [hr.*]")
+        if self.ddl:
+            raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
+        if self.between and (self.from_ is not None or self.to):
+            raise _problem("has both between and from/to", "keep one of them")
+        if not self.between and (self.from_ is None or not self.to):
+            raise _problem("does not say where", "give from: SITE and to: [SITE], or between: [SITE, SITE]")
+        if self.between and len(set(self.between)) < 2:
+            raise _problem("between names fewer than two sites", "name two or more")
+        return self
+
+
+class QueueModel(_Model):
+    """One entry of `queues:`."""
+
+    site: str
+    kind: Literal["buffered", "persistent"] = "buffered"
+    memory: Size | None = None
+    spill: Size | None = None
+
+    @model_validator(mode="after")
+    def _is_built(self) -> QueueModel:
+        if self.kind == "persistent":
+            raise _not_yet("kind: persistent", "write kind: buffered")
+        return self
+
+
+class CaptureModel(_Model):
+    """One entry of `captures:`."""
+
+    not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("mode", "first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
+        "leave it out: capture is local and starts where instantiation says",
+    )
+
+    site: str
+    source: str
+    queue: str
+    rules: RulesModel
+
+
+class PropagationModel(_Model):
+    """One entry of `propagations:`."""
+
+    not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("schedule", "latency", "compression", "bandwidth_max", "split_threshold", "merge_threshold"),
+        "leave it out: a propagation runs always, at full speed",
+    )
+
+    from_: str = Field(alias="from")
+    to: str
+    rules: RulesModel = RulesModel()
+
+
+class ApplyModel(_Model):
+    """One entry of `applies:`."""
+
+    not_yet: ClassVar[dict[str, str]] = {
+        "conflict_handlers": "leave it out: conflicts go to the error queue",
+        "dml_handlers": "leave it out: rows are applied as they come",
+        "error_handlers": "leave it out: errors go to the error queue",
+        "message_handler": "leave it out",
+        "precommit_handler": "leave it out",
+        "ddl_handler": "leave it out",
+        "key_columns": "leave it out: the destination's primary or unique keys are used",
+        "compare_old_values": "leave it out: every old value in the log is compared",
+        "on_error": "leave it out: transactions that depend on a failed one wait behind it",
+        "mode": "leave it out: apply is transactional",
+        "allow_duplicate_rows": "leave it out",
+        "disable_on_error": "leave it out: other transactions go on",
+        "maximum_scn": "leave it out",
+        "transform": "keep names and columns equal on both sides",
+    }
+
+    site: str
+    source: str
+    queue: str
+    tag: TagBytes | None = None
+    parallelism: Annotated[int, Field(ge=1, le=PARALLELISM_MAX)] | None = None
+    group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
+    group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
+    commit_serialization: Literal["dependent_transactions", "full"] = "dependent_transactions"
+    rules: RulesModel = RulesModel()
+
+    @model_validator(mode="after")
+    def _is_built(self) -> ApplyModel:
+        if self.commit_serialization == "full":
+            raise _not_yet("commit_serialization: full", "write dependent_transactions, or parallelism: 1 for source order")
+        return self
+
+
+class TopologyModel(_Model):
+    """The top of the file; the sections' entries are read one by one, so that one bad entry hides no other."""
+
+    topology: str
+    state_dir: str | None = None
+    redo_bytes_max: Size | None = None
+    segment_bytes: Size | None = None
+    heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
+    sites: dict[str, Any]
+    replicate: list[Any] = []
+    queues: dict[str, Any] = {}
+    captures: dict[str, Any] = {}
+    propagations: dict[str, Any] = {}
+    applies: dict[str, Any] = {}
+
+
+# --------------------------------------------------------------------------- from pydantic to findings
+
+M = TypeVar("M", bound=_Model)
+
+
+def read_shape(model: type[M], content: object, path: Path_, document: Document) -> M | None:
+    """Check one part of the file against its shape; problems go to the document's findings.
+
+    Args:
+        model: the shape.
+        content: the part, as plain data.
+        path: where it stands in the file.
+        document: the file.
+
+    Returns:
+        The part, or None when it has problems.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            inner = tuple(part for part in details["loc"] if not str(part).startswith("function-"))
+            problem, fix = _describe(details, _model_at(model, inner[:-1]))
+            document.findings.append(Finding(path=document.locate(path + inner), problem=problem, fix=fix))
+        return None
+
+
+def _describe(details: ErrorDetails, model: type[_Model] | None) -> tuple[str, str]:
+    """What is wrong and how to fix it, from pydantic's error."""
+    kind, context, value = details["type"], details.get("ctx", {}), details["input"]
+    if kind == "headrace":
+        return str(context["problem"]), str(context["fix"])
+    if kind == "extra_forbidden":
+        key = str(details["loc"][-1])
+        if model is not None and key in model.not_yet:
+            return f"this key is known but {_BUILT_LATER} built", model.not_yet[key]
+        return "there is no such key", nearest(key, _keys(model) if model else ())
+    if kind == "missing":
+        return "is missing", "add it"
+    if kind == "literal_error":
+        return _describe_choice(value, str(context["expected"]))
+    if kind.startswith(("greater_than", "less_than")):
+        bound = next(iter(context.values()))
+        words = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
+        return f"{value!r} is out of range", f"write {words.get(kind, 'less than')} {bound:g}"
+    return f"{_shown(value)} is not {_EXPECTED.get(kind, 'of the right kind')}", _EXAMPLES.get(kind, "see the README")
+
+
+_EXPECTED = {
+    "string_type": "a text", "bool_type": "true or false", "int_type": "a whole number", "float_type": "a number",
+    "list_type": "a list", "dict_type": "a mapping of keys to values", "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
+_EXAMPLES = {
+    "string_type": "write a word, in quotes if YAML reads it as something else", "bool_type": "write true or false",
+    "int_type": "write digits, without quotes", "float_type": "write a number, without quotes",
+    "list_type": "write [one, two]", "dict_type": "write {key: value}", "model_type": "write {key: value}",
+    "model_attributes_type": "write {key: value}",
+}
+_DATABASES_LATER = ("mysql", "mariadb", "sqlite", "duckdb")
+
+
+def _describe_choice(value: object, expected: str) -> tuple[str, str]:
+    choices = [choice.strip().strip("'") for choice in re.split(r",| or ", expected) if choice.strip()]
+    if value in _DATABASES_LATER:
+        return f"{value!r} is known but {_BUILT_LATER} built", f"write one of {', '.join(choices)}"
+    return f"{_shown(value)} is not one of {', '.join(choices)}", nearest(str(value), choices)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _keys(model: type[_Model]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(model: type[_Model], path: Path_) -> type[_Model] | None:
+    """The model that the value at `path` below `model` has, if it is one."""
+    current: type[_Model] | None = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        if current is None:
+            return None
+        by_key = {field.alias or name: field.annotation for name, field in current.model_fields.items()}
+        current = _model_in(by_key.get(part))
+    return current
+
+
+def _model_in(annotation: object) -> type[_Model] | None:
+    if isinstance(annotation, type) and issubclass(annotation, _Model):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)

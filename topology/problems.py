@@ -1,0 +1,59 @@
+"""What is wrong with a topology: every problem at once, each with the way to mend it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from databases.ports import Finding
+from streams.errors import ConfigError
+
+__all__ = ["TopologyError", "as_line", "nearest"]
+
+
+class TopologyError(ConfigError):
+    """A topology file cannot be used; `findings` has every problem, the message lists them all.
+
+    Args:
+        message: one sentence that names the file, then one line per problem.
+        findings: the problems in the order of the file.
+        hint: as in `StreamsError`.
+        context: as in `StreamsError`.
+    """
+
+    code = "HDR-1001"
+
+    def __init__(
+        self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int
+    ) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.findings = findings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context: dict[str, Any] = dict(self.context)
+        build = functools.partial(type(self), findings=self.findings, hint=self.hint, **context)
+        return build, self.args
+
+    @classmethod
+    def of(cls, file: str, findings: Iterable[Finding]) -> TopologyError:
+        """The error for `file` with its problems."""
+        findings = tuple(findings)
+        count = f"{len(findings)} problem" + ("" if len(findings) == 1 else "s")
+        lines = "".join(f"\n  {as_line(finding)}" for finding in findings)
+        return cls(f"{file}: {count}{lines}", findings=findings, file=file, problems=len(findings))
+
+
+def as_line(finding: Finding) -> str:
+    """`path: what is wrong: how to fix it`."""
+    return f"{finding.path}: {finding.problem}: {finding.fix}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Advice for a name that is not one of `known`: the nearest, or all of them."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known here: {', '.join(names)}" if names else "there is none here"

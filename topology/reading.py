@@ -1,0 +1,269 @@
+"""Reading a topology file: YAML to a frozen `TopologySpec`, or every problem at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from databases.ports import Finding
+from rules.rule import Rule, RuleSet
+from topology.checks import Declared, check, route
+from topology.connection_strings import ConnectionStringError, references, resolve
+from topology.document import Document, Path_, read_document
+from topology.models import (
+    NAME_LENGTH_MAX,
+    ApplyModel,
+    CaptureModel,
+    DatabaseModel,
+    PropagationModel,
+    QueueModel,
+    ReplicateModel,
+    RulesModel,
+    SiteModel,
+    TopologyModel,
+    read_shape,
+    valid_name,
+)
+from topology.problems import TopologyError, nearest
+from topology.shorthand import Components, Replicate, expand, pairs_between
+from topology.spec import (
+    ApplySpec,
+    CaptureSpec,
+    DatabaseSpec,
+    PropagationSpec,
+    QueueSpec,
+    SiteSpec,
+    TopologySpec,
+)
+
+__all__ = ["read_topology"]
+
+STATE_DIR_DEFAULT = ".headrace/{topology}"  # two topologies in one folder must not share redo logs
+
+T = TypeVar("T")
+N = TypeVar("N", TopologySpec, QueueSpec, CaptureSpec, PropagationSpec, ApplySpec)
+
+
+def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ) -> TopologySpec:
+    """Read a topology file.
+
+    Args:
+        path: the YAML file.
+        environment: what `${NAME}` in a dsn refers to.
+
+    Returns:
+        The topology with the shorthand expanded, defaults filled in and every propagation routed.
+
+    Raises:
+        TopologyError: with every problem of the file, each as `path: what is wrong: how to fix it`.
+    """
+    file = Path(path)
+    reader = _Reader(read_document(file), environment)
+    spec = reader.read(file.resolve()) if reader.document.content else None
+    errors = [finding for finding in reader.document.findings if finding.is_error]
+    if spec is None or errors:
+        raise TopologyError.of(str(file), sorted(errors, key=_line))
+    return spec
+
+
+def _line(finding: Finding) -> int:
+    """The line a finding speaks of; those without one first."""
+    _, _, rest = finding.path.partition("(line ")
+    return int(rest.rstrip(")")) if rest else 0
+
+
+class _Reader:
+    """One file being read; problems gather in the document's findings."""
+
+    def __init__(self, document: Document, environment: Mapping[str, str]) -> None:
+        self.document = document
+        self._environment = environment
+        self._unreadable: dict[str, set[str]] = {}
+
+    def read(self, file: Path) -> TopologySpec:
+        content = self.document.content
+        top = read_shape(TopologyModel, content, (), self.document)
+        name = self._topology_name(content.get("topology"))
+        sites = self._section("sites", SiteModel, self._site)
+        entries = self._replicate({site.name for site in sites} | self._unreadable["sites"], sites)
+        written = Components(
+            queues=self._section("queues", QueueModel, _queue),
+            captures=self._section("captures", CaptureModel, _capture),
+            propagations=self._section("propagations", PropagationModel, _propagation),
+            applies=self._section("applies", ApplyModel, _apply),
+        )
+        components = _merge(expand(entries, own_captures=frozenset(c.name for c in written.captures)), written)
+        state_dir = top.state_dir if top is not None and top.state_dir else STATE_DIR_DEFAULT.format(topology=name)
+        spec = TopologySpec(
+            name=name, file=file, state_dir=(file.parent / Path(state_dir).expanduser()).resolve(), sites=sites,
+            queues=components.queues, captures=components.captures, propagations=components.propagations,
+            applies=components.applies,
+        )
+        if top is not None:
+            spec = _with(
+                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s
+            )
+        spec = route(spec)
+        self._check(spec)
+        return spec
+
+    def _topology_name(self, name: object) -> str:
+        if isinstance(name, str) and not valid_name(name):
+            self._report(("topology",), f"{name!r} cannot be a name", _NAME_ADVICE)
+        return str(name)
+
+    def _section(self, section: str, model: type[Any], build: Callable[[str, Any], T | None]) -> tuple[T, ...]:
+        """Read every entry of a section; what is unreadable is remembered by name."""
+        unreadable = self._unreadable.setdefault(section, set())
+        entries = self.document.content.get(section)
+        answer: list[T] = []
+        for name, content in entries.items() if isinstance(entries, dict) else ():
+            if not valid_name(name):
+                self._report((section, name), f"{name!r} cannot be a name", _NAME_ADVICE)
+            entry = read_shape(model, content, (section, name), self.document)
+            built = build(name, entry) if entry is not None else None
+            if built is None:
+                unreadable.add(name)
+            else:
+                answer.append(built)
+        return tuple(answer)
+
+    def _site(self, name: str, model: SiteModel) -> SiteSpec | None:
+        database = self._database(name, model.database)
+        return None if database is None else SiteSpec(name=name, database=database, node=tuple(model.node.items()))
+
+    def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
+        if model.kind == "embedded":
+            database = DatabaseSpec(kind=model.kind)
+            return replace(database, version=model.version) if model.version else database
+        if model.kind == "none":
+            return DatabaseSpec(kind=model.kind)
+        dsn = model.dsn or ""
+        try:
+            resolved = resolve(dsn, self._environment)
+        except ConnectionStringError as error:
+            self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
+            return None
+        return DatabaseSpec(kind=model.kind, dsn=resolved, environment=references(dsn))
+
+    def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:
+        contents = self.document.content.get("replicate")
+        without_database = {site.name for site in sites if site.database.kind == "none"}
+        entries = []
+        for number, content in enumerate(contents if isinstance(contents, list) else ()):
+            path: Path_ = ("replicate", number)
+            model = read_shape(ReplicateModel, content, path, self.document)
+            if model is None:
+                continue
+            places = {(*path, "between", i): site for i, site in enumerate(model.between)}
+            places |= {(*path, "to", i): site for i, site in enumerate(model.to)}
+            if model.from_ is not None:
+                places[(*path, "from")] = model.from_
+            findings_before = len(self.document.findings)
+            for place, site in places.items():
+                if site not in declared:
+                    self._report(place, f"there is no site {site!r}", nearest(site, declared))
+                elif site in without_database:
+                    self._report(
+                        place, f"site {site} has no database",
+                        f"name another site, or give {site} a database of kind postgres or embedded",
+                    )
+                elif place[2] == "to" and site == model.from_:
+                    self._report(place, f"replicates {site} to itself", "name another site")
+            if len(self.document.findings) == findings_before:
+                entries.append(_replicate(model))
+        return entries
+
+    def _check(self, spec: TopologySpec) -> None:
+        broken = Declared(
+            sites=frozenset(self._unreadable["sites"]),
+            queues=frozenset(self._unreadable["queues"]),
+            components=frozenset(
+                self._unreadable["captures"] | self._unreadable["propagations"] | self._unreadable["applies"]
+            ),
+        )
+        for finding in check(spec, broken):
+            located = self.document.locate(tuple(finding.path.split(".")))
+            self.document.findings.append(replace(finding, path=located))
+
+    def _report(self, path: Path_, problem: str, fix: str) -> None:
+        self.document.findings.append(Finding(path=self.document.locate(path), problem=problem, fix=fix))
+
+
+_NAME_ADVICE = f"write a-z, 0-9 and _, a letter first, at most {NAME_LENGTH_MAX} characters"
+
+
+def _replicate(model: ReplicateModel) -> Replicate:
+    rules = [Rule(owner=schema) for schema in model.schemas]
+    rules += [Rule(owner=owner, name=name) for owner, name in model.tables]
+    source = model.from_
+    if source is None:
+        flows = pairs_between(tuple(dict.fromkeys(model.between)))
+    else:
+        flows = tuple((source, site) for site in dict.fromkeys(model.to))
+    return Replicate(rules=tuple(rules), flows=flows)
+
+
+def _rule_set(model: RulesModel) -> RuleSet:
+    def rules(entries: list[Any], *, tagged: bool) -> tuple[Rule, ...]:
+        return tuple(
+            Rule(
+                **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
+                dml=entry.dml, ddl=entry.ddl, tagged=tagged if entry.tagged is None else entry.tagged,
+            )
+            for entry in entries
+        )
+
+    # A negative rule without a word on tags discards whatever the tag: so the manuals advise.
+    return RuleSet(
+        include=None if model.include is None else rules(model.include, tagged=False),
+        exclude=rules(model.exclude, tagged=True),
+    )
+
+
+def _queue(name: str, model: QueueModel) -> QueueSpec:
+    return _with(QueueSpec(name=name, site=model.site), memory_bytes_max=model.memory, spill_bytes_max=model.spill)
+
+
+def _capture(name: str, model: CaptureModel) -> CaptureSpec:
+    return CaptureSpec(
+        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules)
+    )
+
+
+def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
+    return PropagationSpec(name=name, from_queue=model.from_, to_queue=model.to, rules=_rule_set(model.rules))
+
+
+def _apply(name: str, model: ApplyModel) -> ApplySpec:
+    spec = ApplySpec(
+        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules)
+    )
+    return _with(
+        spec, tag=model.tag, parallelism=model.parallelism, group_transactions=model.group_transactions,
+        group_rows=model.group_rows,
+    )
+
+
+def _with(spec: N, **values: object) -> N:
+    """`spec` with every value that was given; the others keep their defaults."""
+    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
+    return replace(spec, **given)
+
+
+def _merge(generated: Components, written: Components) -> Components:
+    """Both; what the file writes out replaces what was generated under the same name."""
+
+    def both(first: tuple[N, ...], second: tuple[N, ...]) -> tuple[N, ...]:
+        own = {component.name: component for component in second}
+        kept = tuple(own.pop(component.name, component) for component in first)
+        return kept + tuple(own.values())
+
+    return Components(
+        queues=both(generated.queues, written.queues), captures=both(generated.captures, written.captures),
+        propagations=both(generated.propagations, written.propagations),
+        applies=both(generated.applies, written.applies),
+    )
