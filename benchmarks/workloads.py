@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from databases.embedded import client_binary
-from psycopg.conninfo import conninfo_to_dict
 
 BULK_TABLE = """
 CREATE TABLE bench_rows (

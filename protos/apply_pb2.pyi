@@ -211,20 +211,18 @@ class GroupPart(_message.Message):
     def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., batch: _Optional[bytes] = ..., is_last: _Optional[bool] = ..., through_scn: _Optional[int] = ...) -> None: ...
 
 class GroupGo(_message.Message):
-    __slots__ = ("group", "attempt", "part", "low_watermark", "below_applied", "held")
+    __slots__ = ("group", "attempt", "low_watermark", "below_applied", "held")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     BELOW_APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
-    part: int
     low_watermark: int
     below_applied: bool
     held: _containers.RepeatedCompositeFieldContainer[HeldTransaction]
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ...) -> None: ...
 
 class GroupAbandon(_message.Message):
     __slots__ = ("group", "attempt")

@@ -89,7 +89,7 @@ def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.Coordi
     if isinstance(message, groups.GroupGo):
         held = [pb.HeldTransaction(transaction=h.transaction, depends_on=h.depends_on) for h in message.held]
         go = pb.GroupGo(
-            group=message.group, attempt=message.attempt, part=message.part, low_watermark=message.low_watermark,
+            group=message.group, attempt=message.attempt, low_watermark=message.low_watermark,
             below_applied=message.below_applied, held=held,
         )
         return pb.CoordinatorMessage(go=go)
@@ -120,8 +120,7 @@ def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.Coor
         g = message.go
         held = tuple(groups.HeldTransaction(transaction=h.transaction, depends_on=h.depends_on) for h in g.held)
         return groups.GroupGo(
-            group=g.group, attempt=g.attempt, part=g.part, low_watermark=g.low_watermark,
-            below_applied=g.below_applied, held=held,
+            group=g.group, attempt=g.attempt, low_watermark=g.low_watermark, below_applied=g.below_applied, held=held,
         )
     if kind == "abandon":
         return groups.GroupAbandon(group=message.abandon.group, attempt=message.abandon.attempt)

@@ -1,0 +1,84 @@
+"""The conversation between coordinator and apply servers survives the wire unchanged, whatever its size."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos import apply_pb2 as pb
+from spark_apply import groups, messages
+from streams.errors import ProtocolError
+
+
+def _strategy(kind: object) -> st.SearchStrategy[object]:
+    """Every value that a field of the given type can have (unsigned 31 bit for counts, so that all fields take it)."""
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        return st.lists(_strategy(typing.get_args(kind)[0]), max_size=3).map(tuple)
+    if origin in {typing.Union, types.UnionType}:
+        return st.one_of([_strategy(member) for member in typing.get_args(kind)])
+    if kind is type(None):
+        return st.none()
+    if kind is bool:
+        return st.booleans()
+    if isinstance(kind, type) and issubclass(kind, groups.IntEnum):
+        return st.sampled_from(list(kind))
+    if kind is int:
+        return st.integers(0, 2**31 - 1)
+    if kind is str:
+        return st.text(max_size=20)
+    if kind is bytes:
+        return st.binary(max_size=50)
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{field.name: _strategy(hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+def _over_the_wire(message: pb.ServerMessage | pb.CoordinatorMessage) -> typing.Any:
+    joiner, whole = messages.Joiner(), []
+    for piece in messages.split(message):
+        assert piece.ByteSize() <= messages.PIECE_BYTES + 100
+        joined = joiner.add(type(message).FromString(piece.SerializeToString()))
+        whole += [joined] if joined is not None else []
+    assert len(whole) == 1
+    return whole[0]
+
+
+@given(_strategy(groups.CoordinatorMessage))
+def test_every_coordinator_message_survives_the_wire(message: groups.CoordinatorMessage) -> None:
+    wire = messages.coordinator_message_to_wire(message)
+    assert messages.coordinator_message_from_wire(_over_the_wire(wire)) == message
+
+
+@given(_strategy(groups.ServerMessage))
+def test_every_server_message_survives_the_wire(message: groups.ServerMessage) -> None:
+    wire = messages.server_message_to_wire(message)
+    assert messages.server_message_from_wire(_over_the_wire(wire)) == message
+
+
+@pytest.mark.parametrize("size", [0, 1, messages.PIECE_BYTES, messages.PIECE_BYTES + 1, 5 * messages.PIECE_BYTES])
+def test_group_of_any_size_travels_in_pieces_below_the_transport_bound(size: int) -> None:
+    assignment = groups.GroupAssignment(
+        group=1, attempt=0, mode=groups.GroupMode.SETS, streamed=False, batches=(b"x" * size, b"y"), after_scn=0,
+        through_scn=1,
+    )
+    wire = messages.coordinator_message_to_wire(assignment)
+    assert messages.coordinator_message_from_wire(_over_the_wire(wire)) == assignment
+
+
+def test_message_between_the_pieces_of_another_is_refused() -> None:
+    joiner = messages.Joiner()
+    assert joiner.add(pb.ServerMessage(piece=pb.Piece(data=b"x"))) is None
+    with pytest.raises(ProtocolError):
+        joiner.add(pb.ServerMessage(state=pb.ServerState()))
+
+
+def test_message_that_is_no_part_of_the_conversation_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        messages.server_message_from_wire(pb.ServerMessage())
+    with pytest.raises(ProtocolError):
+        messages.coordinator_message_from_wire(pb.CoordinatorMessage(stop=pb.StopServer()))
