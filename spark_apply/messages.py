@@ -1,70 +1,16 @@
-"""Between `spark_apply.groups` and the wire: one function pair per direction.
-
-A message that is too large for the transport (a group can hold a 64 MB value) travels as pieces of its own
-serialized form; the receiver joins them. Small messages, nearly all, pay nothing for that.
-"""
+"""Between `spark_apply.groups` and the wire: one function pair per direction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable
 
 from protos import apply_pb2 as pb
 from spark_apply import groups
 from streams.errors import ProtocolError
 
 __all__ = [
-    "PROTOCOL_VERSION", "Joiner", "coordinator_message_from_wire", "coordinator_message_to_wire",
-    "server_message_from_wire", "server_message_to_wire", "split",
+    "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
 ]
-
-PROTOCOL_VERSION = 1
-# Below gRPC's default bound of 4 MB, above what a group of ordinary transactions needs.
-PIECE_BYTES = 2 << 20
-# What a peer may make us hold for one message: the largest transaction value (1 GB in PostgreSQL) and its company.
-MESSAGE_BYTES_MAX = 2_000_000_000
-
-_Message = TypeVar("_Message", pb.ServerMessage, pb.CoordinatorMessage)
-
-
-def split(message: _Message) -> Iterator[_Message]:
-    """Cut a message into what the transport carries: itself, when it is small enough."""
-    if message.ByteSize() <= PIECE_BYTES:
-        yield message
-        return
-    data = memoryview(message.SerializeToString())
-    for start in range(0, len(data), PIECE_BYTES):
-        piece = pb.Piece(data=bytes(data[start : start + PIECE_BYTES]), last=start + PIECE_BYTES >= len(data))
-        yield type(message)(piece=piece)
-
-
-class Joiner:
-    """Puts a stream's pieces together again. One per stream."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._bytes = 0
-
-    def add(self, message: _Message) -> _Message | None:
-        """Take the next message; the whole one, or None while pieces are missing.
-
-        Raises:
-            ProtocolError: pieces that belong to no message, or more than any message can have.
-        """
-        if message.WhichOneof("kind") != "piece":
-            if self._pieces:
-                raise ProtocolError("a message came between the pieces of another")
-            return message
-        self._pieces.append(message.piece.data)
-        self._bytes += len(message.piece.data)
-        if self._bytes > MESSAGE_BYTES_MAX:
-            raise ProtocolError(f"a message has more than {MESSAGE_BYTES_MAX} bytes")
-        if not message.piece.last:
-            return None
-        whole = type(message).FromString(b"".join(self._pieces))
-        self._pieces.clear()
-        self._bytes = 0
-        return whole
 
 
 # --------------------------------------------------------------------------- coordinator -> server

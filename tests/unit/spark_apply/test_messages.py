@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import apply_pb2 as pb
+from protos.apply_link import PIECE_BYTES, Joiner, split
 from spark_apply import groups, messages
 from streams.errors import ProtocolError
 
@@ -39,9 +40,9 @@ def _strategy(kind: object) -> st.SearchStrategy[object]:
 
 
 def _over_the_wire(message: pb.ServerMessage | pb.CoordinatorMessage) -> typing.Any:
-    joiner, whole = messages.Joiner(), []
-    for piece in messages.split(message):
-        assert piece.ByteSize() <= messages.PIECE_BYTES + 100
+    joiner, whole = Joiner(), []
+    for piece in split(message):
+        assert piece.ByteSize() <= PIECE_BYTES + 100
         joined = joiner.add(type(message).FromString(piece.SerializeToString()))
         whole += [joined] if joined is not None else []
     assert len(whole) == 1
@@ -60,7 +61,7 @@ def test_every_server_message_survives_the_wire(message: groups.ServerMessage) -
     assert messages.server_message_from_wire(_over_the_wire(wire)) == message
 
 
-@pytest.mark.parametrize("size", [0, 1, messages.PIECE_BYTES, messages.PIECE_BYTES + 1, 5 * messages.PIECE_BYTES])
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
 def test_group_of_any_size_travels_in_pieces_below_the_transport_bound(size: int) -> None:
     assignment = groups.GroupAssignment(
         group=1, attempt=0, mode=groups.GroupMode.SETS, streamed=False, batches=(b"x" * size, b"y"), after_scn=0,
@@ -71,7 +72,7 @@ def test_group_of_any_size_travels_in_pieces_below_the_transport_bound(size: int
 
 
 def test_message_between_the_pieces_of_another_is_refused() -> None:
-    joiner = messages.Joiner()
+    joiner = Joiner()
     assert joiner.add(pb.ServerMessage(piece=pb.Piece(data=b"x"))) is None
     with pytest.raises(ProtocolError):
         joiner.add(pb.ServerMessage(state=pb.ServerState()))
