@@ -72,12 +72,14 @@ class Resume(_message.Message):
     def __init__(self, needed_scn: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("through_scn", "credit_bytes")
+    __slots__ = ("through_scn", "credit_bytes", "accepted_bytes")
     THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     through_scn: int
     credit_bytes: int
-    def __init__(self, through_scn: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    accepted_bytes: int
+    def __init__(self, through_scn: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., accepted_bytes: _Optional[int] = ...) -> None: ...
 
 class DequeueRequest(_message.Message):
     __slots__ = ("hello", "subscribe", "credit_bytes", "durable")
