@@ -1,0 +1,85 @@
+"""Required checkpoints: how much redo each capture process may still have to read.
+
+Kept in memory exactly and on disk as a lower bound: what the file lags behind is kept longer, nothing more. A
+capture process that is not registered keeps no redo, so the topology's are registered before anything is purged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from redo.segments import sync_folder, write_error
+from streams.errors import RedoError
+from streams.scn import FIRST_SCN, Scn
+
+__all__ = ["RequiredCheckpoints"]
+
+_FILE = "required_checkpoints.json"
+
+
+class RequiredCheckpoints:
+    """The required checkpoint SCNs of all captures that mine one redo folder. `record` may come from any thread.
+
+    Args:
+        folder: the redo folder; must exist.
+
+    Raises:
+        RedoError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._required: dict[str, Scn] = {}
+        if self._path.exists():
+            try:
+                self._required = {name: Scn(int(scn)) for name, scn in json.loads(self._path.read_text()).items()}
+            except (ValueError, TypeError, AttributeError) as error:
+                raise RedoError(
+                    f"{_FILE} is damaged", hint="remove it: the captures tell again what they need", segment=_FILE
+                ) from error
+        self._saved = dict(self._required)
+
+    @property
+    def lowest(self) -> Scn | None:
+        """The lowest of all captures; None when none is registered."""
+        return min(list(self._required.values()), default=None)
+
+    def register(self, capture: str) -> Scn:
+        """Keep redo for a capture from now on; idempotent. Returns what is known of its need."""
+        if capture not in self._required:
+            self._required[capture] = FIRST_SCN
+            self.save()
+        return self._required[capture]
+
+    def forget(self, capture: str) -> None:
+        """Keep no redo for a capture that was dropped; idempotent."""
+        if self._required.pop(capture, None) is not None:
+            self.save()
+
+    def record(self, capture: str, scn: Scn) -> Scn:
+        """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk."""
+        self._required[capture] = max(self._required.get(capture, FIRST_SCN), scn)
+        return self._required[capture]
+
+    def save(self) -> None:
+        """Make what is known durable.
+
+        Raises:
+            RedoFull: no space.
+        """
+        required = dict(self._required)
+        if required == self._saved:
+            return
+        temporary = self._path.with_suffix(".json.tmp")
+        try:
+            with temporary.open("w") as file:
+                json.dump(required, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        self._saved = required

@@ -1,0 +1,192 @@
+"""The multiversioned dictionary: what a table was called and looked like when a change was made.
+
+Redo holds object numbers and column positions only. Two kinds of records tell the rest, both in redo order:
+table descriptions (in the log stream, right before the first change they hold for) give columns and the stored
+table's name; dictionary builds (read from the source's catalog) say which partition belongs to which table.
+A description is resolved against the builds before it in redo, so that whoever reads the same redo in the same
+order, from whichever restart point, gets the same versions.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Data Dictionary Duplication During Capture Process
+Creation" and "The Streams Data Dictionary".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from databases.ports import DictionaryBuild, DictionaryTable
+from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_dictionary
+from streams.lcr_batch import TableVersion
+from streams.scn import FIRST_SCN, ObjectNumber, Scn
+
+__all__ = ["Dictionary", "KnownTable", "content_version", "read_dictionary_record"]
+
+
+def content_version(table: TableVersion) -> int:
+    """Hash everything a table version says, its own `version` aside; 64 bits, equal across restarts."""
+    content = json.dumps(
+        [
+            table.object_number, table.owner, table.name, int(table.old_image),
+            [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
+        ]
+    )
+    return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTable:
+    """A table version as LCRs name it, with the stored table's own name (a partition's) and where it begins."""
+
+    table: TableVersion
+    stored_owner: str
+    stored_name: str
+    from_scn: Scn
+
+    @property
+    def is_partition(self) -> bool:
+        """The rows are stored in a partition of the table LCRs name."""
+        return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
+
+    def as_stored(self) -> TableVersion:
+        """Return the version under the stored table's own name (a TRUNCATE of a single partition)."""
+        if not self.is_partition:
+            return self.table
+        named = replace(self.table, owner=self.stored_owner, name=self.stored_name)
+        return replace(named, version=content_version(named))
+
+
+class Dictionary:
+    """Table versions by object number, as of any SCN since the restart point; one owner, fed in redo order."""
+
+    def __init__(self) -> None:
+        # Entries of older builds stay: redo may hold changes of a partition that is dropped by now.
+        self._tables: dict[int, DictionaryTable] = {}
+        self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
+        self._partitions: dict[tuple[str, str], set[int]] = {}
+        self._history: dict[int, list[KnownTable]] = {}
+
+    @property
+    def build(self) -> DictionaryBuild:
+        """The latest build."""
+        return self._build
+
+    def names(self) -> Iterable[tuple[str, str]]:
+        """Owner and name of every table known, as LCRs name them."""
+        known = {(table.owner, table.name) for table in self._tables.values()}
+        known.update((history[-1].table.owner, history[-1].table.name) for history in self._history.values())
+        return sorted(known)
+
+    def add_build(self, build: DictionaryBuild) -> None:
+        """Take in a dictionary build. It holds for descriptions that come after it in redo."""
+        self._build = build
+        self._tables.update((table.object_number, table) for table in build.tables)
+        self._partitions = {}
+        for table in build.tables:
+            if (table.stored_owner, table.stored_name) != (table.owner, table.name):
+                self._partitions.setdefault((table.owner, table.name), set()).add(table.object_number)
+
+    def knows(self, object_number: ObjectNumber) -> bool:
+        """Tell whether a build named the object."""
+        return object_number in self._tables
+
+    def describe(self, description: TableVersion, scn: Scn) -> KnownTable:
+        """Take in a table description from the log; it is in force from here on.
+
+        Args:
+            description: as the log gives it, under the stored table's name.
+            scn: progress of the redo where it was found.
+
+        Returns:
+            The table version that changes from now on refer to.
+        """
+        entry = self._tables.get(description.object_number)
+        owner, name = description.owner, description.name
+        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
+        if entry is not None and (entry.stored_owner, entry.stored_name) != (entry.owner, entry.name):
+            owner, name = entry.owner, entry.name
+        table = replace(description, owner=owner, name=name)
+        table = replace(table, version=content_version(table))
+        history = self._history.setdefault(description.object_number, [])
+        known = KnownTable(
+            table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn,
+        )
+        if history and (history[-1].table, history[-1].stored_owner, history[-1].stored_name) == (
+            known.table, known.stored_owner, known.stored_name,
+        ):
+            return history[-1]
+        history.append(known)
+        return known
+
+    def current(self, object_number: ObjectNumber) -> KnownTable | None:
+        """Return the version in force; None: the redo read so far never described the object."""
+        history = self._history.get(object_number)
+        return history[-1] if history else None
+
+    def as_of(self, object_number: ObjectNumber, scn: Scn) -> KnownTable | None:
+        """Return the version in force for transactions that committed after `scn`; None: not known."""
+        history = self._history.get(object_number, [])
+        place = bisect_right(history, scn, key=lambda known: known.from_scn)
+        return history[place - 1] if place else None
+
+    def version(self, object_number: ObjectNumber, version: int) -> KnownTable | None:
+        """Return one version of a table; None: not known (any more)."""
+        for known in reversed(self._history.get(object_number, [])):
+            if known.table.version == version:
+                return known
+        return None
+
+    def covers_all_partitions(self, owner: str, name: str, objects: Iterable[int]) -> bool:
+        """Tell whether `objects` holds every partition of `owner.name`, as far as the latest build knows."""
+        return self._partitions.get((owner, name), set()) <= set(objects)
+
+    def snapshot(self) -> DictionarySnapshot:
+        """Return what the head of a segment must say, so that its redo can be read without what came before."""
+        versions = tuple(
+            (history[-1].table, history[-1].stored_owner, history[-1].stored_name, history[-1].from_scn)
+            for _, history in sorted(self._history.items())
+        )
+        living = {table.object_number for table in self._build.tables}
+        dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
+        return DictionarySnapshot(build=self._build, dropped=dropped, versions=versions)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: DictionarySnapshot) -> Dictionary:
+        """Rebuild the dictionary from a segment's head."""
+        dictionary = cls()
+        dictionary.add_build(snapshot.build)
+        dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
+        for table, stored_owner, stored_name, scn in snapshot.versions:
+            dictionary._history[table.object_number] = [
+                KnownTable(table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn)
+            ]
+        return dictionary
+
+
+def read_dictionary_record(
+    dictionary: Dictionary, header: RecordHeader, payload: bytes,
+    describe: Callable[[bytes], tuple[TableVersion, ...]],
+) -> Dictionary:
+    """Take from one redo record what it says of the dictionary, without decoding row changes.
+
+    Args:
+        dictionary: as of the record.
+        header: the record's.
+        payload: the record's, or as much of it as shall count.
+        describe: finds the table descriptions in DATA (`LogDecoder.describe`).
+
+    Returns:
+        The dictionary after the record: a new one at a segment's head, else the same.
+    """
+    if header.type is RecordType.DICTIONARY:
+        snapshot = decode_dictionary(payload)
+        if header.number == 1:  # the head's, which says everything
+            return Dictionary.from_snapshot(snapshot)
+        dictionary.add_build(snapshot.build)
+    elif header.type is RecordType.DATA and header.has_descriptions:
+        for description in describe(payload):
+            dictionary.describe(description, header.last_commit_scn)
+    return dictionary

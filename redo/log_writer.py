@@ -1,0 +1,568 @@
+"""Log writer: drain the source's log stream into the site's own redo log.
+
+Job
+    Make every byte of the log stream durable in redo segments, then let the source forget it. One owner per
+    site; capture processes read the same files.
+
+Main path
+    LogWriter.step -> LogStream.read -> SegmentWriter.append -> SegmentWriter.sync -> LogStream.confirm
+    -> LogWriter.position, which the capture processes watch.
+
+States
+    DISABLED                no stream is attached. Memory only, like all of them: redo itself is the durable state.
+    WRITING                 the last step wrote redo.
+    IDLE                    the last step found nothing to write.
+    PAUSED: REDO IS FULL    the redo log has reached its bound: nothing is read and nothing confirmed, so WAL grows
+                            at the source; nothing is dropped. Ends when `purge` has made room.
+    PAUSED: DISK IS FULL    the disk refused a write; what was read is kept and written again by the next step.
+
+Durable when
+    A gulp is durable when `SegmentWriter.sync` returned; only then is it confirmed and the position moved. A
+    restart begins the stream at `start_scn`, the progress of the last durable record: the source sends again,
+    whole, every transaction that commits after it.
+
+Worked flow
+    redo ends: T1 committed at SCN 10, T2 half written; the connection breaks
+    attach(stream from SCN 10): the next record is RESUME, mining drops the half of T2
+    step: DATA (T2 whole, T3), fsync, confirm(30) -> position.scn 30
+    captures: required checkpoint SCN 30 -> purge removes segments that end below it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
+from redo.checkpoints import RequiredCheckpoints
+from redo.dictionary import Dictionary, read_dictionary_record
+from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
+from redo.segments import (
+    LogState,
+    RedoFull,
+    SegmentFile,
+    SegmentWriter,
+    archive_segment,
+    list_segments,
+    read_head,
+    scan_segment,
+    sync_folder,
+)
+from streams.clock import Clock, SystemClock
+from streams.errors import BugError, DatabaseUnavailable, LogGone, RedoError
+from streams.failpoints import failpoint
+from streams.lcr_batch import TableVersion
+from streams.scn import FIRST_SCN, Scn
+
+__all__ = ["LogWriter", "LogWriterStatistics"]
+
+GULPS_BYTES_MAX = 1 << 20  # of stream data in one record: an fsync per MiB costs under a tenth of writing it
+GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
+PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
+CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
+KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
+SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogWriterStatistics:
+    """What a log writer did since it was started.
+
+    Args:
+        state: see the module.
+        redo_bytes: bytes of redo on disk now.
+        redo_bytes_max: their bound.
+        segments: segments on disk now.
+        position: how far redo is durable.
+        data_bytes: bytes of the log stream written.
+        records: redo records written.
+        syncs: fsyncs of redo data.
+        resumes: streams attached.
+        purged_bytes: bytes of redo removed.
+        required_checkpoint_scn: lowest of all captures'; 0: none told yet.
+    """
+
+    state: str
+    redo_bytes: int
+    redo_bytes_max: int
+    segments: int
+    position: RedoPosition
+    data_bytes: int
+    records: int
+    syncs: int
+    resumes: int
+    purged_bytes: int
+    required_checkpoint_scn: Scn
+
+
+class LogWriter:
+    """Owns the redo folder of one site. Not shared between threads, `required_checkpoints.record` aside.
+
+    Args:
+        folder: of the segments; created when missing.
+        source: the site's name.
+        decoder_factory: makes the decoder for a stream's options; only its `describe` is used.
+        dictionary_build: `SourceDatabase.dictionary_build`.
+        segment_bytes: size at which a log switch happens.
+        redo_bytes_max: bound of the redo log.
+        clock: for time stamps and intervals.
+
+    Attributes:
+        required_checkpoints: what the captures need; `step` saves it and purges behind it.
+
+    Raises:
+        RedoError: redo is damaged other than by a torn tail, or a segment is missing.
+    """
+
+    def __init__(
+        self, folder: Path, source: str, *, decoder_factory: Callable[[StreamOptions], LogDecoder],
+        dictionary_build: Callable[[], DictionaryBuild], segment_bytes: int, redo_bytes_max: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self._folder = folder
+        self._source = source
+        self._decoder_factory = decoder_factory
+        self._dictionary_build = dictionary_build
+        self._segment_bytes = max(1, min(segment_bytes, redo_bytes_max // SEGMENTS_MIN))
+        self._redo_bytes_max = redo_bytes_max
+        self._clock = clock or SystemClock()
+
+        self._stream: LogStream | None = None
+        self._broken: DatabaseUnavailable | None = None
+        self._needs_resume = False
+        self._described: set[int] = set()  # objects described on this stream: seen again, something changed
+        self._taken: list[LogChunk] = []
+        self._progress_scn = FIRST_SCN
+        self._pending_build: DictionaryBuild | None = None
+
+        self._segment: SegmentWriter | None = None
+        self._empty_bytes = 0  # of the online segment when it was created
+        self._state = LogState(FIRST_SCN, FIRST_SCN, is_open=False)
+        self._dictionary = Dictionary()
+        self._heads: dict[int, SegmentHead] = {}
+        self._sizes: dict[int, int] = {}
+        self._restart_segment = 0
+        self._position = RedoPosition(0, 0, FIRST_SCN)
+
+        self._phase = "IDLE"
+        self._data_bytes = self._records = self._syncs = self._resumes = self._purged_bytes = 0
+        self._wrote_at = self._saved_at = self._kept_alive_at = self._clock.monotonic()
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.required_checkpoints = RequiredCheckpoints(folder)
+        self._open()
+
+    # ------------------------------------------------------------------ what others ask
+
+    @property
+    def start_scn(self) -> Scn:
+        """Where the log stream must begin: the progress of the last durable record; FIRST_SCN without redo."""
+        return self._state.end_scn
+
+    @property
+    def position(self) -> RedoPosition:
+        """How far redo is durable. Replaced as a whole, so any thread may read it."""
+        return self._position
+
+    @property
+    def options(self) -> StreamOptions | None:
+        """How to read the newest segment; None without redo."""
+        return self._heads[max(self._heads)].options if self._heads else None
+
+    @property
+    def state(self) -> str:
+        """See the module."""
+        return self._phase if self._stream is not None else "DISABLED"
+
+    def statistics(self) -> LogWriterStatistics:
+        """Return what the writer did so far."""
+        return LogWriterStatistics(
+            state=self.state, redo_bytes=self._redo_bytes(), redo_bytes_max=self._redo_bytes_max,
+            segments=len(self._sizes), position=self._position, data_bytes=self._data_bytes, records=self._records,
+            syncs=self._syncs, resumes=self._resumes, purged_bytes=self._purged_bytes,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+        )
+
+    # ------------------------------------------------------------------ the stream
+
+    def attach(self, stream: LogStream) -> None:
+        """Go on with a new stream, opened at `start_scn`.
+
+        What was read from an older stream and not written is dropped: the new one brings it again.
+
+        Raises:
+            LogGone: the stream is another cluster's or another timeline's, or begins behind the end of redo.
+            DatabaseUnavailable: the dictionary could not be read.
+        """
+        self._check_identity(stream)
+        build = self._dictionary_build()
+        self._stream, self._broken = stream, None
+        self._taken.clear()
+        self._described.clear()
+        self._progress_scn = FIRST_SCN
+        self._resumes += 1
+        if not self._heads:
+            self._state = LogState(stream.start_scn, stream.start_scn, is_open=False)
+            self._dictionary.add_build(build)
+            self._create_segment(stream.options)
+        else:
+            # Written with the first data, not now: reconnecting in a loop must not fill the disk.
+            self._needs_resume = True
+            self._pending_build = build
+        self._phase = "IDLE"
+
+    def detach(self) -> None:
+        """Forget the stream (it broke, or the writer is stopped). The caller closes it."""
+        self._stream = None
+        self._taken.clear()
+
+    def step(self, timeout_s: float) -> bool:
+        """Take one gulp from the stream and make it durable; purge what nobody needs.
+
+        Args:
+            timeout_s: how long to wait for data.
+
+        Returns:
+            Whether redo was written; False: there was nothing, or the redo log is full.
+
+        Raises:
+            DatabaseUnavailable: the stream broke: attach a new one.
+            RedoFull: the disk is full. Call again later: what was read is kept.
+            RedoError: redo cannot be written.
+        """
+        stream = self._stream
+        if stream is None:
+            raise BugError("a log writer without a stream was told to write", source=self._source)
+        self._save_and_purge()
+        if self._redo_bytes() >= self._redo_bytes_max and not self._make_room(stream.options):
+            self._pause(stream)
+            return False
+        if not self._taken and self._broken is None:
+            self._take(stream, timeout_s)
+        wrote = self._write_taken() if self._taken else self._write_progress()
+        if wrote:
+            _after_fsync()
+            stream.confirm(self._state.end_scn)
+        self._phase = "WRITING" if wrote else "IDLE"
+        if self._broken is not None:
+            raise self._broken
+        return wrote
+
+    def close(self) -> None:
+        """Let go of the files; what is durable stays. Idempotent."""
+        self._stream = None
+        self.required_checkpoints.save()
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _check_identity(self, stream: LogStream) -> None:
+        mine, theirs = self.options, stream.options
+        if mine is None:
+            return
+        if (mine.database_kind, mine.system_identifier) != (theirs.database_kind, theirs.system_identifier):
+            raise LogGone(
+                f"the database of site {self._source} is another cluster than the one its redo log comes from",
+                hint="point the site back to its old database, or remove its redo log and instantiate again",
+                source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
+            )
+        if mine.timeline != theirs.timeline:
+            raise LogGone(
+                f"the database of site {self._source} is on timeline {theirs.timeline}, its redo log on {mine.timeline}:"
+                " after a failover or a recovery the redo log may hold transactions the database lost",
+                hint="compare source and destinations, remove the redo log and instantiate again",
+                source=self._source, redo_timeline=mine.timeline, database_timeline=theirs.timeline,
+            )
+        if stream.start_scn > self._state.end_scn:
+            raise LogGone(
+                f"the log of site {self._source} begins at SCN {stream.start_scn}, its redo log ends at SCN "
+                f"{self._state.end_scn}: transactions between are gone",
+                hint="instantiate the destinations again",
+                source=self._source, after_scn=self._state.end_scn, through_scn=stream.start_scn,
+            )
+
+    def _take(self, stream: LogStream, timeout_s: float) -> None:
+        """Read until nothing is waiting or a record's worth is there. A break ends it; what came before counts."""
+        taken_bytes = 0
+        for turn in range(GULPS_MAX):
+            try:
+                chunk = stream.read(timeout_s if turn == 0 else 0.0)
+            except DatabaseUnavailable as error:
+                self._broken = error
+                return
+            if chunk is None:
+                return
+            self._progress_scn = max(self._progress_scn, chunk.end_scn)
+            if chunk.data:
+                self._taken.append(chunk)
+                taken_bytes += len(chunk.data)
+            if taken_bytes >= GULPS_BYTES_MAX:
+                return
+
+    def _pause(self, stream: LogStream) -> None:
+        self._phase = "PAUSED: REDO IS FULL"
+        now = self._clock.monotonic()
+        if now - self._kept_alive_at >= KEEP_ALIVE_INTERVAL_S:
+            self._kept_alive_at = now
+            stream.confirm(self._state.end_scn)
+
+    # ------------------------------------------------------------------ writing
+
+    def _write_taken(self) -> bool:
+        """Write what was taken as one DATA record, with the dictionary it needs before it."""
+        chunks = self._taken
+        objects = {number for chunk in chunks for number in chunk.objects}
+        if any(not self._dictionary.knows(number) or number in self._described for number in objects):
+            # Never seen, or described again: created, altered, attached to a partitioned table, ...
+            self._pending_build = self._dictionary_build()
+        payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
+        commit_scn = max((chunk.commit_scn for chunk in chunks), default=FIRST_SCN)
+        after = LogState(
+            end_scn=max(self._state.end_scn, self._progress_scn, commit_scn),
+            commit_scn=max(self._state.commit_scn, commit_scn),
+            is_open=chunks[-1].is_open,
+        )
+        header = self._write(payload, after, commit_end=_commit_end(chunks), has_descriptions=bool(objects))
+        self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
+        self._described |= objects
+        self._data_bytes += len(payload)
+        self._taken = []
+        return True
+
+    def _write_progress(self) -> bool:
+        """Write the position that keepalives told, if it moved and one is due."""
+        if self._progress_scn <= self._state.end_scn:
+            return False
+        if self._clock.monotonic() - self._wrote_at < PROGRESS_INTERVAL_S:
+            return False
+        self._write(None, LogState(self._progress_scn, self._state.commit_scn, self._state.is_open))
+        return True
+
+    def _write(
+        self, data: bytes | None, after: LogState, *, commit_end: int = 0, has_descriptions: bool = False
+    ) -> RecordHeader:
+        """Write DATA, or PROGRESS for None, and what must stand before it; all of it is durable, or nothing is."""
+        segment = self._writable_segment()
+        before, now_us, records = self._state, self._clock.time_us(), 0
+        build = self._pending_build
+        if build is not None and build.tables == self._dictionary.build.tables:
+            build = None
+        try:
+            if self._needs_resume:
+                resumed = LogState(before.end_scn, before.commit_scn, is_open=False)
+                segment.append(RecordType.RESUME, b"", before=before, after=resumed, written_us=now_us)
+                before, records = resumed, records + 1
+            if build is not None:
+                payload = encode_dictionary(DictionarySnapshot(build=build))
+                segment.append(RecordType.DICTIONARY, payload, before=before, after=before, written_us=now_us)
+                records += 1
+            kind = RecordType.PROGRESS if data is None else RecordType.DATA
+            if data is None:
+                after = LogState(after.end_scn, before.commit_scn, before.is_open)
+            header = segment.append(
+                kind, data or b"", before=before, after=after, commit_end=commit_end,
+                has_descriptions=has_descriptions, written_us=now_us,
+            )
+            segment.sync()
+        except RedoError as error:
+            self._roll_back(segment, error)
+            raise
+        self._state = after
+        self._needs_resume = False
+        self._pending_build = None
+        if build is not None:
+            self._dictionary.add_build(build)
+        if not (header.open_at_start and header.open_at_end and header.commit_end == 0):
+            self._restart_segment = segment.number
+        self._records += records + 1
+        self._syncs += 1
+        self._wrote_at = self._clock.monotonic()
+        self._publish(segment)
+        return header
+
+    def _publish(self, segment: SegmentWriter) -> None:
+        self._sizes[segment.number] = segment.durable_offset
+        self._position = RedoPosition(segment.number, segment.durable_offset, self._state.end_scn)
+
+    # ------------------------------------------------------------------ segments
+
+    def _writable_segment(self) -> SegmentWriter:
+        """The online segment, after a log switch if it is full or the stream is to be read differently."""
+        assert self._stream is not None
+        options = self._stream.options
+        segment = self._segment
+        if segment is not None and (
+            segment.is_finished or segment.size_bytes >= self._segment_bytes or segment.head.options != options
+        ):
+            self._switch()
+        if self._segment is None:
+            self._create_segment(options)
+        assert self._segment is not None
+        return self._segment
+
+    def switch_log(self) -> None:
+        """Archive the online segment now, if it holds anything; the next write begins a new one."""
+        self._switch_if_used()
+
+    def _switch_if_used(self) -> bool:
+        if self._segment is None or self._segment.size_bytes <= self._empty_bytes:
+            return False
+        self._switch()
+        return True
+
+    def _switch(self) -> None:
+        segment = self._segment
+        assert segment is not None
+        if not segment.is_finished:
+            try:
+                segment.finish(self._state, self._clock.time_us())
+            except RedoError as error:
+                self._roll_back(segment, error)
+                raise
+            self._publish(segment)
+        segment.archive()
+        self._segment = None
+
+    def _roll_back(self, segment: SegmentWriter, error: RedoError) -> None:
+        segment.rollback()
+        if isinstance(error, RedoFull):
+            self._phase = "PAUSED: DISK IS FULL"
+
+    def _create_segment(self, options: StreamOptions) -> None:
+        number = max(self._heads, default=0) + 1
+        head = SegmentHead(
+            number=number, source=self._source, options=options, first_scn=self._state.end_scn,
+            last_commit_scn=self._state.commit_scn, is_open=self._state.is_open,
+            restart_segment=self._restart_segment if self._state.is_open else number,
+            created_us=self._clock.time_us(),
+        )
+        try:
+            segment = SegmentWriter.create(self._folder, head, self._dictionary.snapshot())
+        except RedoFull:
+            self._phase = "PAUSED: DISK IS FULL"
+            raise
+        self._segment = segment
+        self._heads[number] = head
+        self._restart_segment = head.restart_segment
+        self._empty_bytes = segment.size_bytes
+        self._publish(segment)
+
+    def _open(self) -> None:
+        """Read what is on disk: heads of all segments, the last one from end to end."""
+        for leftover in self._folder.glob("*.tmp"):
+            leftover.unlink()
+        files = list_segments(self._folder)
+        for before, file in pairwise(files):
+            if file.number != before.number + 1:
+                self._raise_missing(before, file)
+        for file in files:
+            head = read_head(file.path)
+            if head.source != self._source:
+                raise RedoError(
+                    f"{file.path.name} is redo of site {head.source}, not of {self._source}",
+                    hint="give every site a folder of its own", segment=file.path.name,
+                )
+            self._heads[file.number] = head
+            self._sizes[file.number] = file.size_bytes
+        for file in files[:-1]:
+            if not file.is_archived:
+                archive_segment(file.path)
+        if files:
+            self._open_last(files[-1])
+
+    def _open_last(self, file: SegmentFile) -> None:
+        def take(header: RecordHeader, payload: bytes) -> None:
+            self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
+
+        scan = scan_segment(file, take)
+        self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end)
+        self._restart_segment = scan.restart_segment
+        self._needs_resume = True
+        if scan.is_complete:
+            if not file.is_archived:
+                archive_segment(file.path)
+            self._position = RedoPosition(file.number, scan.end_offset, self._state.end_scn)
+            return
+        self._segment = SegmentWriter.reopen(file, scan)
+        self._publish(self._segment)
+
+    def _raise_missing(self, before: SegmentFile, after: SegmentFile) -> None:
+        from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
+        raise RedoError(
+            f"redo segment {before.number + 1} is missing; transactions between SCN {from_scn} and SCN {to_scn}"
+            " are missing",
+            hint="restore the segment from a copy, or instantiate the destinations again",
+            segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,
+        )
+
+    def _describe(self, payload: bytes) -> tuple[TableVersion, ...]:
+        assert self.options is not None
+        return self._decoder_factory(self.options).describe(np.frombuffer(payload, np.uint8))
+
+    def _redo_bytes(self) -> int:
+        return sum(self._sizes.values())
+
+    # ------------------------------------------------------------------ purging
+
+    def purge(self, required_checkpoint_scn: Scn) -> int:
+        """Remove archived segments that mining from `required_checkpoint_scn` will not read.
+
+        Returns:
+            Bytes freed.
+        """
+        keep = self._restart_segment_for(required_checkpoint_scn)
+        freed = 0
+        for file in list_segments(self._folder):
+            if file.number >= keep or not file.is_archived:
+                break
+            file.path.unlink()
+            freed += file.size_bytes
+            self._sizes.pop(file.number, None)
+            self._heads.pop(file.number, None)
+        if freed:
+            sync_folder(self._folder)
+            self._purged_bytes += freed
+        return freed
+
+    def _restart_segment_for(self, scn: Scn) -> int:
+        """The first segment that mining from `scn` reads; 0 when it is not there any more."""
+        number = max((n for n, head in self._heads.items() if head.last_commit_scn <= scn), default=0)
+        return self._heads[number].restart_segment if number else 0
+
+    def _save_and_purge(self) -> None:
+        required, now = self.required_checkpoints.lowest, self._clock.monotonic()
+        if required is not None and len(self._heads) > 1 and self._restart_segment_for(required) > min(self._heads):
+            # Saved first: after a restart no capture may be believed to need what is gone.
+            self.required_checkpoints.save()
+            self.purge(required)
+        elif now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
+            self._saved_at = now
+            self.required_checkpoints.save()
+
+    def _make_room(self, options: StreamOptions) -> bool:
+        """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""
+        if len(self._sizes) == 1 and self._switch_if_used():
+            self._create_segment(options)
+            self._save_and_purge()
+        return self._redo_bytes() < self._redo_bytes_max
+
+
+def _commit_end(chunks: list[LogChunk]) -> int:
+    """Where the last transaction ends in the joined data; 0: none does, or a chunk did not tell."""
+    end = place = 0
+    for chunk in chunks:
+        if chunk.commit_scn:
+            end = place + chunk.commit_end if chunk.commit_end else 0
+        place += len(chunk.data)
+    return end
+
+
+def _after_fsync() -> None:
+    try:
+        failpoint("log_writer.after_fsync")
+    except OSError as error:
+        raise RedoError("failpoint log_writer.after_fsync", hint="a test armed it") from error

@@ -1,0 +1,294 @@
+"""Redo records: the unit that is checksummed, fsynced and skipped.
+
+A record is a fixed header followed by its payload. The header has a checksum of its own and carries the
+payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used.
+All integers are little-endian.
+
+    magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
+    | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | zero 4 | header_crc 4
+
+Record types
+    SEGMENT     first in every segment: format, source, how to read the bytes (`SegmentHead`).
+    DICTIONARY  a dictionary build; at a segment's head also every table version known there.
+    DATA        bytes of the log stream as they came: whole messages, not whole transactions.
+    PROGRESS    a position without data (a keepalive).
+    RESUME      a new stream begins: what is open is sent again, whole.
+    FOOTER      last in a closed segment: number of records, last SCN, checksum over all headers.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+import google_crc32c
+
+from databases.ports import DictionaryBuild, DictionaryTable, StreamOptions
+from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.scn import ObjectNumber, Scn
+
+__all__ = [
+    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "DictionarySnapshot", "RecordHeader", "RecordType",
+    "RedoPosition", "SegmentFooter", "SegmentHead", "checksum", "decode_dictionary", "decode_footer",
+    "decode_head", "encode_dictionary", "encode_footer", "encode_head",
+]
+
+FORMAT_VERSION = 1  # of segments; a reader refuses every other
+MAGIC = b"HRec"
+PAYLOAD_BYTES_MAX = (1 << 31) - 1  # a source value has at most 1 GB; more is a broken length
+
+_HEADER = struct.Struct("<4sBBHIIIIqqqqQI")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+
+_OPEN_AT_START = 1
+_OPEN_AT_END = 2
+_HAS_DESCRIPTIONS = 4
+
+
+class RecordType(IntEnum):
+    """What a record holds; see the module."""
+
+    SEGMENT = 1
+    DICTIONARY = 2
+    DATA = 3
+    PROGRESS = 4
+    RESUME = 5
+    FOOTER = 6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RedoPosition:
+    """How far redo is durable: everything before byte `offset` of segment `segment`.
+
+    Args:
+        segment: number of the segment; segments below it are complete.
+        offset: bytes of that segment.
+        scn: every transaction committed up to here is in the redo log before this position.
+    """
+
+    segment: int
+    offset: int
+    scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordHeader:
+    """A record's header.
+
+    Args:
+        type: what the payload is.
+        payload_bytes: length of the payload.
+        payload_crc: its CRC-32C.
+        number: of the record within its segment, from 0.
+        end_scn: progress after the record: every transaction committed up to here is in redo.
+        last_commit_scn: commit SCN of the last transaction that ends before the record.
+        commit_scn: likewise after the record (equal when none ends in it).
+        commit_end: bytes of the payload up to the end of that last transaction; 0: none ends, or not known.
+        open_at_start: a transaction is open where the record begins.
+        open_at_end: a transaction is open where the record ends.
+        has_descriptions: table descriptions are in the payload.
+        written_us: when it was written, microseconds since the epoch.
+        durable_offset: bytes of the segment known to be durable when the record was written. A damaged record
+            below the durable offset of a later one is damage; above it is only a write that was torn.
+    """
+
+    type: RecordType
+    payload_bytes: int
+    payload_crc: int
+    number: int
+    end_scn: Scn
+    last_commit_scn: Scn
+    commit_scn: Scn
+    commit_end: int = 0
+    open_at_start: bool = False
+    open_at_end: bool = False
+    has_descriptions: bool = False
+    written_us: int = 0
+    durable_offset: int = 0
+
+    @property
+    def record_bytes(self) -> int:
+        """Length of header and payload."""
+        return HEADER_BYTES + self.payload_bytes
+
+    def pack(self) -> bytes:
+        """Return the header's `HEADER_BYTES` bytes."""
+        flags = (
+            _OPEN_AT_START * self.open_at_start
+            | _OPEN_AT_END * self.open_at_end
+            | _HAS_DESCRIPTIONS * self.has_descriptions
+        )
+        front = _HEADER.pack(
+            MAGIC, self.type, flags, 0, self.payload_bytes, self.payload_crc, self.commit_end, self.number,
+            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset, 0,
+        )
+        return front + _CRC.pack(checksum(front))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> RecordHeader | None:
+        """Read a header; None when these bytes are not an undamaged header."""
+        if len(data) < HEADER_BYTES or data[:4] != MAGIC:
+            return None
+        front = data[: _HEADER.size]
+        if _CRC.unpack_from(data, _HEADER.size)[0] != checksum(front):
+            return None
+        (_, kind, flags, _, payload_bytes, payload_crc, commit_end, number, end_scn, last_commit_scn, commit_scn,
+         written_us, durable_offset, _) = _HEADER.unpack(front)
+        if kind not in _KINDS or payload_bytes > PAYLOAD_BYTES_MAX:
+            return None
+        return cls(
+            type=_KINDS[kind], payload_bytes=payload_bytes, payload_crc=payload_crc, number=number,
+            end_scn=Scn(end_scn), last_commit_scn=Scn(last_commit_scn), commit_scn=Scn(commit_scn),
+            commit_end=commit_end, open_at_start=bool(flags & _OPEN_AT_START), open_at_end=bool(flags & _OPEN_AT_END),
+            has_descriptions=bool(flags & _HAS_DESCRIPTIONS), written_us=written_us, durable_offset=durable_offset,
+        )
+
+
+# IntEnum's own lookup costs more than the rest of unpacking.
+_KINDS = {int(kind): kind for kind in RecordType}
+
+
+def checksum(data: bytes, start: int = 0) -> int:
+    """CRC-32C of `data`, going on from `start`."""
+    return int(google_crc32c.extend(start, data))
+
+
+# --------------------------------------------------------------------------- payloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHead:
+    """Payload of a SEGMENT record: all that must be known to read the segment without its predecessors.
+
+    Args:
+        number: of the segment.
+        source: site whose log it is.
+        options: how to read the DATA records.
+        first_scn: progress at the segment's start.
+        last_commit_scn: commit SCN of the last transaction that ends before the segment.
+        is_open: a transaction is open at the segment's start.
+        restart_segment: where mining must begin to see the open transaction whole; the segment itself if none is.
+        created_us: microseconds since the epoch.
+    """
+
+    number: int
+    source: str
+    options: StreamOptions
+    first_scn: Scn
+    last_commit_scn: Scn
+    is_open: bool
+    restart_segment: int
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFooter:
+    """Payload of a FOOTER record. `header_crc`: CRC-32C over the headers of all records before it."""
+
+    record_count: int
+    last_scn: Scn
+    header_crc: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DictionarySnapshot:
+    """Payload of a DICTIONARY record.
+
+    Args:
+        build: the source's objects.
+        dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
+        versions: table versions in force, each with the stored table's owner and name, and the SCN it is in
+            force from. Like `dropped` only at a segment's head.
+    """
+
+    build: DictionaryBuild
+    dropped: tuple[DictionaryTable, ...] = ()
+    versions: tuple[tuple[TableVersion, str, str, Scn], ...] = ()
+
+
+def encode_head(head: SegmentHead) -> bytes:
+    """Return the payload of a SEGMENT record."""
+    return _to_json(asdict(head))
+
+
+def decode_head(payload: bytes) -> SegmentHead:
+    """Read the payload of a SEGMENT record."""
+    fields = json.loads(payload)
+    fields["options"] = StreamOptions(**fields["options"])
+    return SegmentHead(**fields)
+
+
+def encode_footer(footer: SegmentFooter) -> bytes:
+    """Return the payload of a FOOTER record."""
+    return _to_json(asdict(footer))
+
+
+def decode_footer(payload: bytes) -> SegmentFooter:
+    """Read the payload of a FOOTER record."""
+    return SegmentFooter(**json.loads(payload))
+
+
+def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
+    """Return the payload of a DICTIONARY record. Compressed: names repeat, and every segment has one."""
+    build = snapshot.build
+    fields = {
+        "scn": build.scn,
+        "tables": [_table_fields(table) for table in build.tables],
+        "dropped": [_table_fields(table) for table in snapshot.dropped],
+        "versions": [
+            [
+                v.object_number, v.version, v.owner, v.name, int(v.old_image),
+                [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in v.columns],
+                stored_owner, stored_name, scn,
+            ]
+            for v, stored_owner, stored_name, scn in snapshot.versions
+        ],
+    }
+    return zlib.compress(_to_json(fields), level=1)
+
+
+def decode_dictionary(payload: bytes) -> DictionarySnapshot:
+    """Read the payload of a DICTIONARY record."""
+    fields = json.loads(zlib.decompress(payload))
+    tables = tuple(_table(table) for table in fields["tables"])
+    dropped = tuple(_table(table) for table in fields["dropped"])
+    versions = tuple(
+        (
+            TableVersion(
+                object_number=ObjectNumber(number), version=version, owner=owner, name=name,
+                columns=tuple(_column(c) for c in columns), old_image=OldImage(old_image),
+            ),
+            stored_owner, stored_name, Scn(scn),
+        )
+        for number, version, owner, name, old_image, columns, stored_owner, stored_name, scn in fields["versions"]
+    )
+    return DictionarySnapshot(build=DictionaryBuild(scn=Scn(fields["scn"]), tables=tables), dropped=dropped, versions=versions)
+
+
+def _table_fields(table: DictionaryTable) -> list[Any]:
+    return [table.object_number, table.owner, table.name, table.stored_owner, table.stored_name]
+
+
+def _table(fields: list[Any]) -> DictionaryTable:
+    number, owner, name, stored_owner, stored_name = fields
+    return DictionaryTable(
+        object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name
+    )
+
+
+def _column(fields: list[Any]) -> Column:
+    name, type_name, type_number, type_modifier, is_key, is_binary = fields
+    return Column(
+        name=name, type_name=type_name, type_number=type_number, type_modifier=type_modifier, is_key=is_key,
+        is_binary=is_binary,
+    )
+
+
+def _to_json(fields: dict[str, Any]) -> bytes:
+    # Names come from a database in any encoding: surrogates must survive.
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode("ascii")

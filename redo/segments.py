@@ -1,0 +1,559 @@
+"""Redo segments: files of records, written by one log writer and followed by any number of readers.
+
+A segment is `<number>.redo` while it is online (written), `<number>.archived.redo` once it is complete. It begins
+with a preamble (a name and the format version), a SEGMENT and a DICTIONARY record; a complete one ends with a
+FOOTER record. The beginning is written under a temporary name and renamed, so it is there whole or not at all.
+
+Durable when
+    `SegmentWriter.sync` returned. Readers never go beyond the durable offset they were told, so they see neither
+    torn nor unfinished records. When the writer opens the last segment again it cuts a torn tail: records that
+    no later record knows to be durable. Damage anywhere else is an error that names segment, offset and SCNs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from redo.records import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    DictionarySnapshot,
+    RecordHeader,
+    RecordType,
+    RedoPosition,
+    SegmentFooter,
+    SegmentHead,
+    checksum,
+    decode_footer,
+    decode_head,
+    encode_dictionary,
+    encode_footer,
+    encode_head,
+)
+from streams.errors import LogGone, RedoError, Retry
+from streams.failpoints import failpoint
+from streams.scn import Scn
+
+__all__ = [
+    "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
+    "archive_segment", "list_segments", "read_head", "scan_segment", "sync_folder", "write_error",
+]
+
+_PREAMBLE = struct.Struct("<12sI")
+_PREAMBLE_NAME = b"HeadraceRedo"
+PREAMBLE_BYTES = _PREAMBLE.size
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_HEAD_RECORDS = 2  # SEGMENT and DICTIONARY, created together: without them it is no segment
+_SEARCH_BYTES = 1 << 20  # window when looking for a record beyond damage
+
+
+class RedoFull(RedoError):  # noqa: N818 - named like its siblings in streams.errors
+    """The disk of the redo log is full: nothing half-written stays, nothing was confirmed. Try again later."""
+
+    code = "HDR-3001"
+    retry = Retry.TIMED
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """Where the log stands between two records: progress, last commit, and whether a transaction is open."""
+
+    end_scn: Scn
+    commit_scn: Scn
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentFile:
+    """One segment on disk."""
+
+    number: int
+    path: Path
+    is_archived: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentScan:
+    """What reading a segment from its first to its last record found.
+
+    Args:
+        head: payload of its SEGMENT record.
+        last: header of its last undamaged record.
+        end_offset: where that record ends.
+        header_crc: CRC-32C over the headers of all records up to there, a footer's aside.
+        restart_segment: see `SegmentHead`, as of the end.
+        is_complete: it ends with a footer.
+        torn_bytes: bytes after `end_offset` that are a torn tail.
+    """
+
+    head: SegmentHead
+    last: RecordHeader
+    end_offset: int
+    header_crc: int
+    restart_segment: int
+    is_complete: bool
+    torn_bytes: int
+
+
+def sync_folder(folder: Path) -> None:
+    """Make creations, renames and removals in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def list_segments(folder: Path) -> list[SegmentFile]:
+    """List the segments in `folder` by number; complete or not."""
+    found: dict[int, SegmentFile] = {}
+    for path in folder.glob("*.redo"):
+        number, _, rest = path.name.partition(".")
+        if not number.isdigit():
+            continue
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:  # archived or purged while we look
+            continue
+        found[int(number)] = SegmentFile(int(number), path, rest == "archived.redo", size)
+    return [found[number] for number in sorted(found)]
+
+
+def _online(folder: Path, number: int) -> Path:
+    return folder / f"{number:016d}.redo"
+
+
+def _archived(folder: Path, number: int) -> Path:
+    return folder / f"{number:016d}.archived.redo"
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def _check_preamble(path: Path, descriptor: int) -> None:
+    preamble = os.pread(descriptor, PREAMBLE_BYTES, 0)
+    if len(preamble) < PREAMBLE_BYTES or not preamble.startswith(_PREAMBLE_NAME):
+        raise RedoError(
+            f"{path.name} is not a redo segment, or its first bytes are damaged",
+            hint="restore the file from a copy", segment=path.name, offset=0,
+        )
+    version = _PREAMBLE.unpack(preamble)[1]
+    if version != FORMAT_VERSION:
+        raise RedoError(
+            f"{path.name} has redo format {version}, this release reads format {FORMAT_VERSION}",
+            hint="mine it with the release that wrote it", segment=path.name, format=version,
+        )
+
+
+def _read_record(descriptor: int, offset: int, end: int) -> tuple[RecordHeader, bytes] | None:
+    """The record at `offset`, checked; None when there is no undamaged one that ends at or before `end`."""
+    header = RecordHeader.unpack(os.pread(descriptor, HEADER_BYTES, offset))
+    if header is None or offset + header.record_bytes > end:
+        return None
+    payload = _read_payload(descriptor, offset, header)
+    return None if payload is None else (header, payload)
+
+
+def _read_payload(descriptor: int, offset: int, header: RecordHeader) -> bytes | None:
+    payload = os.pread(descriptor, header.payload_bytes, offset + HEADER_BYTES)
+    while len(payload) < header.payload_bytes:  # one call moves at most about 2 GB, or was interrupted
+        more = os.pread(descriptor, header.payload_bytes - len(payload), offset + HEADER_BYTES + len(payload))
+        if not more:
+            return None
+        payload += more
+    return payload if checksum(payload) == header.payload_crc else None
+
+
+def _records_beyond(descriptor: int, offset: int, end: int) -> Iterator[RecordHeader]:
+    """Headers of undamaged records somewhere after `offset`, found by their magic."""
+    window_start = offset
+    while window_start < end:
+        window = os.pread(descriptor, _SEARCH_BYTES + HEADER_BYTES, window_start)
+        place = window.find(MAGIC)
+        while 0 <= place < _SEARCH_BYTES:
+            found = _read_record(descriptor, window_start + place, end)
+            if found is not None:
+                yield found[0]
+            place = window.find(MAGIC, place + 1)
+        window_start += _SEARCH_BYTES
+
+
+def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: str = "is damaged") -> RedoError:
+    """The error for a record that cannot be read: says which transactions are missing."""
+    beyond = next(_records_beyond(descriptor, offset + 1, os.fstat(descriptor).st_size), None)
+    through = beyond.last_commit_scn if beyond is not None else 0
+    missing = f"after SCN {after_scn} up to SCN {through}" if through > after_scn else f"after SCN {after_scn}"
+    return RedoError(
+        f"redo segment {path.name} {what} at offset {offset}; transactions {missing} are missing",
+        hint="restore the segment from a copy, or instantiate the destinations again",
+        segment=path.name, offset=offset, after_scn=after_scn, through_scn=through,
+    )
+
+
+def read_head(path: Path) -> SegmentHead:
+    """Read and check the SEGMENT record of a segment.
+
+    Raises:
+        RedoError: it is damaged, or has another format version.
+        FileNotFoundError: it was archived or purged meanwhile.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _check_preamble(path, descriptor)
+        first = _read_record(descriptor, PREAMBLE_BYTES, os.fstat(descriptor).st_size)
+        if first is None or first[0].type is not RecordType.SEGMENT:
+            raise _damaged(path, descriptor, PREAMBLE_BYTES, Scn(0), what="has a damaged head")
+        return decode_head(first[1])
+    finally:
+        os.close(descriptor)
+
+
+def scan_segment(file: SegmentFile, take: Callable[[RecordHeader, bytes], None]) -> SegmentScan:
+    """Read a whole segment and check every byte of it.
+
+    Args:
+        file: the segment; an online one may have a torn tail.
+        take: called with every undamaged record in order.
+
+    Raises:
+        RedoError: damage that is not a torn tail.
+    """
+    head = read_head(file.path)
+    descriptor = os.open(file.path, os.O_RDONLY)
+    try:
+        end = os.fstat(descriptor).st_size
+        offset, crc, number, restart_segment = PREAMBLE_BYTES, 0, 0, head.restart_segment
+        last: RecordHeader | None = None
+        while (found := _read_record(descriptor, offset, end)) is not None:
+            header, payload = found
+            if header.number != number or (last is not None and last.type is RecordType.FOOTER):
+                raise _damaged(file.path, descriptor, offset, header.last_commit_scn, what="has records out of order")
+            if header.type is RecordType.FOOTER:
+                _check_footer(file.path, descriptor, offset, decode_footer(payload), (number, header.end_scn, crc))
+            else:
+                crc = checksum(header.pack(), crc)
+            take(header, payload)
+            if not (header.open_at_start and header.open_at_end and header.commit_end == 0):
+                restart_segment = file.number
+            last, offset, number = header, offset + header.record_bytes, number + 1
+        if last is None or number < _HEAD_RECORDS:
+            raise _damaged(file.path, descriptor, offset, head.first_scn, what="has a damaged head")
+        is_complete = last.type is RecordType.FOOTER
+        if offset < end or (file.is_archived and not is_complete):
+            _check_tail(file, descriptor, offset, end, last, is_complete=is_complete)
+        return SegmentScan(
+            head=head, last=last, end_offset=offset, header_crc=crc, restart_segment=restart_segment,
+            is_complete=is_complete, torn_bytes=end - offset,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _check_footer(
+    path: Path, descriptor: int, offset: int, footer: SegmentFooter, found: tuple[int, int, int]
+) -> None:
+    if (footer.record_count, footer.last_scn, footer.header_crc) != found:
+        raise _damaged(path, descriptor, offset, footer.last_scn, what="does not fit its footer")
+
+
+def _check_tail(
+    file: SegmentFile, descriptor: int, offset: int, end: int, last: RecordHeader, *, is_complete: bool
+) -> None:
+    """Raise unless what follows `offset` is only a torn tail."""
+    if file.is_archived or is_complete:
+        raise _damaged(file.path, descriptor, offset, last.commit_scn)
+    for beyond in _records_beyond(descriptor, offset + 1, end):
+        if beyond.durable_offset > offset:
+            raise _damaged(file.path, descriptor, offset, last.commit_scn)
+
+
+class RedoReader:
+    """Follows the redo of one folder, record by record, across segments, up to the durable position.
+
+    Args:
+        folder: of the segments.
+        segment: number of the segment to begin with.
+        offset: where in it, at a record's beginning.
+    """
+
+    def __init__(self, folder: Path, segment: int, offset: int = PREAMBLE_BYTES) -> None:
+        self._folder = folder
+        self._segment = segment
+        self._offset = offset
+        self._path = Path()
+        self._descriptor = -1
+        self._scn = Scn(0)
+        self._open()
+
+    @property
+    def segment(self) -> int:
+        """The segment of the next record."""
+        return self._segment
+
+    @property
+    def offset(self) -> int:
+        """Where the next record begins."""
+        return self._offset
+
+    def next_header(self, durable: RedoPosition) -> RecordHeader | None:
+        """Read the next record's header without moving; None at the durable end.
+
+        Raises:
+            RedoError: the record is damaged, or a segment is missing.
+            LogGone: the segment was purged.
+        """
+        while True:
+            if self._segment > durable.segment or (
+                self._segment == durable.segment and self._offset >= durable.offset
+            ):
+                return None
+            header = RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
+            if header is None:
+                raise _damaged(self._path, self._descriptor, self._offset, self._scn)
+            if header.type is not RecordType.FOOTER:
+                return header
+            if self._segment == durable.segment:
+                return None
+            self.payload(header)
+            self._segment, self._offset = self._segment + 1, PREAMBLE_BYTES
+            self._open()
+
+    def payload(self, header: RecordHeader) -> bytes:
+        """Read the payload of the record whose header `next_header` returned, and check it.
+
+        Raises:
+            RedoError: it is damaged.
+        """
+        payload = _read_payload(self._descriptor, self._offset, header)
+        if payload is None:
+            raise _damaged(self._path, self._descriptor, self._offset, self._scn)
+        return payload
+
+    def skip(self, header: RecordHeader) -> None:
+        """Move behind the record whose header `next_header` returned."""
+        self._offset += header.record_bytes
+        self._scn = header.commit_scn
+
+    def close(self) -> None:
+        """Close the segment; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> None:
+        self.close()
+        # Online becomes archived by a rename; looked for in this order, it cannot be missed.
+        for path in (_online(self._folder, self._segment), _archived(self._folder, self._segment)):
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            self._path = path
+            _check_preamble(path, self._descriptor)
+            return
+        numbers = [file.number for file in list_segments(self._folder)]
+        if not numbers or self._segment < numbers[0]:
+            raise LogGone(
+                f"redo segment {self._segment} was purged",
+                hint="start from a later SCN, or instantiate the destination again", segment=self._segment,
+            )
+        raise RedoError(
+            f"redo segment {self._segment} is missing; transactions after SCN {self._scn} are missing",
+            hint="restore the segment from a copy, or instantiate the destinations again",
+            segment=self._segment, offset=0, after_scn=self._scn,
+        )
+
+
+# --------------------------------------------------------------------------- writing
+
+
+class SegmentWriter:
+    """Writes one online segment. `create` or `reopen` make one.
+
+    After any error from `append` or `sync` call `rollback`: it cuts the file back to its durable offset.
+    """
+
+    def __init__(self, path: Path, head: SegmentHead, descriptor: int, *, offset: int, number: int, crc: int) -> None:
+        self.head = head
+        self.is_finished = False
+        self._path = path
+        self._descriptor = descriptor
+        self._offset, self._number, self._crc = offset, number, crc
+        self._durable = (offset, number, crc)
+
+    @property
+    def number(self) -> int:
+        """The segment's number."""
+        return self.head.number
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the segment, durable or not."""
+        return self._offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Bytes in the segment that are durable."""
+        return self._durable[0]
+
+    @classmethod
+    def create(cls, folder: Path, head: SegmentHead, snapshot: DictionarySnapshot) -> SegmentWriter:
+        """Create segment `head.number` with its head and its dictionary, durable when this returns.
+
+        Raises:
+            RedoFull: no space; nothing of it is left.
+        """
+        path = _online(folder, head.number)
+        state = LogState(head.first_scn, head.last_commit_scn, head.is_open)
+        temporary = path.with_suffix(".redo.tmp")
+        descriptor = -1
+        try:
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.write(descriptor, _PREAMBLE.pack(_PREAMBLE_NAME, FORMAT_VERSION))
+            writer = cls(path, head, descriptor, offset=PREAMBLE_BYTES, number=0, crc=0)
+            for kind, payload in (
+                (RecordType.SEGMENT, encode_head(head)), (RecordType.DICTIONARY, encode_dictionary(snapshot)),
+            ):
+                writer.append(kind, payload, before=state, after=state, written_us=head.created_us)
+            writer.sync()
+            temporary.rename(path)
+            sync_folder(folder)
+        except (OSError, RedoError) as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+            raise error if isinstance(error, RedoError) else write_error(path, error) from error
+        return writer
+
+    @classmethod
+    def reopen(cls, file: SegmentFile, scan: SegmentScan) -> SegmentWriter:
+        """Go on writing a segment that has no footer: cut its torn tail, make the rest durable."""
+        descriptor = os.open(file.path, os.O_RDWR)
+        writer = cls(
+            file.path, scan.head, descriptor, offset=scan.end_offset, number=scan.last.number + 1,
+            crc=scan.header_crc,
+        )
+        writer.rollback()
+        return writer
+
+    def append(
+        self, kind: RecordType, payload: bytes, *, before: LogState, after: LogState, commit_end: int = 0,
+        has_descriptions: bool = False, written_us: int = 0,
+    ) -> RecordHeader:
+        """Write one record; not durable before `sync`.
+
+        Args:
+            kind: what the payload is.
+            payload: at most `PAYLOAD_BYTES_MAX`.
+            before: where the log stands before the record.
+            after: where it stands after it.
+            commit_end: see `RecordHeader`, as the next two.
+            has_descriptions: see there.
+            written_us: see there.
+
+        Raises:
+            RedoFull: no space.
+            RedoError: the disk refused the write.
+        """
+        header = RecordHeader(
+            type=kind, payload_bytes=len(payload), payload_crc=checksum(payload), number=self._number,
+            end_scn=after.end_scn, last_commit_scn=before.commit_scn, commit_scn=after.commit_scn,
+            commit_end=commit_end, open_at_start=before.is_open, open_at_end=after.is_open,
+            has_descriptions=has_descriptions, written_us=written_us, durable_offset=self._durable[0],
+        )
+        packed = header.pack()
+        try:
+            failpoint("log_writer.write")
+            self._write(packed, payload)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        self._offset += header.record_bytes
+        self._number += 1
+        if kind is not RecordType.FOOTER:
+            self._crc = checksum(packed, self._crc)
+        return header
+
+    def sync(self) -> int:
+        """Make everything appended durable; return the durable offset."""
+        try:
+            failpoint("log_writer.before_fsync")
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        self._durable = (self._offset, self._number, self._crc)
+        return self._offset
+
+    def rollback(self) -> None:
+        """Cut the segment back to its durable offset.
+
+        What is appended next is written anew, so that a failed fsync that dropped pages does no harm.
+        """
+        self._offset, self._number, self._crc = self._durable
+        try:
+            os.ftruncate(self._descriptor, self._offset)
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+
+    def finish(self, state: LogState, written_us: int) -> None:
+        """Write the footer, durably; nothing can be appended after it.
+
+        Args:
+            state: where the log stands at the segment's end.
+            written_us: now, microseconds since the epoch.
+        """
+        footer = SegmentFooter(record_count=self._number, last_scn=state.end_scn, header_crc=self._crc)
+        self.append(RecordType.FOOTER, encode_footer(footer), before=state, after=state, written_us=written_us)
+        self.sync()
+        self.is_finished = True
+
+    def archive(self) -> None:
+        """Rename the finished segment, so that it counts as archived. May be called again when it failed."""
+        archive_segment(self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, header: bytes, payload: bytes) -> None:
+        total = len(header) + len(payload)
+        written = os.pwritev(self._descriptor, [header, payload], self._offset)
+        if written < total:  # interrupted, or almost no space: the rest tells
+            rest = memoryview(header + payload)[written:]
+            while rest:
+                written = os.pwrite(self._descriptor, rest, self._offset + total - len(rest))
+                rest = rest[written:]
+
+
+def archive_segment(path: Path) -> None:
+    """Rename a complete online segment, durably."""
+    try:
+        path.rename(_archived(path.parent, int(path.name.partition(".")[0])))
+        sync_folder(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def write_error(path: Path, error: OSError) -> RedoError:
+    """Return what an OSError while writing a file of the redo log means: the disk is full, or broken."""
+    if error.errno in _DISK_FULL:
+        return RedoFull(
+            f"no space for redo in {path.parent.name}: {os.strerror(error.errno or 0)}",
+            hint="free space on the disk; writing goes on by itself, nothing is lost and WAL grows at the source",
+            segment=path.name,
+        )
+    return RedoError(
+        f"redo file {path.name} cannot be written: {error.strerror or error}",
+        hint="check the disk", segment=path.name,
+    )
