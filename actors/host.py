@@ -1,0 +1,272 @@
+"""Hosting: how a synchronous core becomes a running component, whatever runs the process it is in.
+
+Job
+    Run one component's `step` in a thread of its own, apply the error policy, and always be able to say what
+    is going on.
+
+Main path
+    Host.start -> Host._run -> open -> step, step, ... -> close.
+
+States
+    INITIALIZING  while `open` runs, memory only.
+    ENABLED       while it steps; a component shows its own, finer state then (`detail_state`). Memory only.
+    RETRYING      after an error that time may heal: it is opened again after a pause. Memory only.
+    ABORTED       after any other error; recorded with its hint. Memory only: a restarted process tries once more,
+                  which tells the operator whether the cause is still there.
+    DISABLED      stopped by an operator. Persisted: a restarted process stays stopped.
+
+Durable when
+    `stop_component` and `start_component` answer after the wanted state is on disk.
+
+Worked flow
+    step raises DatabaseUnavailable -> close -> RETRYING, 0.1 s -> open raises it again -> 0.2 s -> ... 5 s ->
+    open and step succeed -> ENABLED, the pause is 0.1 s again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from streams.clock import Clock, SystemClock
+from streams.errors import BugError, RedoError, Retry, StreamsError
+
+__all__ = ["RETRY_DELAY_MAX_S", "RETRY_DELAY_MIN_S", "Backoff", "Host", "describe_error"]
+
+RETRY_DELAY_MIN_S = 0.1  # most breaks are a peer restarting: it is back within a second or two
+RETRY_DELAY_MAX_S = 5.0  # an outage of hours ends within seconds of its end
+# A component that ran this long without an error has recovered: the next error starts with the short pause.
+_HEALTHY_AFTER_S = 5.0
+_JOIN_TIMEOUT_S = 10.0  # a step is bounded work; the longest wait in one is a database call's
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+log = logging.getLogger("headrace")
+
+
+class Backoff:
+    """Pauses between tries: doubling from `RETRY_DELAY_MIN_S` to `RETRY_DELAY_MAX_S`."""
+
+    def __init__(self) -> None:
+        self._next_s = RETRY_DELAY_MIN_S
+
+    def next_s(self) -> float:
+        """The pause before the next try."""
+        pause, self._next_s = self._next_s, min(self._next_s * 2, RETRY_DELAY_MAX_S)
+        return pause
+
+    def reset(self) -> None:
+        """Begin again with the short pause."""
+        self._next_s = RETRY_DELAY_MIN_S
+
+
+def describe_error(error: StreamsError) -> dict[str, Any]:
+    """An error as JSON-able words: for status and logs."""
+    return {
+        "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
+        "retry": error.retry.value,
+    }
+
+
+def is_timed(error: StreamsError) -> bool:
+    """Whether time may heal the error. A full disk is: space comes back without anybody telling us."""
+    cause = error.__cause__
+    return error.retry is Retry.TIMED or (isinstance(cause, OSError) and cause.errno in _FULL)
+
+
+class Host:
+    """Runs one component. Subclasses say what `open`, `step` and `close` are.
+
+    Args:
+        name: of the component, e.g. "capture:capture_hr".
+        state_dir: of the topology; the wanted state is kept below it.
+        clock: of the status times.
+    """
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
+        self.name = name
+        self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
+        self._clock = clock or SystemClock()
+        self._wake = threading.Event()
+        self._wanted = self._read_wanted()
+        self._ending = False
+        self._restart = False
+        self._thread: threading.Thread | None = None
+        self._backoff = Backoff()
+        self._state = "INITIALIZING"
+        self._since_us = self._clock.time_us()
+        self._alive_us = self._since_us
+        self._started_us = self._since_us
+        self._error: StreamsError | None = None
+        self._error_us = 0
+        self._errors_total = 0
+        self._opens_total = 0
+
+    # ------------------------------------------------------------------ what a component is
+
+    def open(self) -> None:
+        """Build everything from durable state. Called in the component's thread; may raise any `StreamsError`."""
+
+    def step(self) -> float:
+        """Do bounded work; answers the seconds until the next step is worthwhile (0: at once; `wake` ends them)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what `open` built, however far it came; must not raise."""
+
+    def detail_state(self) -> str:
+        """The component's own state while it is ENABLED."""
+        return "ENABLED"
+
+    def details(self) -> dict[str, Any]:
+        """JSON-able facts for `status`; called from other threads at any time, also when not open."""
+        return {}
+
+    def endpoint(self) -> str:
+        """Where the component serves gRPC; a `StreamsError` when it does not (yet)."""
+        raise BugError(f"{self.name} serves nothing")
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start the component's thread; called once, by whatever owns the process."""
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, whatever is wanted; for an orderly end of the process."""
+        self._ending = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def wake(self) -> None:
+        """End the pause between two steps; callable from any thread."""
+        self._wake.set()
+
+    def stop_component(self) -> None:
+        """Stop at the next step's end, and stay stopped over restarts; idempotent."""
+        self._write_wanted(enabled=False)
+        self._wake.set()
+
+    def start_component(self) -> None:
+        """Run (again), also after an error; idempotent."""
+        self._write_wanted(enabled=True)
+        if self._state == "ABORTED":
+            self._restart = True
+        self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """What is going on: always answers at once."""
+        state = self._state
+        status: dict[str, Any] = {
+            "name": self.name, "kind": self.kind or self.name.partition(":")[0],
+            "state": self.detail_state() if state == "ENABLED" else state,
+            "enabled": self._wanted, "since_us": self._since_us, "started_us": self._started_us,
+            "alive_us": self._alive_us, "errors_total": self._errors_total, "opens_total": self._opens_total,
+        }
+        if self._error is not None:
+            status["last_error"] = {**describe_error(self._error), "at_us": self._error_us}
+        status |= self.details()
+        return status
+
+    # ------------------------------------------------------------------ inside
+
+    def _run(self) -> None:
+        while not self._ending:
+            if not self._wanted:
+                self._enter("DISABLED")
+                self._pause(None)
+            elif self._state == "ABORTED" and not self._restart:
+                self._pause(None)
+            else:
+                self._restart = False
+                self._run_once()
+        self._enter("DISABLED")
+
+    def _run_once(self) -> None:
+        """Open and step until it is told to stop or an error ends it."""
+        try:
+            self._enter("INITIALIZING")
+            self._opens_total += 1
+            try:
+                self.open()
+                self._enter("ENABLED")
+                self._step_until_stopped()
+            finally:
+                self._close_quietly()
+        except StreamsError as error:
+            self._failed(error)
+        except OSError as error:
+            self._failed(_wrap(self.name, error))
+        except Exception as error:
+            # Anything else is a defect: it must be seen, with its traceback, and must not be run over.
+            log.exception("%s: unexpected error", self.name)
+            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the component's log; report it")
+            bug.__cause__ = error
+            self._failed(bug)
+
+    def _step_until_stopped(self) -> None:
+        began = self._clock.monotonic()
+        while self._wanted and not self._ending:
+            self._wake.clear()
+            pause_s = self.step()
+            self._alive_us = self._clock.time_us()
+            if self._clock.monotonic() - began > _HEALTHY_AFTER_S:
+                self._backoff.reset()
+            if pause_s > 0:
+                self._wake.wait(pause_s)
+
+    def _close_quietly(self) -> None:
+        # Closing after an error must not hide it; what was not closed dies with the process at the latest.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _failed(self, error: StreamsError) -> None:
+        self._error, self._error_us = error, self._clock.time_us()
+        self._errors_total += 1
+        if is_timed(error):
+            log.warning("%s: %s: %s", self.name, type(error).__name__, error.message)
+            self._enter("RETRYING")
+            self._pause(self._backoff.next_s())
+        else:
+            log.error("%s: ABORTED: %s: %s; %s", self.name, type(error).__name__, error.message, error.hint)
+            self._enter("ABORTED")
+
+    def _pause(self, timeout_s: float | None) -> None:
+        self._wake.wait(timeout_s)
+        self._wake.clear()
+
+    def _enter(self, state: str) -> None:
+        if state != self._state:
+            self._state, self._since_us = state, self._clock.time_us()
+        self._alive_us = self._clock.time_us()
+
+    def _read_wanted(self) -> bool:
+        try:
+            document: Mapping[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return True
+        return bool(document.get("enabled", True))
+
+    def _write_wanted(self, *, enabled: bool) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".json.new")
+        new.write_text(json.dumps({"enabled": enabled}) + "\n", encoding="utf-8")
+        new.replace(self._file)
+        self._wanted = enabled
+
+
+def _wrap(name: str, error: OSError) -> StreamsError:
+    """An error of the operating system: a full disk passes, anything else needs somebody."""
+    wrapped = RedoError(f"{name}: {error.strerror or error}", hint="mend what the message names; it goes on by itself "
+                        "when the cause is a full disk, else `headrace start`")
+    wrapped.__cause__ = error
+    return wrapped

