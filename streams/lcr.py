@@ -1,0 +1,403 @@
+"""Row LCRs one at a time: views with the manuals' methods, made only where somebody looks at one row.
+
+A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
+a transformation sets never reaches the batch. Values stay raw bytes in the source's encoding; `LcrValue.decoded`
+asks the database's own library, through a hook, and only for the value that is looked at.
+
+Absent and NULL are different things: `get_value` answers None for a column the LCR does not carry, and an `LcrValue`
+whose `raw` is None for a NULL. A large value the UPDATE did not touch (UNCHANGED) is not in the log: as a new value
+it counts as absent, so `get_value` falls back to the old one; `is_unchanged` tells it apart.
+
+Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streams.errors import Retry, StreamsError
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
+from streams.scn import Scn, TransactionId
+from streams.tags import TAG_BYTES_MAX
+
+if TYPE_CHECKING:
+    from streams.lcr_batch import RowGroup, Truncate
+
+__all__ = ["DecodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+
+DecodeHook = Callable[[Column, bytes], object]
+"""Turns a value's bytes into a Python object; the column says type, modifier and encoding."""
+
+
+class LcrError(StreamsError):
+    """A method of an LCR was used on a column or a value that does not allow it."""
+
+    code = "HDR-1200"
+    retry = Retry.MANUAL
+
+
+class ValueType(Enum):
+    """Which of an LCR's values a method speaks of."""
+
+    OLD = "old"
+    NEW = "new"
+    BOTH = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LcrValue:
+    """One value that an LCR carries.
+
+    Args:
+        column: what it is a value of: its type and encoding.
+        raw: the bytes in the source's encoding; None: the value is NULL.
+        decode: how `decoded` reads it; None: nobody said.
+    """
+
+    column: Column
+    raw: bytes | None
+    decode: DecodeHook | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_null(self) -> bool:
+        """The value is NULL."""
+        return self.raw is None
+
+    @property
+    def decoded(self) -> object:
+        """The value as a Python object; None for NULL.
+
+        Raises:
+            LcrError: the view was made without a decode hook.
+        """
+        if self.raw is None:
+            return None
+        if self.decode is None:
+            raise LcrError(
+                f"the value of column {self.column.name} cannot be decoded here",
+                hint="use raw, or make the view with a decode hook", column=self.column.name,
+            )
+        return self.decode(self.column, self.raw)
+
+
+class RowLcr:
+    """One row of a batch, with the manuals' methods.
+
+    Args:
+        batch: where the row is.
+        row: its number in the batch.
+        decode: how values are decoded when asked for.
+    """
+
+    __slots__ = (
+        "_batch", "_command", "_decode", "_images", "_name", "_owner", "_row", "_source", "_tag", "_transaction",
+        "_truncate", "_unchanged",
+    )
+
+    def __init__(self, batch: LcrBatch, row: int, *, decode: DecodeHook | None = None) -> None:
+        if not 0 <= row < batch.row_count:
+            raise LcrError(f"the batch has no row {row}", rows=batch.row_count)
+        self._batch, self._row, self._decode = batch, row, decode
+        groups, places = batch.row_places
+        self._truncate: Truncate | None = None
+        if int(groups[row]) < 0:
+            self._truncate = batch.truncates[int(places[row])]
+            self._command = Command.TRUNCATE
+        else:
+            self._command = batch.groups[int(groups[row])].command
+        table = self.table
+        self._owner, self._name, self._source = table.owner, table.name, batch.source
+        transactions = batch.transactions
+        # The last transaction that begins at or before the row; empty ones before it begin at the same row.
+        self._transaction = int(np.searchsorted(transactions.first_row, row, side="right")) - 1
+        tag = int(transactions.tag[self._transaction])
+        self._tag = None if tag < 0 else batch.tags[tag].value
+        self._images: dict[ValueType, dict[str, LcrValue]] | None = None
+        self._unchanged: frozenset[str] = frozenset()
+
+    # ----------------------------------------------------------------------- what it is
+
+    @property
+    def table(self) -> TableVersion:
+        """The source's description of the table; for a TRUNCATE, of its first table."""
+        if self._truncate is not None:
+            return self._batch.tables[self._truncate.tables[0]]
+        return self._batch.tables[self._group.table]
+
+    @property
+    def truncated_tables(self) -> tuple[TableVersion, ...]:
+        """The tables of a TRUNCATE in the source's order; empty for any other command."""
+        if self._truncate is None:
+            return ()
+        return tuple(self._batch.tables[table] for table in self._truncate.tables)
+
+    @property
+    def command_type(self) -> str:
+        """INSERT, UPDATE, DELETE or TRUNCATE."""
+        return self._command.name
+
+    @command_type.setter
+    def command_type(self, value: str) -> None:
+        if value not in ("INSERT", "UPDATE", "DELETE") or self._truncate is not None:
+            raise LcrError(
+                f"an LCR's command type cannot become {value}", hint="INSERT, UPDATE and DELETE can be exchanged",
+            )
+        self._values()  # read under the command the row was made by
+        self._command = Command[value]
+
+    @property
+    def object_owner(self) -> str:
+        """Schema of the table."""
+        return self._owner
+
+    @object_owner.setter
+    def object_owner(self, value: str) -> None:
+        self._owner = value
+
+    @property
+    def object_name(self) -> str:
+        """Name of the table."""
+        return self._name
+
+    @object_name.setter
+    def object_name(self, value: str) -> None:
+        self._name = value
+
+    @property
+    def source_database_name(self) -> str:
+        """Source site of the change."""
+        return self._source
+
+    @source_database_name.setter
+    def source_database_name(self, value: str) -> None:
+        self._source = value
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        """The source's number of the transaction."""
+        return TransactionId(int(self._batch.transactions.transaction_id[self._transaction]))
+
+    @property
+    def scn(self) -> Scn:
+        """Where the transaction's commit record starts: orders LCRs of one source together with `position`."""
+        return Scn(int(self._batch.transactions.order_scn[self._transaction]))
+
+    @property
+    def commit_scn(self) -> Scn | None:
+        """Where the transaction's commit record ends; None while the transaction is not complete."""
+        scn = int(self._batch.transactions.commit_scn[self._transaction])
+        return Scn(scn) if scn else None
+
+    @property
+    def source_time_us(self) -> int:
+        """When the transaction committed at the source, microseconds since the epoch; 0 while not complete."""
+        if self.commit_scn is None:
+            return 0
+        return int(self._batch.transactions.commit_time_us[self._transaction])
+
+    @property
+    def position(self) -> int:
+        """0-based position within the transaction."""
+        first = int(self._batch.transactions.first_row[self._transaction])
+        before = self._batch.first_position if self._transaction == 0 else 0
+        return before + self._row - first
+
+    @property
+    def tag(self) -> bytes | None:
+        """The tag; None: NULL."""
+        return self._tag
+
+    @tag.setter
+    def tag(self, value: bytes | None) -> None:
+        if value is not None and len(value) > TAG_BYTES_MAX:
+            raise LcrError(f"a tag has at most {TAG_BYTES_MAX} bytes", length=len(value))
+        self._tag = value
+
+    def is_null_tag(self) -> bool:
+        """Whether the tag is NULL."""
+        return self._tag is None
+
+    # ----------------------------------------------------------------------- values
+
+    def get_value(
+        self, value_type: ValueType | str, column_name: str, *, use_old: bool = True
+    ) -> LcrValue | None:
+        """Read one value.
+
+        Args:
+            value_type: "old" or "new".
+            column_name: as the LCR spells it.
+            use_old: of an UPDATE, answer the old value when there is no new one.
+
+        Returns:
+            The value, NULL included; None when the LCR does not carry the column.
+        """
+        kind = _single(value_type)
+        images = self._values()
+        value = images[kind].get(column_name)
+        if value is None and use_old and self._falls_back(kind):
+            return images[ValueType.OLD].get(column_name)
+        return value
+
+    def get_values(self, value_type: ValueType | str, *, use_old: bool = True) -> dict[str, LcrValue]:
+        """Read all values of one kind by column name, in the table's order; see `get_value`."""
+        kind = _single(value_type)
+        images = self._values()
+        if not (use_old and self._falls_back(kind)):
+            return dict(images[kind])
+        new = images[ValueType.NEW]
+        merged = {name: new.get(name, value) for name, value in images[ValueType.OLD].items()}
+        merged.update(new)
+        order = {column.name: place for place, column in enumerate(self.table.columns)}
+        return dict(sorted(merged.items(), key=lambda item: order.get(item[0], len(order))))
+
+    def is_unchanged(self, column_name: str) -> bool:
+        """Whether the source's UPDATE left a large value alone, so that the log does not have it."""
+        self._values()
+        return column_name in self._unchanged
+
+    def set_value(self, value_type: ValueType | str, column_name: str, value: LcrValue | bytes) -> None:
+        """Replace a value.
+
+        Args:
+            value_type: "old" or "new".
+            column_name: a column the LCR carries.
+            value: bytes in the column's encoding, or an `LcrValue` (the way to say NULL).
+
+        Raises:
+            LcrError: the LCR does not carry the column, or the value is a bare None.
+        """
+        image = self._values()[_single(value_type)]
+        if column_name not in image:
+            raise self._absent(value_type, column_name)
+        image[column_name] = self._wrapped(column_name, value, image[column_name].column)
+
+    def add_column(self, value_type: ValueType | str, column_name: str, value: LcrValue | bytes) -> None:
+        """Add a value. The name is not validated: the destination may know columns the source does not.
+
+        Raises:
+            LcrError: the LCR carries the column already, or its command has no values of this kind.
+        """
+        kind = _single(value_type)
+        without = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}
+        if self._command is Command.TRUNCATE or without.get(self._command) is kind:
+            raise LcrError(f"an LCR with command type {self.command_type} has no {kind.value} values")
+        image = self._values()[kind]
+        if column_name in image:
+            raise LcrError(
+                f"the LCR has {_article(kind)} value of column {column_name} already", column=column_name,
+                hint="use set_value",
+            )
+        image[column_name] = self._wrapped(column_name, value, self._column(column_name))
+
+    def delete_column(self, column_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
+        """Remove a column's value; with "*" both, and both must be there.
+
+        Raises:
+            LcrError: the LCR does not carry the column.
+        """
+        for kind in self._present(column_name, value_type):
+            del self._values()[kind][column_name]
+
+    def rename_column(self, from_name: str, to_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
+        """Give a column's value another name; with "*" both, and both must be there.
+
+        Raises:
+            LcrError: the LCR does not carry `from_name`, or carries `to_name`.
+        """
+        kinds = self._present(from_name, value_type)
+        images = self._values()
+        if any(to_name in images[kind] for kind in kinds):
+            raise LcrError(f"the LCR has a column {to_name} already", column=to_name)
+        for kind in kinds:
+            images[kind] = {to_name if name == from_name else name: value for name, value in images[kind].items()}
+
+    def __repr__(self) -> str:
+        # No values: a view may end up in a message or a log.
+        return (
+            f"RowLcr({self.command_type} {self.object_owner}.{self.object_name}, source={self._source!r}, "
+            f"scn={self.scn}, position={self.position})"
+        )
+
+    # ----------------------------------------------------------------------- inside
+
+    @property
+    def _group(self) -> RowGroup:
+        return self._batch.groups[int(self._batch.row_places[0][self._row])]
+
+    def _values(self) -> dict[ValueType, dict[str, LcrValue]]:
+        if self._images is None:
+            self._images = {ValueType.OLD: {}, ValueType.NEW: {}}
+            if self._truncate is None:
+                place = int(self._batch.row_places[1][self._row])
+                group = self._group
+                for kind, values in ((ValueType.OLD, group.old), (ValueType.NEW, group.new)):
+                    if values is not None:
+                        self._images[kind] = self._read(values, place, kind)
+        return self._images
+
+    def _read(self, values: ColumnValues, place: int, kind: ValueType) -> dict[str, LcrValue]:
+        image: dict[str, LcrValue] = {}
+        unchanged: list[str] = []
+        for number, column in enumerate(self.table.columns):
+            value = values.value(number, place)
+            if isinstance(value, bytes):
+                image[column.name] = LcrValue(column=column, raw=value, decode=self._decode)
+            elif value == NULL:
+                image[column.name] = LcrValue(column=column, raw=None, decode=self._decode)
+            elif value == UNCHANGED:
+                unchanged.append(column.name)
+            else:
+                assert value == ABSENT
+        if kind is ValueType.NEW:
+            self._unchanged = frozenset(unchanged)
+        return image
+
+    def _falls_back(self, kind: ValueType) -> bool:
+        return kind is ValueType.NEW and self._command is Command.UPDATE
+
+    def _present(self, column_name: str, value_type: ValueType | str) -> tuple[ValueType, ...]:
+        kind = ValueType(value_type)
+        kinds = (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,)
+        for each in kinds:
+            if column_name not in self._values()[each]:
+                raise self._absent(each, column_name)
+        return kinds
+
+    def _column(self, column_name: str) -> Column:
+        for column in self.table.columns:
+            if column.name == column_name:
+                return column
+        return Column(name=column_name, type_name="")
+
+    def _wrapped(self, column_name: str, value: LcrValue | bytes, column: Column) -> LcrValue:
+        if isinstance(value, LcrValue):
+            return value
+        if not isinstance(value, bytes):
+            raise LcrError(
+                f"the value for column {column_name} is no value", column=column_name,
+                hint="give bytes, or LcrValue(column=..., raw=None) for NULL",
+            )
+        return LcrValue(column=column, raw=value, decode=self._decode)
+
+    def _absent(self, value_type: ValueType | str, column_name: str) -> LcrError:
+        return LcrError(
+            f"the LCR has no {ValueType(value_type).value} value of column {column_name}", column=column_name,
+            hint="absent is not NULL: use add_column",
+        )
+
+
+def _single(value_type: ValueType | str) -> ValueType:
+    kind = ValueType(value_type)
+    if kind is ValueType.BOTH:
+        raise LcrError("one kind of values is needed here, old or new, not both")
+    return kind
+
+
+def _article(kind: ValueType) -> str:
+    return "an old" if kind is ValueType.OLD else "a new"
