@@ -95,8 +95,8 @@ def _references(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
 
 def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
     """Components that stand at the wrong site."""
-    site_of = {queue.name: queue.site for queue in spec.queues}
     kind_of = {site.name: site.database.kind for site in spec.sites}
+    site_of = {queue.name: queue.site for queue in spec.queues if queue.site in kind_of}
     for capture in spec.captures:
         path = f"captures.{capture.name}"
         if capture.site != capture.source:
@@ -199,23 +199,18 @@ def _ways(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, ...]]:
 
 def _arrivals(spec: TopologySpec) -> Iterator[Finding]:
     for apply in spec.applies:
-        ways = _ways(spec, apply)
-        path = f"applies.{apply.name}"
-        if not ways:
+        if not _ways(spec, apply):
             yield Finding(
-                path=path, problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
+                path=f"applies.{apply.name}", problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
                 fix=f"add a capture of {apply.source}, and propagations from its queue to {apply.queue}",
-            )
-        elif len(ways) > 1:
-            shown = " and ".join(" -> ".join(way) or "directly" for way in ways)
-            yield Finding(
-                path=path, problem=f"LCRs of {apply.source} reach queue {apply.queue} twice: {shown}",
-                fix="leave one way, or give each apply process a queue of its own",
             )
 
 
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:
-    """A queue takes the LCRs of one source from one publisher: their positions form one chain."""
+    """A queue takes the LCRs of one source from one publisher: their positions form one chain.
+
+    Two ways from a source to one apply process always meet in such a queue.
+    """
     publishers: dict[tuple[str, str], list[str]] = {}
     for capture in spec.captures:
         publishers.setdefault((capture.queue, capture.source), []).append(f"captures.{capture.name}")
@@ -225,7 +220,7 @@ def _publishers(spec: TopologySpec) -> Iterator[Finding]:
     for (queue, source), paths in publishers.items():
         if len(paths) > 1:
             yield Finding(
-                path=paths[1], problem=f"{paths[0]} feeds queue {queue} with the LCRs of {source} too",
+                path=paths[1], problem=f"feeds queue {queue} with the LCRs of {source}, and so does {paths[0]}",
                 fix="keep one of them, or give it a queue of its own",
             )
 

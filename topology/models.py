@@ -7,6 +7,7 @@ models, which `topology.reading` turns into the frozen data of `topology.spec`.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -362,7 +363,8 @@ def _describe_choice(value: object, expected: str) -> tuple[str, str]:
     choices = [choice.strip().strip("'") for choice in re.split(r",| or ", expected) if choice.strip()]
     if value in _DATABASES_LATER:
         return f"{value!r} is known but {_BUILT_LATER} built", f"write one of {', '.join(choices)}"
-    return f"{_shown(value)} is not one of {', '.join(choices)}", nearest(str(value), choices)
+    close = get_close_matches(str(value), choices, n=1)
+    return f"{_shown(value)} is not one of {', '.join(choices)}", f"did you mean {close[0]!r}?" if close else "write one of these"
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,36 @@
+"""Topologies for tests, written as a user would."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from topology.problems import TopologyError, as_line
+from topology.reading import read_topology
+from topology.spec import TopologySpec
+
+SITES = """
+topology: t
+sites:
+  dbs1: {database: {kind: embedded}}
+  dbs2: {database: {kind: embedded}}
+  dbs3: {database: {kind: embedded}}
+  relay: {database: {kind: none}}
+"""
+
+
+def read(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> TopologySpec:
+    """Read a topology given as text."""
+    file = folder / "topology.yaml"
+    file.write_text(textwrap.dedent(text).strip("\n"))
+    return read_topology(file, environment or {})
+
+
+def problems(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """Every problem of a topology given as text, as the user sees it."""
+    with pytest.raises(TopologyError) as caught:
+        read(folder, text, environment)
+    return [as_line(finding) for finding in caught.value.findings]

@@ -1,0 +1,216 @@
+"""Checks of a topology as a whole: each problem planted, its text asserted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.topologies import SITES, problems, read
+from topology.checks import check
+from topology.problems import as_line
+
+CHAIN = SITES + """
+queues:
+  q1: {site: dbs1}
+  qr: {site: relay}
+  q2: {site: dbs2}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}
+propagations:
+  p1: {from: q1, to: qr}
+  p2: {from: qr, to: q2}
+applies:
+  a1: {site: dbs2, source: dbs1, queue: q2}
+"""
+
+
+def test_a_chain_over_an_intermediate_site_is_in_order(tmp_path):
+    spec = read(tmp_path, CHAIN)
+    assert [propagation.sources for propagation in spec.propagations] == [("dbs1",), ("dbs1",)]
+    assert [as_line(finding) for finding in check(spec)] == ["sites.dbs3: takes part in nothing: name it under replicate, or remove it"]
+
+
+PLANTED = {
+    "unknown site of a queue": (
+        "q1: {site: dbs1}", "q1: {site: dsb1}", ["queues.q1.site (line 9): there is no site 'dsb1': did you mean 'dbs1'?"],
+    ),
+    "unknown queue of a capture": (
+        "queue: q1, rules", "queue: queue, rules", ["captures.c1.queue (line 13): there is no queue 'queue': known here: q1, q2, qr"],
+    ),
+    "unknown queue of a propagation": (
+        "from: qr", "from: qx", ["propagations.p2.from (line 16): there is no queue 'qx': known here: q1, q2, qr"],
+    ),
+    "unknown source of an apply": (
+        "{site: dbs2, source: dbs1", "{site: dbs2, source: other",
+        ["applies.a1.source (line 18): there is no site 'other': known here: dbs1, dbs2, dbs3, relay"],
+    ),
+    "capture into another site's queue": (
+        "queue: q1, rules", "queue: q2, rules",
+        ["captures.c1.queue (line 13): queue q2 is at site dbs2, not at dbs1: name a queue of dbs1, and propagate between the two"],
+    ),
+    "apply from another site's queue": (
+        "source: dbs1, queue: q2", "source: dbs1, queue: qr",
+        ["applies.a1.queue (line 18): queue qr is at site relay, not at dbs2: name a queue of dbs2, and propagate between the two"],
+    ),
+    "capture from a site without a database": (
+        "{site: dbs1, source: dbs1, queue: q1", "{site: relay, source: relay, queue: qr",
+        ["captures.c1.source (line 13): site relay has no database to capture from: name another site, or give relay a "
+         "database of kind postgres or embedded"],
+    ),
+    "apply to a site without a database": (
+        "{site: dbs2, source: dbs1, queue: q2", "{site: relay, source: dbs1, queue: qr",
+        ["applies.a1.site (line 18): site relay has no database to apply to: name another site, or give relay a database "
+         "of kind postgres or embedded"],
+    ),
+    "propagation to itself": (
+        "from: q1, to: qr", "from: q1, to: q1",
+        ["propagations.p1.to (line 15): propagates queue q1 to itself: name another queue, or leave the propagation out: "
+         "an apply process can dequeue directly"],
+    ),
+    "apply of the site's own changes": (
+        "{site: dbs2, source: dbs1", "{site: dbs2, source: dbs2",
+        ["applies.a1.source (line 18): applies the changes of dbs2 to dbs2 itself: name the site the changes come from"],
+    ),
+    "unreachable apply": (
+        "  p2: {from: qr, to: q2}\n", "",
+        ["applies.a1 (line 17): no LCR of dbs1 ever reaches queue q2: add a capture of dbs1, and propagations from its queue to q2"],
+    ),
+    "two ways to one apply": (
+        "  p2: {from: qr, to: q2}\n", "  p2: {from: qr, to: q2}\n  p3: {from: qr, to: q2}\n",
+        ["propagations.p3 (line 17): feeds queue q2 with the LCRs of dbs1, and so does propagations.p2: keep one of them, "
+         "or give it a queue of its own"],
+    ),
+    "two captures of one source into one queue": (
+        "propagations:\n",
+        "  c2: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: crm}]}}\npropagations:\n",
+        ["captures.c2 (line 14): feeds queue q1 with the LCRs of dbs1, and so does captures.c1: keep one of them, or give "
+         "it a queue of its own"],
+    ),
+    "two applies of the same changes": (
+        "applies:\n", "applies:\n  a0: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{schema: h*}]}}\n",
+        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2: keep one of them, or let their rules "
+         "include different tables"],
+    ),
+    "one name for two components": (
+        "  p1: {from", "  c1: {from",
+        ["propagations.c1 (line 15): captures.c1 has the same name: rename one: `start` and `stop` know components by name alone (c1)"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), PLANTED.values(), ids=PLANTED.keys())
+def test_planted_problem(tmp_path, old, new, expected):
+    assert CHAIN.count(old) == 1
+    assert sorted(problems(tmp_path, CHAIN.replace(old, new))) == sorted(expected)
+
+
+def test_applies_of_one_source_at_one_site_may_share_it_when_their_tables_differ(tmp_path):
+    text = CHAIN.replace("queue: q2}", "queue: q2, rules: {include: [{table: hr.a*}]}}")
+    text += "  a2: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.b*}]}}\n"
+    assert read(tmp_path, text).subscribers("q2") == ("a1", "a2")
+
+
+def test_two_sites_with_one_database_are_refused(tmp_path):
+    text = """
+        topology: t
+        sites:
+          a: {database: {kind: postgres, dsn: "${A}"}}
+          b: {database: {kind: postgres, dsn: "${B}"}}
+        """
+    assert problems(tmp_path, text, {"A": "host=h dbname=d", "B": "host=h dbname=d"}) == [
+        "sites.b.database.dsn (line 4): is the database of site a: one database is one site: name another database, or use one site"
+    ]
+
+
+def test_lcrs_take_the_shortest_way_when_queues_are_shared_by_every_site(tmp_path):
+    """The manuals' n-way set-up with one queue per site: every queue holds LCRs of all sources, none is sent on."""
+    sites = ("dbs1", "dbs2", "dbs3")
+    pairs = [(a, b) for a in sites for b in sites if a != b]
+    text = SITES + "queues:\n" + "".join(f"  q_{site}: {{site: {site}}}\n" for site in sites)
+    text += "captures:\n" + "".join(
+        f"  c_{s}: {{site: {s}, source: {s}, queue: q_{s}, rules: {{include: [{{schema: hr}}]}}}}\n" for s in sites
+    )
+    text += "propagations:\n" + "".join(f"  {a}_to_{b}: {{from: q_{a}, to: q_{b}}}\n" for a, b in pairs)
+    text += "applies:\n" + "".join(f"  a_{a}_{b}: {{site: {b}, source: {a}, queue: q_{b}}}\n" for a, b in pairs)
+    spec = read(tmp_path, text)
+    assert {p.name: p.sources for p in spec.propagations} == {f"{a}_to_{b}": (a,) for a, b in pairs}
+
+
+TWO_WAY = SITES + """
+queues: {q1: {site: dbs1}, q1_in: {site: dbs1}, q2: {site: dbs2}, q2_in: {site: dbs2}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}
+  c2: {site: dbs2, source: dbs2, queue: q2, rules: {include: [{schema: hr}]}}
+propagations: {p1: {from: q1, to: q2_in}, p2: {from: q2, to: q1_in}}
+applies: {a1: {site: dbs2, source: dbs1, queue: q2_in}, a2: {site: dbs1, source: dbs2, queue: q1_in}}
+"""
+
+
+def warnings(tmp_path, text: str) -> list[str]:
+    spec = read(tmp_path, text)
+    return [as_line(finding) for finding in check(spec) if "takes part in nothing" not in finding.problem]
+
+
+def test_a_two_way_set_up_of_untagged_captures_has_no_warning(tmp_path):
+    assert warnings(tmp_path, TWO_WAY) == []
+
+
+def test_a_capture_of_tagged_changes_in_a_two_way_set_up_is_warned_of_with_the_path(tmp_path):
+    text = TWO_WAY.replace("queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr, tagged: true}]}")
+    assert warnings(tmp_path, text) == [
+        "captures.c2.rules: changes of dbs1 can come home: dbs1 -> dbs2 -> dbs1: write tagged: false (the default) in its include rules"
+    ]
+
+
+def test_a_capture_without_a_positive_rule_set_takes_tagged_changes_too(tmp_path):
+    text = TWO_WAY.replace("queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {exclude: [{schema: tmp}]}")
+    assert "can come home: dbs1 -> dbs2 -> dbs1" in warnings(tmp_path, text)[0]
+
+
+def test_a_capture_of_tagged_changes_of_other_tables_is_no_cycle(tmp_path):
+    text = TWO_WAY.replace(
+        "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr}, {schema: crm, tagged: true}]}"
+    )
+    assert warnings(tmp_path, text) == []
+
+
+def test_a_ring_in_which_every_capture_takes_tagged_changes_comes_home_at_each_site(tmp_path):
+    ring = [("dbs1", "dbs2"), ("dbs2", "dbs3"), ("dbs3", "dbs1")]
+    text = SITES + "queues:\n" + "".join(f"  q_{a}: {{site: {a}}}\n  i_{a}: {{site: {a}}}\n" for a, _ in ring)
+    text += "captures:\n" + "".join(
+        f"  c_{a}: {{site: {a}, source: {a}, queue: q_{a}, rules: {{include: [{{schema: hr, tagged: true}}]}}}}\n" for a, _ in ring
+    )
+    text += "propagations:\n" + "".join(f"  p_{a}: {{from: q_{a}, to: i_{b}}}\n" for a, b in ring)
+    text += "applies:\n" + "".join(f"  a_{a}: {{site: {b}, source: {a}, queue: i_{b}}}\n" for a, b in ring)
+    assert [line.partition(": write")[0] for line in warnings(tmp_path, text)] == [
+        "captures.c_dbs3.rules: changes of dbs1 can come home: dbs1 -> dbs2 -> dbs3 -> dbs1",
+        "captures.c_dbs1.rules: changes of dbs2 can come home: dbs2 -> dbs3 -> dbs1 -> dbs2",
+        "captures.c_dbs2.rules: changes of dbs3 can come home: dbs3 -> dbs1 -> dbs2 -> dbs3",
+    ]
+
+
+def test_tagged_changes_that_arrive_by_two_ways_are_warned_of(tmp_path):
+    text = SITES + "replicate: [{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}, {schemas: [hr], from: dbs2, to: [dbs3]}]\n"
+    text += "captures: {capture_dbs2: {site: dbs2, source: dbs2, queue: q_dbs2, rules: {include: [{schema: hr, tagged: true}]}}}"
+    assert warnings(tmp_path, text) == [
+        "captures.capture_dbs2.rules: changes of dbs1 can arrive at dbs3 twice: dbs1 -> dbs3 and dbs1 -> dbs2 -> dbs3: "
+        "write tagged: false (the default) in its include rules"
+    ]
+
+
+IDLE = {
+    "queue nobody reads": ("  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q9: {site: dbs3}",
+                           "queues.q9: nobody dequeues from it: add a propagation or an apply process, or remove it"),
+    "propagation for nobody": ("  p2: {from", "  p9: {from: q2, to: qr}\n  p2: {from",
+                               "propagations.p9: no apply process behind it wants what it could forward: add an apply "
+                               "process behind queue qr, or remove it"),
+    "empty positive rule set": ("queue: q2}", "queue: q2, rules: {include: []}}",
+                                "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), IDLE.values(), ids=IDLE.keys())
+def test_a_part_that_does_nothing_is_a_warning_not_an_error(tmp_path, old, new, expected):
+    assert CHAIN.count(old) == 1
+    findings = check(read(tmp_path, CHAIN.replace(old, new)))
+    assert expected in [as_line(finding) for finding in findings]
+    assert not any(finding.is_error for finding in findings)

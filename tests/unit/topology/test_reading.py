@@ -1,0 +1,364 @@
+"""What a topology file says, and what is said of a bad one: every problem with its exact text."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rules.rule import Rule, RuleSet
+from streams.errors import ConfigError
+from tests.support.topologies import SITES, problems, read
+from topology.problems import TopologyError
+from topology.reading import read_topology
+
+EXPLICIT = SITES + """
+queues:
+  q_dbs1: {site: dbs1, memory: 64MB, spill: 2GB}
+  q_dbs2: {site: dbs2}
+captures:
+  capture_hr: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr}]}}
+propagations:
+  dbs1_to_dbs2: {from: q_dbs1, to: q_dbs2}
+applies:
+  apply_from_dbs1: {site: dbs2, source: dbs1, queue: q_dbs2}
+"""
+
+
+def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
+    spec = read(
+        tmp_path,
+        """
+        topology: hr_one_way
+        state_dir: state
+        redo_bytes_max: 1GB
+        segment_bytes: 8MB
+        heartbeat_s: 2
+        sites:
+          dbs1: {database: {kind: postgres, dsn: "${DBS1}"}}
+          dbs2: {database: {kind: embedded, version: 16}, node: {site_dbs2: 1}}
+        queues:
+          q1: {site: dbs1, kind: buffered, memory: 64MB, spill: 2GB}
+          q2: {site: dbs2}
+        captures:
+          c1:
+            site: dbs1
+            source: dbs1
+            queue: q1
+            rules:
+              include: [{table: hr.employees, dml: true, ddl: false, tagged: true}, {schema: crm}, {global: true}]
+              exclude: [{table: hr.audit_*}, {schema: tmp, tagged: false}]
+        propagations:
+          p1: {from: q1, to: q2, rules: {exclude: [{table: hr.salaries}]}}
+        applies:
+          a1: {site: dbs2, source: dbs1, queue: q2, tag: "1F", parallelism: 4, group_transactions: 1,
+               group_rows: 500, commit_serialization: dependent_transactions, rules: {include: []}}
+        """,
+        {"DBS1": "postgresql://u@h/d"},
+    )
+    assert spec.name == "hr_one_way"
+    assert spec.state_dir == tmp_path / "state"
+    assert (spec.redo_bytes_max, spec.segment_bytes, spec.heartbeat_s) == (1 << 30, 8 << 20, 2.0)
+    assert spec.site("dbs1").database.dsn == "postgresql://u@h/d"
+    assert spec.site("dbs1").database.environment == ("DBS1",)
+    assert spec.site("dbs2").database.version == 16
+    assert spec.site("dbs2").node == (("site_dbs2", 1.0),)
+    assert (spec.queue("q1").memory_bytes_max, spec.queue("q1").spill_bytes_max) == (64 << 20, 2 << 30)
+    assert spec.capture("c1").rules == RuleSet(
+        include=(Rule(owner="hr", name="employees", tagged=True), Rule(owner="crm"), Rule()),
+        exclude=(Rule(owner="hr", name="audit_*", tagged=True), Rule(owner="tmp")),
+    )
+    assert spec.propagation("p1").rules == RuleSet(exclude=(Rule(owner="hr", name="salaries", tagged=True),))
+    assert spec.propagation("p1").sources == ("dbs1",)
+    apply = spec.apply("a1")
+    assert (apply.tag, apply.parallelism, apply.group_transactions, apply.group_rows) == (b"\x1f", 4, 1, 500)
+    assert apply.rules == RuleSet(include=())
+
+
+def test_state_dir_is_beside_the_file_and_named_after_the_topology_by_default(tmp_path):
+    assert read(tmp_path, SITES).state_dir == tmp_path / ".headrace" / "t"
+
+
+def test_a_dsn_never_shows_in_the_spec_s_representation(tmp_path):
+    spec = read(
+        tmp_path, 'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A}"}}}',
+        {"A": "postgresql://u:hunter2@h/d"},
+    )
+    assert "hunter2" in spec.site("a").database.dsn
+    assert "hunter2" not in repr(spec)
+
+
+def test_an_entry_written_out_replaces_the_generated_one_of_the_same_name(tmp_path):
+    spec = read(
+        tmp_path,
+        SITES + """
+replicate: [{schemas: [hr], from: dbs1, to: [dbs2]}]
+applies:
+  apply_from_dbs1_at_dbs2: {site: dbs2, source: dbs1, queue: q_dbs2_in, parallelism: 7}
+""",
+    )
+    assert [apply.parallelism for apply in spec.applies] == [7]
+    assert [queue.name for queue in spec.queues] == ["q_dbs1", "q_dbs2_in"]
+
+
+def test_propagations_behind_a_capture_written_out_keep_the_shorthand_s_rules(tmp_path):
+    spec = read(
+        tmp_path,
+        SITES + """
+replicate: [{schemas: [hr], from: dbs1, to: [dbs2]}]
+captures:
+  capture_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr}, {schema: crm}]}}
+""",
+    )
+    assert spec.propagation("dbs1_to_dbs2").rules == RuleSet(include=(Rule(owner="hr", tagged=True),))
+
+
+def test_yaml_merge_keys_and_anchors_work(tmp_path):
+    spec = read(
+        tmp_path,
+        """
+        topology: t
+        sites:
+          dbs1: &embedded {database: {kind: embedded}}
+          dbs2: {<<: *embedded, node: {site_dbs2: 1}}
+        """,
+    )
+    assert spec.site("dbs2").database.kind == "embedded"
+
+
+def test_the_error_lists_all_problems_at_once_in_the_order_of_the_file(tmp_path):
+    text = """
+        topology: My Topology
+        sites:
+          dbs1: {database: {kind: embeded}}
+          dbs2: {database: {kind: embedded}}
+        replicate:
+          - {schemas: [hr], from: dbs2, to: [dbs9]}
+          - {schemas: [hr], from: dbs1, to: [dbs2]}
+        queus: {}
+        """
+    assert problems(tmp_path, text) == [
+        "topology (line 1): 'My Topology' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30 characters",
+        "sites.dbs1.database.kind (line 3): 'embeded' is not one of postgres, embedded, none: did you mean 'embedded'?",
+        "replicate[0].to[0] (line 6): there is no site 'dbs9': did you mean 'dbs2'?",
+        "queus (line 8): there is no such key: did you mean 'queues'?",
+    ]
+
+
+def test_the_error_is_a_config_error_that_survives_pickling_with_its_findings(tmp_path):
+    with pytest.raises(ConfigError, match="1 problem\n  topology: is missing: add it") as caught:
+        read(tmp_path, "sites: {}")
+    error = caught.value
+    assert isinstance(error, TopologyError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.args, again.findings, again.context) == (error.args, error.findings, error.context)
+    assert error.context["problems"] == 1
+
+
+def test_a_missing_file_is_a_problem_not_a_traceback(tmp_path):
+    with pytest.raises(TopologyError, match="file: no such file or directory: check the path"):
+        read_topology(tmp_path / "none.yaml")
+
+
+FILES = {
+    "empty": ("", "file: is empty: begin with `topology: NAME` and `sites:`"),
+    "list": ("- a", "file: is not a mapping of keys to values: begin with `topology: NAME` and `sites:`"),
+    "broken": ("a: [1", "file (line 1): is not YAML: expected ',' or ']', but got '<stream end>': mend the line, or the one before"),
+    "python object": (
+        "topology: !!python/object/apply:os.getcwd []", "topology (line 1): [] is not a text: write a word, in quotes if "
+        "YAML reads it as something else",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FILES.values(), ids=FILES.keys())
+def test_a_file_that_is_no_topology_is_refused_with_the_line(tmp_path, text, expected):
+    assert expected in problems(tmp_path, text)
+
+
+def test_a_key_written_twice_is_a_problem_not_a_silent_choice(tmp_path):
+    text = "topology: t\nsites:\n  a: {database: {kind: none}}\n  a: {database: {kind: embedded}}"
+    assert problems(tmp_path, text) == ["sites.a: is written twice, in lines 3 and 4: keep one of them"]
+
+
+def test_a_file_that_expands_without_end_is_refused(tmp_path):
+    bomb = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]" for n in range(1, 8))
+    (problem,) = problems(tmp_path, f"a0: &a0 x\n{bomb}")
+    assert problem == "file: is not YAML: it expands to more than 200000 values or 20 levels: save it as UTF-8 text"
+
+
+def test_a_file_that_contains_itself_is_refused(tmp_path):
+    assert "it expands to more than" in problems(tmp_path, "topology: &a [*a]")[0]
+
+
+SITE_PROBLEMS = {
+    "{}": "sites.x.database (line 3): is missing: add it",
+    "7": "sites.x (line 3): 7 is not a mapping of keys to values: write {key: value}",
+    "{database: {}}": "sites.x.database.kind (line 3): is missing: add it",
+    "{database: {kind: mariadb}}":
+        "sites.x.database.kind (line 3): 'mariadb' is known but not yet built: write one of postgres, embedded, none",
+    "{database: {kind: postgres}}":
+        'sites.x.database (line 3): has no dsn: give its connection string, such as dsn: "${DBS1_DSN}"',
+    "{database: {kind: embedded, dsn: host=h}}":
+        "sites.x.database (line 3): kind: embedded takes no dsn: leave out dsn, or write kind: postgres",
+    "{database: {kind: none, version: 18}}":
+        "sites.x.database (line 3): kind: none takes no version: leave out version (it chooses the embedded server's)",
+    "{database: {kind: embedded, version: 17}}":
+        "sites.x.database.version (line 3): 17 is not one of 16, 18: write one of these",
+    "{database: {kind: embedded, versoin: 18}}":
+        "sites.x.database.versoin (line 3): there is no such key: did you mean 'version'?",
+    "{database: {kind: embedded}, node: {a: 0}}":
+        "sites.x.node.a (line 3): 0 is out of range: write more than 0",
+    "{database: {kind: embedded}, node: {a: one}}":
+        "sites.x.node.a (line 3): 'one' is not a number: write a number, without quotes",
+    "{database: {kind: postgres, dsn: '${NONE}'}}":
+        "sites.x.database.dsn (line 3): the environment variable NONE is not set: export NONE=... before the command",
+    "{database: {kind: postgres, dsn: 'postgresql://u:secret@h/d'}}":
+        "sites.x.database.dsn (line 3): has a password in the file: move it out: write ${NAME} in its place and export "
+        "NAME, or use a password file (~/.pgpass)",
+}
+
+
+@pytest.mark.parametrize(("site", "expected"), SITE_PROBLEMS.items(), ids=SITE_PROBLEMS.keys())
+def test_site_problem(tmp_path, site, expected):
+    assert problems(tmp_path, f"topology: t\nsites:\n  x: {site}") == [expected]
+
+
+REPLICATE_PROBLEMS = {
+    "{from: dbs1, to: [dbs2]}": ": does not say what to replicate: give schemas: [hr] or tables: [hr.*]",
+    "{schemas: [hr]}": ": does not say where: give from: SITE and to: [SITE], or between: [SITE, SITE]",
+    "{schemas: [hr], from: dbs1}": ": does not say where: give from: SITE and to: [SITE], or between: [SITE, SITE]",
+    "{schemas: [hr], between: [dbs1]}": ": between names fewer than two sites: name two or more",
+    "{schemas: [hr], between: [dbs1, dbs2], to: [dbs3]}": ": has both between and from/to: keep one of them",
+    "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}":
+        ": ddl: true is known but not yet built: leave it out, and run DDL at every site",
+    "{schemas: [hr], from: dbs1, to: dbs2}": ".to: 'dbs2' is not a list: write [one, two]",
+    "{schemas: [hr], from: dbs1, to: [dbs1]}": ".to[0]: replicates dbs1 to itself: name another site",
+    "{schemas: [hr], from: dbs1, to: [relay]}":
+        ".to[0]: site relay has no database: name another site, or give relay a database of kind postgres or embedded",
+    "{schemas: [hr], from: dbs4, to: [dbs2]}": ".from: there is no site 'dbs4': did you mean 'dbs3'?",
+    "{tables: [employees], from: dbs1, to: [dbs2]}":
+        ".tables[0]: 'employees' is not of the form schema.table: write schema.table, such as hr.employees or hr.* "
+        '(or "Odd.Name".t)',
+    "{schemas: [hr.employees], from: dbs1, to: [dbs2]}":
+        ".schemas[0]: 'hr.employees' is not the name of one schema: write a schema's name, such as hr (tables go under "
+        "`tables` or `table`)",
+    "{schemas: [hr], form: dbs1, from: dbs1, to: [dbs2]}": ".form: there is no such key: did you mean 'from'?",
+}
+
+
+@pytest.mark.parametrize(("entry", "expected"), REPLICATE_PROBLEMS.items(), ids=REPLICATE_PROBLEMS.keys())
+def test_replicate_problem(tmp_path, entry, expected):
+    key, _, rest = expected.partition(":")
+    found = problems(tmp_path, SITES + f"replicate:\n  - {entry}")
+    assert found == [f"replicate[0]{key} (line 8):{rest}"]
+
+
+def test_hub_and_spokes_is_known_but_not_built(tmp_path):
+    found = problems(tmp_path, SITES + "replicate:\n  - {schemas: [hr], hub: dbs1, spokes: [dbs2]}")
+    assert found == [
+        f"replicate[0].{key} (line 8): this key is known but not yet built: "
+        "list every pair of sites with from and to, or use between"
+        for key in ("hub", "spokes")
+    ]
+
+
+RULE_PROBLEMS = {
+    "{}": ": does not name what it speaks of: give one of table, schema, global",
+    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global",
+    "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
+    "{schema: hr, ddl: true}": ": ddl: true is known but not yet built: leave it out, and run DDL at every site",
+    "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
+    "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
+    "{table: hr.t, where: 'new.a = 1'}": ".where: this key is known but not yet built: take the whole table",
+    "{table: hr.t, subset: 'a = 1'}": ".subset: this key is known but not yet built: take the whole table",
+    "{table: hr.t, transform: []}":
+        ".transform: this key is known but not yet built: keep names and columns equal on both sides",
+    "{condition: 'tag is null'}": ".condition: this key is known but not yet built: use table, schema or global",
+    "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
+    "hr.t": ": 'hr.t' is not a mapping of keys to values: write {key: value}",
+}
+
+
+@pytest.mark.parametrize(("rule", "expected"), RULE_PROBLEMS.items(), ids=RULE_PROBLEMS.keys())
+def test_rule_problem(tmp_path, rule, expected):
+    text = EXPLICIT.replace("[{schema: hr}]", f"[{rule}]")
+    key, _, rest = expected.partition(":")
+    assert problems(tmp_path, text) == [f"captures.capture_hr.rules.include[0]{key} (line 12):{rest}"]
+
+
+COMPONENT_PROBLEMS = {
+    # what to replace in the explicit form -> (by what, path, problem)
+    "memory: 64MB": ("memory: 64XB", "queues.q_dbs1.memory", "'64XB' is not a size: write bytes or a number with a unit, "
+                     "such as 256MB (1MB = 1024kB)"),
+    "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
+    "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2",
+                             "kind: persistent is known but not yet built: write kind: buffered"),
+    "{site: dbs1, source: dbs1": ("{site: dbs2, source: dbs1", "captures.capture_hr.site",
+                                  "mines the redo of dbs1 at dbs2: downstream capture is known but not yet built: write site: dbs1"),
+    "source: dbs1, queue: q_dbs1,": ("source: dbs1, mode: real_time, queue: q_dbs1,", "captures.capture_hr.mode",
+                                    "this key is known but not yet built: leave it out: capture is local and starts "
+                                    "where instantiation says"),
+    ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
+    "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, schedule: x", "propagations.dbs1_to_dbs2.schedule",
+                                 "this key is known but not yet built: leave it out: a propagation runs always, at full speed"),
+    "queue: q_dbs2}": ("queue: q_dbs2, tag: 00}", "applies.apply_from_dbs1.tag",
+                       '0 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)'),
+    "source: dbs1, queue: q_dbs2}": ("source: dbs1, queue: q_dbs2, tag: 'x'}", "applies.apply_from_dbs1.tag",
+                                     "'x' is not hexadecimal: write pairs of hexadecimal digits, such as \"00\" or \"1f\""),
+    "site: dbs2, source: dbs1, queue: q_dbs2}": (
+        "site: dbs2, source: dbs1, queue: q_dbs2, tag: ''}", "applies.apply_from_dbs1.tag",
+        "an empty tag (applied changes would look like users' changes) is known but not yet built: give a tag, such as \"00\""),
+    "dbs1: {site: dbs2, source": (
+        "dbs1: {parallelism: 0, site: dbs2, source", "applies.apply_from_dbs1.parallelism", "0 is out of range: write at least 1"),
+    "dbs1: {site: dbs2,": (
+        "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1",
+        "commit_serialization: full is known but not yet built: write dependent_transactions, or parallelism: 1 for source order"),
+    "_dbs1: {site: dbs2": (
+        "_dbs1: {conflict_handlers: [], site: dbs2", "applies.apply_from_dbs1.conflict_handlers",
+        "this key is known but not yet built: leave it out: conflicts go to the error queue"),
+    "from_dbs1: {site: dbs2": (
+        "from_dbs1: {dml_handlers: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
+        "this key is known but not yet built: leave it out: rows are applied as they come"),
+    "apply_from_dbs1: {site: dbs2": (
+        "apply_from_dbs1: {group_rows: yes, site: dbs2", "applies.apply_from_dbs1.group_rows",
+        "True is not a whole number: write digits, without quotes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "expected"), [(old, *rest) for old, rest in COMPONENT_PROBLEMS.items()],
+    ids=[f"{path}-{number}" for number, (_, path, _) in enumerate(COMPONENT_PROBLEMS.values())],
+)
+def test_component_problem(tmp_path, old, new, path, expected):
+    assert EXPLICIT.count(old) == 1
+    (found,) = problems(tmp_path, EXPLICIT.replace(old, new))
+    place, _, rest = found.partition(" (line ")
+    assert (place, rest.partition("): ")[2]) == (path, expected)
+
+
+def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
+    found = problems(tmp_path, EXPLICIT.replace("capture_hr:", "Capture-HR:"))
+    assert found == [
+        "captures.Capture-HR (line 12): 'Capture-HR' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30 characters"
+    ]
+
+
+def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
+    text = EXPLICIT.replace("queue: q_dbs2}", f'queue: q_dbs2, tag: "{"ab" * 129}"}}')
+    assert problems(tmp_path, text) == ["applies.apply_from_dbs1.tag (line 16): the tag has 129 bytes: at most 128"]
+
+
+def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
+    found = problems(tmp_path, EXPLICIT.replace("memory: 64MB", "memory: much"))
+    assert len(found) == 1
+    assert found[0].startswith("queues.q_dbs1.memory")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("1MB", 1 << 20), ("1048576", 1 << 20), (1048577, 1048577), ("2 GB", 2 << 30), ("1GiB", 1 << 30), ("2048kB", 2 << 20), ("1TB", 1 << 40)],
+)
+def test_sizes_take_units_of_1024(tmp_path, size, expected):
+    text = f"topology: t\nsites: {{a: {{database: {{kind: embedded}}}}}}\nqueues: {{q: {{site: a, memory: {size}}}}}"
+    assert read(tmp_path, text).queue("q").memory_bytes_max == expected
