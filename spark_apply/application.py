@@ -30,6 +30,10 @@ _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to
 _MASTER_CPUS = "0.01"  # the application master sleeps; it must never wait for a CPU
 # An apply server's task is run again however often it is killed: the watchdog decides, not a count.
 _TASK_FAILURES_MAX = "1000000"
+_ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
+_LOOPBACK_HOST = "127.0.0.1"
+# Makes Ray take 127.0.0.1 for this node's address, as the private local cluster does; before `import ray`.
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 def java_environment() -> dict[str, str]:
@@ -75,11 +79,15 @@ class SparkApplication:
         os.environ.update(java_environment())
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = self._config.host
+        loopback = self._config.ray_address.startswith(_LOOPBACK_HOST)
+        if loopback:
+            os.environ.update(_LOOPBACK)
         import ray
         import raydp
 
         ray.init(
             address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
+            **({"_node_ip_address": _LOOPBACK_HOST} if loopback else {}),
         )
         resources = self._config.resources
         try:
@@ -151,6 +159,3 @@ class SparkApplication:
             raydp.stop_spark()
         with contextlib.suppress(Exception):
             ray.shutdown()
-
-
-_ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
