@@ -232,6 +232,25 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStatement:
+    """One thing that `prepare`, instantiation or apply would do to a database, for `headrace plan`.
+
+    Args:
+        statement: as it would be sent (shortened where it repeats), without secrets.
+        effect: what it creates or changes, in one sentence.
+        lock: what it locks, how, and how long; empty: nothing that a user's statement could wait for.
+        breaks: user statements that would start to fail, and why; empty: none.
+        is_done: the database has it already: `up` changes nothing.
+    """
+
+    statement: str
+    effect: str
+    lock: str = ""
+    breaks: tuple[str, ...] = ()
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """A table the rules select at a source: root tables and plain tables, never partitions."""
 
