@@ -17,7 +17,6 @@ class NativePeer:
 
     Args:
         pair: its databases; the tables exist and are filled at the source.
-        synchronous_commit: of the subscription: "off" is PostgreSQL's default, "on" is what Headrace runs with.
     """
 
     name = "native"

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from databases.embedded import client_binary
 
 BULK_TABLE = """
-CREATE TABLE bench_rows (
+CREATE TABLE IF NOT EXISTS bench_rows (
     id integer PRIMARY KEY, kind integer NOT NULL, title text, price numeric(12,2), changed timestamptz,
     weight double precision, note text, day date
 )"""
@@ -26,6 +26,10 @@ _BULK_VALUES = (
     "i, i % 10, 'some text value ' || i % 100, (i % 5000) / 4.0, timestamptz '2026-01-01 00:00:00Z' + i * interval '1 second', "
     "i / 7.0::float8, 'v' || i % 100, date '2026-01-01' + i % 365"
 )
+
+
+class WorkloadError(Exception):
+    """A backlog did not arrive, or not as it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +48,12 @@ class Workload:
     row_changes: int
     transactions: int
 
-    def prepare_source(self, dsn: str) -> None:
-        """Create and fill the tables at the source."""
+    def make_tables(self, dsn: str) -> None:
+        """Create the tables, empty."""
         raise NotImplementedError
+
+    def fill(self, dsn: str) -> None:
+        """Fill the tables at the source with what is there before the first run."""
 
     def reset(self, dsn: str) -> None:
         """Bring the tables at the source back to where a run starts; replicated like everything else."""
@@ -81,7 +88,12 @@ class Bulk(Workload):
     transactions: int = 3_500
     scale: float = 1.0
 
-    def prepare_source(self, dsn: str) -> None:
+    @classmethod
+    def of(cls, share: float) -> Bulk:
+        """The workload, or a share of it."""
+        return cls(scale=share, row_changes=int(350_000 * share), transactions=int(3_500 * share))
+
+    def make_tables(self, dsn: str) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(BULK_TABLE)
 
@@ -125,9 +137,14 @@ class OneTransaction(Workload):
     row_changes: int = 500_000
     transactions: int = 1
 
-    def prepare_source(self, dsn: str) -> None:
+    @classmethod
+    def of(cls, share: float) -> OneTransaction:
+        """The workload, or a share of it."""
+        return cls(row_changes=int(500_000 * share))
+
+    def make_tables(self, dsn: str) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(BULK_TABLE.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
+            connection.execute(BULK_TABLE)
 
     def reset(self, dsn: str) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -152,8 +169,17 @@ class Oltp(Workload):
     scale: int = 10
     clients: int = 4
 
-    def prepare_source(self, dsn: str) -> None:
-        _pgbench(dsn, "-i", "-q", "-s", str(self.scale))
+    @classmethod
+    def of(cls, share: float) -> Oltp:
+        """The workload, or a share of it."""
+        each = int(20_000 * share) // 4
+        return cls(transactions=each * 4, row_changes=each * 16)
+
+    def make_tables(self, dsn: str) -> None:
+        _pgbench(dsn, "-i", "-I", "dtp", "-s", str(self.scale))
+
+    def fill(self, dsn: str) -> None:
+        _pgbench(dsn, "-i", "-I", "g", "-q", "-s", str(self.scale))
 
     def write_backlog(self, dsn: str) -> None:
         _pgbench(dsn, "-n", "-c", str(self.clients), "-j", "2", "-t", str(self.transactions // self.clients))
@@ -203,10 +229,13 @@ class Latency:
     table: str = "bench_latency"
     _committed: dict[int, float] = field(default_factory=dict)
 
-    def prepare_source(self, dsn: str) -> None:
-        """Create the table at the source."""
+    def make_tables(self, dsn: str) -> None:
+        """Create the table."""
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS bench_latency (id integer PRIMARY KEY, note text)")
+
+    def fill(self, dsn: str) -> None:
+        """Nothing is there before the first run."""
 
     def run(self, source: str, destination: str, *, timeout_s: float = 60.0) -> LatencyResult:
         """Write and watch; returns when every row was seen."""
@@ -234,7 +263,7 @@ class Latency:
         writer.join()
         if len(seen) < count:
             message = f"latency: {count - len(seen)} of {count} rows did not arrive within {timeout_s} s"
-            raise TimeoutError(message)
+            raise WorkloadError(message)
         times = sorted((seen[number] - self._committed[number]) * 1000 for number in seen)
         return LatencyResult(
             p50_ms=_at(times, 0.5), p99_ms=_at(times, 0.99), max_ms=times[-1], count=count,

@@ -1,0 +1,263 @@
+"""`python -m benchmarks`: the same backlog through Headrace and through PostgreSQL's native logical replication.
+
+Both peers run on the same two servers, alternating. Per run: both catch up and stop; both servers are vacuumed and
+checkpointed; the peer's backlog is written at the source; the clock starts when the peer is told to start and stops
+with the snapshot in which the destination's cheap sums equal the source's; then every value is compared. The first
+round is a warm-up and not counted. The native peer runs twice per round: with the subscription's
+`synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` is
+against the faster of the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+
+from benchmarks.native import NativePeer
+from benchmarks.processes import ProcessSampler, Usage
+from benchmarks.product import HeadracePeer
+from benchmarks.servers import Pair, Servers, bench_servers
+from benchmarks.workloads import Bulk, Latency, LatencyResult, Oltp, OneTransaction, Workload, WorkloadError
+
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+_ARRIVED_POLL_S = 0.01
+_DRAIN_TIMEOUT_S = 600.0
+# The worst ratio that is acceptable, and the latency in the middle: the bench ends with 1 below.
+RATIO_MIN = 0.5
+P50_MAX_MS = 200.0
+
+
+class Peer(Protocol):
+    name: str
+    pair: Pair
+
+    def set_up(self, tables: tuple[str, ...]) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def wait_caught_up(self) -> None: ...
+    def tear_down(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measured drain."""
+
+    seconds: float
+    verified: bool
+    usage: dict[str, Usage]
+
+
+@dataclass(slots=True)
+class Bench:
+    """The bench's state: servers, peers, results."""
+
+    servers: Servers
+    native: NativePeer
+    headrace: HeadracePeer
+    runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
+
+    def measure(self, workload: Workload, runs: int) -> None:
+        """Warm up, then run the workload alternating through every peer and setting."""
+        for number in range(runs + 1):
+            for setting in self._order(number):
+                run = self._run(workload, setting)
+                counted = number > 0
+                _say(f"  {workload.name:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  "
+                     f"{workload.row_changes / run.seconds:9,.0f} rows/s  {'verified' if run.verified else 'DIFFERENT'}")
+                if counted or not run.verified:
+                    self.runs.setdefault((workload.name, setting), []).append(run)
+
+    @staticmethod
+    def _order(number: int) -> tuple[str, ...]:
+        order = ("native", "headrace", "native_on")
+        return order if number % 2 else order[::-1]
+
+    def _run(self, workload: Workload, setting: str) -> Run:
+        peer: Peer = self.headrace if setting == "headrace" else self.native
+        if isinstance(peer, NativePeer):
+            peer.set_synchronous_commit("on" if setting == "native_on" else "off")
+        self._rest(peer, workload)
+        workload.write_backlog(peer.pair.source)
+        with psycopg.connect(peer.pair.source) as connection:
+            wanted = workload.arrived(connection)
+            content = workload.content(connection)
+        roots = [pid for pid in (self.servers.source.pid(), self.servers.destination.pid()) if pid]
+        sampler = ProcessSampler((*roots, *(self.headrace.roots() if peer is self.headrace else ())))
+        sampler.start()
+        with psycopg.connect(peer.pair.destination, autocommit=True) as connection:
+            start = time.perf_counter()
+            peer.start()
+            seconds = self._wait_arrived(connection, workload, wanted) - start
+            usage = sampler.stop()
+            # A replica that has everything and then changes again has had something twice.
+            peer.wait_caught_up()
+            verified = workload.content(connection) == content
+        return Run(seconds=seconds, verified=verified, usage=usage)
+
+    def _rest(self, peer: Peer, workload: Workload) -> None:
+        """Bring everything into the state a run starts from: caught up, stopped, settled."""
+        for each in (self.native, self.headrace):
+            each.start()
+        workload.reset(peer.pair.source)
+        for each in (self.native, self.headrace):
+            each.wait_caught_up()
+            each.stop()
+        self.servers.settle(self.native.pair, self.headrace.pair)
+
+    @staticmethod
+    def _wait_arrived(connection: psycopg.Connection, workload: Workload, wanted: object) -> float:
+        deadline = time.perf_counter() + _DRAIN_TIMEOUT_S
+        while True:
+            asked = time.perf_counter()
+            if workload.arrived(connection) == wanted:
+                return asked
+            if asked > deadline:
+                message = f"{workload.name}: the backlog did not arrive within {_DRAIN_TIMEOUT_S} s"
+                raise WorkloadError(message)
+            time.sleep(_ARRIVED_POLL_S)
+
+    def latency(self, latency: Latency) -> dict[str, LatencyResult]:
+        """Measure both peers, one after the other, the other one stopped."""
+        found = {}
+        for peer, other in ((self.native, self.headrace), (self.headrace, self.native)):
+            other.wait_caught_up() if peer is self.headrace else other.start()
+            other.stop()
+            peer.start()
+            peer.wait_caught_up()
+            Latency(rate=latency.rate, duration_s=3.0).run(peer.pair.source, peer.pair.destination)  # warm-up
+            found[peer.name] = latency.run(peer.pair.source, peer.pair.destination)
+            _say(f"  latency          {peer.name:12} p50 {found[peer.name].p50_ms} ms, p99 {found[peer.name].p99_ms} ms")
+        return found
+
+
+def report(bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult]) -> dict[str, object]:
+    """Put the figures together as `latest.json` has them."""
+    entries: list[dict[str, object]] = []
+    for workload in workloads:
+        runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace")}
+        seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
+        native_s = min(seconds["native"], seconds["native_on"])
+        middle = sorted(runs["headrace"], key=lambda run: run.seconds)[len(runs["headrace"]) // 2]
+        middle_native = sorted(runs["native"], key=lambda run: run.seconds)[len(runs["native"]) // 2]
+        entries.append({
+            "name": workload.name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
+            "ratio": round(native_s / seconds["headrace"], 3),
+            "verified": all(run.verified for found in runs.values() for run in found),
+            "row_changes": workload.row_changes, "transactions": workload.transactions,
+            "native_synchronous_commit_off_s": round(seconds["native"], 3),
+            "native_synchronous_commit_on_s": round(seconds["native_on"], 3),
+            "native_rows_per_s": round(workload.row_changes / native_s),
+            "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
+            "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in runs.items()},
+            "headrace_usage": {stage: asdict(usage) for stage, usage in middle.usage.items()},
+            "native_usage": {stage: asdict(usage) for stage, usage in middle_native.usage.items()},
+        })
+    return {
+        "workloads": entries,
+        "latency": {name: asdict(result) for name, result in latencies.items()},
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+    }
+
+
+def show(result: dict[str, object]) -> None:
+    """Print the report for people."""
+    _say("")
+    _say(f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'native rows/s':>14} {'headrace rows/s':>16}  verified")
+    for entry in result["workloads"]:  # type: ignore[attr-defined]
+        _say(f"{entry['name']:16} {entry['native_s']:9.2f} {entry['headrace_s']:11.2f} {entry['ratio']:6.2f} "
+             f"{entry['native_rows_per_s']:14,} {entry['headrace_rows_per_s']:16,}  {entry['verified']}")
+    for entry in result["workloads"]:  # type: ignore[attr-defined]
+        for peer in ("headrace", "native"):
+            usage = {stage: used for stage, used in entry[f"{peer}_usage"].items() if used["cpu_s"] >= 0.01}
+            if not usage:
+                continue
+            _say(f"\n{entry['name']}, {peer}: CPU seconds and peak memory per stage (median run)")
+            for stage, used in sorted(usage.items(), key=lambda item: -item[1]["cpu_s"]):
+                _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
+    for name, latency in result["latency"].items():  # type: ignore[attr-defined]
+        _say(f"\nlatency, {name}: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, max {latency['max_ms']} ms")
+
+
+def shortcomings(result: dict[str, object]) -> list[str]:
+    """What is below the goals."""
+    found = []
+    for entry in result["workloads"]:  # type: ignore[attr-defined]
+        if not entry["verified"]:
+            found.append(f"{entry['name']}: source and destination differ")
+        if entry["ratio"] < RATIO_MIN:
+            found.append(f"{entry['name']}: {entry['ratio']} of native, wanted {RATIO_MIN}")
+    latency = result["latency"].get("headrace")  # type: ignore[attr-defined]
+    if latency and latency["p50_ms"] > P50_MAX_MS:
+        found.append(f"latency: p50 {latency['p50_ms']} ms, wanted {P50_MAX_MS}")
+    return found
+
+
+@contextlib.contextmanager
+def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
+    with bench_servers() as servers:
+        peers = {name: servers.make_pair(f"bench_{name}") for name in ("native", "headrace")}
+        tables: tuple[str, ...] = (latency.table,)
+        for workload in workloads:
+            tables += tuple(table for table in workload.tables if table not in tables)
+        for pair in peers.values():
+            for each in (*workloads, latency):
+                each.make_tables(pair.source)
+                each.make_tables(pair.destination)
+                each.fill(pair.source)
+        native = NativePeer(peers["native"])
+        headrace = HeadracePeer(peers["headrace"], servers.folder / "headrace")
+        try:
+            _say("setting up native replication and Headrace ...")
+            native.set_up(tables)
+            headrace.set_up(tables)
+            yield Bench(servers, native, headrace)
+        finally:
+            for peer in (headrace, native):
+                with contextlib.suppress(RuntimeError, psycopg.Error):
+                    peer.tear_down()
+
+
+def main() -> int:
+    """Run the bench; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="counted runs per workload and peer")
+    parser.add_argument("--workload", action="append", choices=["bulk", "oltp", "one_transaction", "latency"])
+    parser.add_argument("--share", type=float, default=1.0, help="of each workload's size, to try things out")
+    parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    every: list[Workload] = [Bulk.of(arguments.share), Oltp.of(arguments.share), OneTransaction.of(arguments.share)]
+    chosen = [each for each in every if not arguments.workload or each.name in arguments.workload]
+    latency = Latency(duration_s=arguments.latency_s)
+    with _prepared(chosen, latency) as bench:
+        for workload in chosen:
+            _say(f"{workload.name}: {workload.transactions:,} transactions, {workload.row_changes:,} row changes")
+            bench.measure(workload, arguments.runs)
+        wanted = not arguments.workload or "latency" in arguments.workload
+        result = report(bench, chosen, bench.latency(latency) if wanted else {})
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result)
+    missed = shortcomings(result)
+    _say("\n" + ("every goal is met" if not missed else "missed: " + "; ".join(missed)))
+    return 1 if missed else 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

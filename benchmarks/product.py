@@ -1,0 +1,96 @@
+"""Headrace as a peer of the bench: the command line sets it up, its own actors are told to start and stop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.servers import Pair
+
+_TOPOLOGY = """topology: bench
+state_dir: {state_dir}
+sites:
+  src: {{database: {{kind: postgres, dsn: "${{BENCH_SOURCE_DSN}}"}}}}
+  dst: {{database: {{kind: postgres, dsn: "${{BENCH_DESTINATION_DSN}}"}}}}
+replicate:
+  - {{schemas: [public], from: src, to: [dst]}}
+"""
+_COMMAND_TIMEOUT_S = 900
+
+
+class HeadracePeer:
+    """One topology of two sites, brought up once; its log writer is stopped while a backlog is written.
+
+    Args:
+        pair: its databases; the tables exist at both sides and are filled at the source.
+        folder: where its topology file and state go.
+    """
+
+    name = "headrace"
+
+    def __init__(self, pair: Pair, folder: Path) -> None:
+        self.pair = pair
+        self.folder = folder
+        self.file = folder / "bench.yaml"
+        self.state_dir = folder / "state"
+
+    def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema
+        """Write the topology, bring it up, copy the tables; returns when it has caught up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(_TOPOLOGY.format(state_dir=self.state_dir), encoding="utf-8")
+        self._headrace("up", str(self.file))
+        self.wait_caught_up()
+
+    def start(self) -> None:
+        """Start the log writer: everything behind it waits for redo."""
+        self._call("site:src", "start_component")
+
+    def stop(self) -> None:
+        """Stop the log writer."""
+        self._call("site:src", "stop_component")
+
+    def wait_caught_up(self) -> None:
+        """Wait until a marker written now is below every low watermark."""
+        self._headrace("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
+
+    def tear_down(self) -> None:
+        """End everything and remove what it created."""
+        self._headrace("down", str(self.file), "--purge")
+
+    def roots(self) -> tuple[int, ...]:
+        """Process ids whose descendants are Headrace's."""
+        from actors.local_cluster import LocalCluster
+
+        facts = LocalCluster(self.state_dir).facts()
+        return () if facts is None else tuple(process.pid for process in facts.processes)
+
+    def status(self, component: str) -> dict[str, object]:
+        """A component's status."""
+        answer = self._call(component, "status")
+        assert isinstance(answer, dict)
+        return answer
+
+    def _call(self, component: str, method: str) -> object:
+        from actors.local_cluster import LocalCluster
+        from actors.runtime import connect, prepare_loopback
+
+        address = LocalCluster(self.state_dir).address()
+        if address is None:
+            message = "the bench's Ray cluster does not run"
+            raise RuntimeError(message)
+        prepare_loopback(address)
+        return connect(address, "bench").call(component, method)
+
+    def _headrace(self, *arguments: str) -> None:
+        environment = {
+            **os.environ, "BENCH_SOURCE_DSN": self.pair.source, "BENCH_DESTINATION_DSN": self.pair.destination,
+        }
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "headrace"), *arguments], env=environment, capture_output=True, text=True,
+            timeout=_COMMAND_TIMEOUT_S + 60, check=False,
+        )
+        if done.returncode != 0:
+            message = f"headrace {arguments[0]} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+            raise RuntimeError(message)
