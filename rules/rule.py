@@ -8,9 +8,11 @@ Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used".
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from fnmatch import fnmatchcase
+from functools import lru_cache
 
 __all__ = ["Rule", "RuleSet", "TruthValue"]
 
@@ -43,7 +45,10 @@ class Rule:
 
     def matches_object(self, owner: str, name: str) -> bool:
         """Whether the rule speaks of the table `owner.name`."""
-        return fnmatchcase(owner, self.owner) and fnmatchcase(name, self.name)
+        return _pattern(self.owner).match(owner) is not None and _pattern(self.name).match(name) is not None
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,20 @@ class RuleSet:
         if negative is TruthValue.MAYBE:
             return TruthValue.MAYBE
         return positive
+
+    def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
+        """Return the positive rules that speak of none of `tables` (owner, name): probably a misspelt name."""
+        known = tuple(tables)
+        return tuple(
+            rule for rule in self.include or () if not any(rule.matches_object(owner, name) for owner, name in known)
+        )
+
+
+@lru_cache(maxsize=4096)  # patterns of one topology; more only costs time
+def _pattern(text: str) -> re.Pattern[str]:
+    """`*` and `?` as in file names; everything else, brackets too, stands for itself."""
+    special = {"*": ".*", "?": "."}
+    return re.compile("".join(special.get(letter) or re.escape(letter) for letter in text) + r"\Z", re.DOTALL)
 
 
 def _any(rules: tuple[Rule, ...], owner: str, name: str, tagged: bool | None) -> TruthValue:

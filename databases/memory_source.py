@@ -1,0 +1,727 @@
+"""A database in memory that can be a source: tables, transactions with commit SCNs, a log with its own byte format.
+
+For unit tests and simulations, verified by the same contract suite as the real connectors. It behaves like the real
+thing where capture could notice: transactions are sent whole and in commit order, table descriptions once per stream
+and after every change of a table, a break in mid-transaction makes the next stream send the transaction again, what
+was confirmed is gone. Values are bytes in text form unless a column says otherwise.
+
+The log is a sequence of frames: length of the body (4 bytes), kind (1 byte), body; integers little-endian.
+
+    B begin     order_scn 8, commit time 8, transaction id 8, tag as JSON (empty: NULL)
+    R table     description as JSON
+    I U D       object number 8, old image 1, then the old tuple (if the image is not NONE) and the new one (not for D):
+                columns 2, per value its kind (n NULL, u UNCHANGED, t text, b binary) and for t and b length 4, bytes
+    T truncate  JSON
+    M message   JSON
+    C commit    commit_scn 8
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databases.ports import (
+    DecodedChunk,
+    DictionaryBuild,
+    DictionaryTable,
+    Finding,
+    LogChunk,
+    SourceTable,
+    StreamOptions,
+)
+from rules.rule import RuleSet, TruthValue
+from streams.errors import ConfigError, DatabaseUnavailable, LogGone, ProtocolError
+from streams.lcr_batch import NULL, UNCHANGED, Column, Command, OldImage, TableVersion
+from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.tags import Tag
+
+__all__ = ["MemoryLogDecoder", "MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransaction"]
+
+Value = bytes | str | None
+Row = tuple[bytes | None, ...]
+
+GULP_BYTES_DEFAULT = 65536  # what a stream gives in one read, like the real one
+MARKER_PREFIX = "headrace.marker"
+_FIRST_OBJECT_NUMBER = 16384  # numbers below belong to system tables in the database this one imitates
+_SCN_STEP = 8  # SCNs are byte positions in the real log: records have a length
+_START_US = 1_700_000_000_000_000  # commit times move by a millisecond per transaction from here
+
+_FRAME = struct.Struct("<IB")
+_BEGIN = struct.Struct("<qqq")
+_CHANGE = struct.Struct("<qB")
+_COUNT = struct.Struct("<H")
+_LENGTH = struct.Struct("<i")
+_SCN = struct.Struct("<q")
+
+_COMMANDS = {ord("I"): Command.INSERT, ord("U"): Command.UPDATE, ord("D"): Command.DELETE}
+_KINDS = {command: kind for kind, command in _COMMANDS.items()}
+
+
+# --------------------------------------------------------------------------- the database
+
+
+@dataclass(slots=True)
+class _Table:
+    version: TableVersion
+    root: tuple[str, str] | None
+    rows: dict[Row, list[Row]] = field(default_factory=dict)
+
+    def key_of(self, row: Row) -> Row:
+        key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)
+        return key or row
+
+    def add(self, row: Row) -> None:
+        self.rows.setdefault(self.key_of(row), []).append(row)
+
+    def remove(self, row: Row) -> None:
+        key = self.key_of(row)
+        self.rows[key].remove(row)
+        if not self.rows[key]:
+            del self.rows[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    command: Command
+    version: TableVersion
+    old: Row | None = None
+    new: Row | None = None
+    unchanged: frozenset[int] = frozenset()
+    truncated: tuple[TableVersion, ...] = ()
+    cascade: bool = False
+    restart_identity: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    order_scn: int
+    commit_scn: int
+    commit_time_us: int
+    transaction_id: int
+    tag: Tag | None
+    changes: tuple[_Change, ...]
+    message: tuple[str, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """See `databases.ports.Snapshot`. `rows`: contents of every table by qualified name, sorted."""
+
+    scn: Scn
+    name: str
+    rows: Mapping[str, tuple[Row, ...]]
+
+    def close(self) -> None:
+        """See `databases.ports.Snapshot.close`."""
+
+
+class MemoryTransaction:
+    """One transaction in progress; made by `MemorySource.transaction`."""
+
+    def __init__(self, source: MemorySource) -> None:
+        self._source = source
+        self._changes: list[_Change] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def insert(self, table: str, /, **values: Value) -> None:
+        """Insert a row; columns not named are NULL."""
+        target = self._source.table(table)
+        row = tuple(_bytes(values.pop(column.name, None)) for column in target.version.columns)
+        _nothing_left(table, values)
+        if any(column.is_key for column in target.version.columns) and target.key_of(row) in target.rows:
+            raise ConfigError(f"duplicate key in {table}")
+        target.add(row)
+        self._undo.append(lambda: target.remove(row))
+        self._changes.append(_Change(command=Command.INSERT, version=target.version, new=row))
+
+    def update(
+        self, table: str, key: Mapping[str, Value], /, *, unchanged: Sequence[str] = (), **values: Value
+    ) -> None:
+        """Change the row that `key` finds.
+
+        Args:
+            table: qualified name.
+            key: values of the key columns; of a table without a key, of all columns.
+            unchanged: columns whose value, left alone, is not in the log.
+            values: new values.
+        """
+        target = self._source.table(table)
+        old = self._find(target, key)
+        names = [column.name for column in target.version.columns]
+        new = tuple(
+            _bytes(values.pop(name)) if name in values else value for name, value in zip(names, old, strict=True)
+        )
+        _nothing_left(table, values)
+        left_alone = frozenset(names.index(name) for name in unchanged)
+        if any(old[place] != new[place] or old[place] is None for place in left_alone):
+            raise ConfigError(f"a column of {table} was changed, or is NULL: it cannot be UNCHANGED")
+        is_keyed = any(column.is_key for column in target.version.columns)
+        if is_keyed and target.key_of(new) != target.key_of(old) and target.key_of(new) in target.rows:
+            raise ConfigError(f"duplicate key in {table}")
+        target.remove(old)
+        target.add(new)
+        self._undo += [lambda: target.remove(new), lambda: target.add(old)][::-1]
+        self._changes.append(
+            _Change(command=Command.UPDATE, version=target.version, old=old, new=new, unchanged=left_alone)
+        )
+
+    def delete(self, table: str, key: Mapping[str, Value]) -> None:
+        """Delete the row that `key` finds."""
+        target = self._source.table(table)
+        old = self._find(target, key)
+        target.remove(old)
+        self._undo.append(lambda: target.add(old))
+        self._changes.append(_Change(command=Command.DELETE, version=target.version, old=old))
+
+    def truncate(self, *tables: str, cascade: bool = False, restart_identity: bool = False) -> None:
+        """Truncate tables together."""
+        targets = [self._source.table(table) for table in tables]
+        for target in targets:
+            rows, target.rows = target.rows, {}
+            self._undo.append(lambda target=target, rows=rows: setattr(target, "rows", rows))  # type: ignore[misc]
+        self._changes.append(
+            _Change(
+                command=Command.TRUNCATE, version=targets[0].version, cascade=cascade,
+                truncated=tuple(target.version for target in targets), restart_identity=restart_identity,
+            )
+        )
+
+    def rollback(self) -> None:
+        """Undo everything so far."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo, self._changes = [], []
+
+    def changes(self) -> tuple[_Change, ...]:
+        """Return what was done, in order."""
+        return tuple(self._changes)
+
+    def _find(self, target: _Table, key: Mapping[str, Value]) -> Row:
+        columns = target.version.columns
+        wanted = tuple(_bytes(key[column.name]) for column in columns if column.is_key) or tuple(
+            _bytes(key[column.name]) for column in columns
+        )
+        if wanted not in target.rows:
+            raise ConfigError(f"no row with this key in {target.version.qualified_name}")
+        return target.rows[wanted][0]
+
+
+class MemorySource:
+    """See `databases.ports.SourceDatabase`.
+
+    Args:
+        system_identifier: of the pretended cluster.
+        timeline: of its log.
+        gulp_bytes: most bytes of one read, called before each; any cut between messages is possible.
+    """
+
+    def __init__(
+        self, *, system_identifier: str = "memory-1", timeline: int = 1,
+        gulp_bytes: Callable[[], int] = lambda: GULP_BYTES_DEFAULT,
+    ) -> None:
+        self.options = StreamOptions(
+            database_kind="memory", system_identifier=system_identifier, timeline=timeline, binary=False,
+            encoding="UTF8", server_version=1,
+        )
+        self.gulp_bytes = gulp_bytes
+        self.confirmed_scn = FIRST_SCN
+        self.breaks: deque[int] = deque()
+        self.log: list[_Committed] = []
+        self._tables: dict[str, _Table] = {}
+        self._scn = 1000
+        self._transaction_id = 700
+
+    # ------------------------------------------------------------------ what a user does
+
+    def create_table(
+        self, name: str, columns: Sequence[str | Column], *, key: Sequence[str] = (), old_image: OldImage | None = None,
+        root: str = "",
+    ) -> ObjectNumber:
+        """Create a table.
+
+        Args:
+            name: qualified name.
+            columns: columns; a bare name is a text column.
+            key: names of the key columns.
+            old_image: default: KEY with a key, FULL without.
+            root: qualified name of the partitioned table it is a partition of.
+        """
+        owner, _, short = name.partition(".")
+        described = tuple(
+            replace(column, is_key=column.name in key) if isinstance(column, Column)
+            else Column(name=column, type_name="pg_catalog.text", type_number=25, is_key=column in key)
+            for column in columns
+        )
+        number = ObjectNumber(_FIRST_OBJECT_NUMBER + len(self._tables))
+        version = TableVersion(
+            object_number=number, version=0, owner=owner, name=short, columns=described,
+            old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
+        )
+        root_owner, _, root_name = root.partition(".")
+        self._tables[name] = _Table(version, (root_owner, root_name) if root else None)
+        self._advance()
+        return number
+
+    def add_column(self, table: str, column: str, default: Value = None) -> None:
+        """ALTER TABLE ... ADD COLUMN: every row gets `default`."""
+        target = self.table(table)
+        added = Column(name=column, type_name="pg_catalog.text", type_number=25)
+        rows = [row for rows in target.rows.values() for row in rows]
+        target.version = replace(target.version, columns=(*target.version.columns, added))
+        target.rows = {}
+        for row in rows:
+            target.add((*row, _bytes(default)))
+        self._advance()
+
+    def rename_table(self, table: str, name: str) -> None:
+        """ALTER TABLE ... RENAME; `name` without the schema."""
+        target = self._tables.pop(table)
+        target.version = replace(target.version, name=name)
+        self._tables[target.version.qualified_name] = target
+        self._advance()
+
+    @contextmanager
+    def transaction(self, tag: Tag | None = None) -> Iterator[MemoryTransaction]:
+        """Run a transaction: committed at the end of the block, rolled back if it raises."""
+        transaction = MemoryTransaction(self)
+        try:
+            yield transaction
+        except BaseException:
+            transaction.rollback()
+            raise
+        self._commit(tag, transaction.changes())
+
+    def other_activity(self) -> None:
+        """Move the log by changes that are not ours to see."""
+        self._advance()
+
+    def table(self, name: str) -> _Table:
+        """Return a table by its qualified name."""
+        if name not in self._tables:
+            raise ConfigError(f"there is no table {name}")
+        return self._tables[name]
+
+    def rows(self, table: str) -> tuple[Row, ...]:
+        """Return a table's contents, sorted."""
+        return _sorted(row for rows in self.table(table).rows.values() for row in rows)
+
+    def break_after(self, *messages: int) -> None:
+        """Make the next streams break, each after so many messages."""
+        self.breaks.extend(messages)
+
+    def _advance(self) -> int:
+        self._scn += _SCN_STEP
+        return self._scn
+
+    def _commit(
+        self, tag: Tag | None, changes: tuple[_Change, ...], message: tuple[str, bytes] | None = None
+    ) -> Scn:
+        self._transaction_id += 1
+        self._scn += _SCN_STEP * len(changes)
+        order_scn, commit_scn = self._scn, self._advance()
+        self.log.append(
+            _Committed(
+                order_scn=order_scn, commit_scn=commit_scn, commit_time_us=_START_US + 1000 * len(self.log),
+                transaction_id=self._transaction_id, tag=tag, changes=changes, message=message,
+            )
+        )
+        return Scn(commit_scn)
+
+    # ------------------------------------------------------------------ SourceDatabase
+
+    def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
+        """See `SourceDatabase.tables`."""
+        found: dict[tuple[str, str], SourceTable] = {}
+        for table in self._tables.values():
+            version = table.version
+            owner, name = table.root or (version.owner, version.name)
+            rule_sets = [rule_set for rule_set in rules if isinstance(rule_set, RuleSet)]
+            if any(rule_set.prefilter(owner, name) is not TruthValue.FALSE for rule_set in rule_sets):
+                rows = sum(len(rows) for rows in table.rows.values())
+                before = found.get((owner, name))
+                found[owner, name] = SourceTable(
+                    owner=owner, name=name, columns=tuple(column.name for column in version.columns),
+                    is_partitioned=table.root is not None,
+                    row_estimate=rows + (before.row_estimate if before else 0), bytes=0,
+                )
+        return tuple(found[name] for name in sorted(found))
+
+    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
+        """See `SourceDatabase.preflight`: nothing is missing here."""
+        return ()
+
+    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
+        """See `SourceDatabase.prepare`: the log is always on."""
+        return ()
+
+    def open_stream(self, topology: str, start: Scn) -> MemoryLogStream:  # noqa: ARG002
+        """See `SourceDatabase.open_stream`."""
+        if start != FIRST_SCN and start < self.confirmed_scn:
+            raise LogGone(
+                f"the log up to SCN {self.confirmed_scn} is gone", hint="instantiate again", scn=self.confirmed_scn
+            )
+        return MemoryLogStream(self, start or self.confirmed_scn)
+
+    def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
+        """See `SourceDatabase.dictionary_build`."""
+        tables = []
+        for table in self._tables.values():
+            stored = (table.version.owner, table.version.name)
+            owner, name = table.root or stored
+            tables.append(
+                DictionaryTable(
+                    object_number=table.version.object_number, owner=owner, name=name, stored_owner=stored[0],
+                    stored_name=stored[1],
+                )
+            )
+        return DictionaryBuild(scn=self.current_scn(), tables=tuple(tables))
+
+    def write_marker(self, content: bytes) -> Scn:
+        """See `SourceDatabase.write_marker`."""
+        return self._commit(None, (), (MARKER_PREFIX, content))
+
+    def current_scn(self) -> Scn:
+        """See `SourceDatabase.current_scn`."""
+        return Scn(self._scn)
+
+    def open_snapshot(self, topology: str) -> MemorySnapshot:
+        """See `SourceDatabase.open_snapshot`."""
+        rows = {name: self.rows(name) for name in self._tables}
+        return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows)
+
+    def remove(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002
+        """See `SourceDatabase.remove`."""
+        return ()
+
+    def close(self) -> None:
+        """See `SourceDatabase.close`."""
+
+
+# --------------------------------------------------------------------------- the log
+
+
+class MemoryLogStream:
+    """See `databases.ports.LogStream`; made by `MemorySource.open_stream`."""
+
+    def __init__(self, source: MemorySource, start: Scn) -> None:
+        self._source = source
+        self._start = start
+        self._described: dict[int, TableVersion] = {}
+        self._next = next((n for n, t in enumerate(source.log) if t.order_scn >= start), len(source.log))
+        self._frames: Iterator[tuple[bytes, int, int]] = iter(())
+        self._held: tuple[bytes, int, int] | None = None
+        self._break_after = source.breaks.popleft() if source.breaks else -1
+        self._told_scn = start
+        self._is_open = self._is_closed = False
+
+    @property
+    def options(self) -> StreamOptions:
+        """See `LogStream.options`."""
+        return self._source.options
+
+    @property
+    def start_scn(self) -> Scn:
+        """See `LogStream.start_scn`."""
+        return self._start
+
+    def read(self, timeout_s: float) -> LogChunk | None:  # noqa: ARG002 - nothing comes while we wait
+        """See `LogStream.read`."""
+        if self._is_closed or self._break_after == 0:
+            raise DatabaseUnavailable("the log stream broke", hint="open a new one")
+        gulp_bytes, size = self._source.gulp_bytes(), 0
+        parts: list[bytes] = []
+        commit_scn = commit_end = 0
+        objects: list[ObjectNumber] = []
+        while (frame := self._peek()) is not None and self._break_after != 0:
+            data, described, commit = frame
+            if parts and size + len(data) > gulp_bytes:
+                break
+            self._held = None
+            self._break_after -= self._break_after > 0
+            parts.append(data)
+            size += len(data)
+            if described:
+                objects.append(ObjectNumber(described))
+            self._is_open = not commit
+            if commit:
+                commit_scn, commit_end = commit, size
+        end_scn = self._source.current_scn() if self._peek() is None else Scn(commit_scn)
+        if not parts and end_scn <= self._told_scn:
+            return None
+        self._told_scn = Scn(max(end_scn, self._told_scn))
+        return LogChunk(
+            data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
+            objects=tuple(objects), commit_end=commit_end,
+        )
+
+    def confirm(self, scn: Scn) -> None:
+        """See `LogStream.confirm`."""
+        if self._is_closed:
+            raise DatabaseUnavailable("the log stream broke", hint="open a new one")
+        self._source.confirmed_scn = max(self._source.confirmed_scn, scn)
+
+    def close(self) -> None:
+        """See `LogStream.close`."""
+        self._is_closed = True
+
+    def _peek(self) -> tuple[bytes, int, int] | None:
+        """The next frame: (bytes, object it describes or 0, commit SCN or 0); None at the log's end."""
+        while self._held is None:
+            self._held = next(self._frames, None)
+            if self._held is None:
+                if self._next >= len(self._source.log):
+                    return None
+                self._frames = self._encode(self._source.log[self._next])
+                self._next += 1
+        return self._held
+
+    def _encode(self, transaction: _Committed) -> Iterator[tuple[bytes, int, int]]:
+        tag = transaction.tag
+        text = b"" if tag is None else json.dumps([tag.value.hex(), tag.topology, tag.apply]).encode()
+        begin = _BEGIN.pack(transaction.order_scn, transaction.commit_time_us, transaction.transaction_id)
+        yield _frame("B", begin + text), 0, 0
+        for change in transaction.changes:
+            for version in change.truncated or (change.version,):
+                if self._described.get(version.object_number) != version:
+                    self._described[version.object_number] = version
+                    yield _frame("R", _describe(version)), version.object_number, 0
+            yield _encode_change(change), 0, 0
+        if transaction.message is not None:
+            prefix, content = transaction.message
+            yield _frame("M", json.dumps([prefix, base64.b64encode(content).decode()]).encode()), 0, 0
+        yield _frame("C", _SCN.pack(transaction.commit_scn)), 0, transaction.commit_scn
+
+
+def _frame(kind: str, body: bytes) -> bytes:
+    return _FRAME.pack(len(body), ord(kind)) + body
+
+
+def _describe(version: TableVersion) -> bytes:
+    columns = [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in version.columns]
+    return json.dumps(
+        [version.object_number, version.owner, version.name, int(version.old_image), columns]
+    ).encode()
+
+
+def _encode_change(change: _Change) -> bytes:
+    if change.command is Command.TRUNCATE:
+        numbers = [version.object_number for version in change.truncated]
+        return _frame("T", json.dumps([numbers, change.cascade, change.restart_identity]).encode())
+    columns, old, image = change.version.columns, change.old, OldImage.NONE
+    if old is not None:
+        image = change.version.old_image
+        is_same_key = change.new is not None and all(
+            before == after for before, after, c in zip(old, change.new, columns, strict=True) if c.is_key
+        )
+        if image is OldImage.KEY and is_same_key:
+            image = OldImage.NONE
+        if image is OldImage.KEY:
+            old = tuple(value if column.is_key else None for value, column in zip(old, columns, strict=True))
+    body = _CHANGE.pack(change.version.object_number, image)
+    if image is not OldImage.NONE and old is not None:
+        body += _encode_tuple(old, columns, frozenset())
+    if change.new is not None:
+        body += _encode_tuple(change.new, columns, change.unchanged)
+    return _frame(chr(_KINDS[change.command]), body)
+
+
+def _encode_tuple(row: Row, columns: tuple[Column, ...], unchanged: frozenset[int]) -> bytes:
+    parts = [_COUNT.pack(len(row))]
+    for place, (value, column) in enumerate(zip(row, columns, strict=True)):
+        if place in unchanged:
+            parts.append(b"u")
+        elif value is None:
+            parts.append(b"n")
+        else:
+            parts += [b"b" if column.is_binary else b"t", _LENGTH.pack(len(value)), value]
+    return b"".join(parts)
+
+
+# --------------------------------------------------------------------------- the decoder
+
+
+@dataclass(slots=True)
+class _Open:
+    transaction_id: int
+    order_scn: int
+    commit_time_us: int
+    tag: Tag | None
+
+
+class _Chunk:
+    """Collects what one `decode` call finds."""
+
+    def __init__(self) -> None:
+        self.versions: list[TableVersion] = []
+        self.rows: list[tuple[int, int, int, int, int]] = []  # command, object, image, old_first, new_first
+        self.values: list[tuple[int, int, bool]] = []  # offset, length, binary
+        self.truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
+        self.transactions: list[list[int]] = []  # id, order_scn, commit_scn, time, tag, first_row
+        self.tags: list[Tag] = []
+        self.messages: list[tuple[int, str, bytes]] = []
+
+    def begin(self, transaction: _Open) -> None:
+        tag = -1
+        if transaction.tag is not None:
+            if transaction.tag not in self.tags:
+                self.tags.append(transaction.tag)
+            tag = self.tags.index(transaction.tag)
+        self.transactions.append(
+            [transaction.transaction_id, transaction.order_scn, 0, transaction.commit_time_us, tag, len(self.rows)]
+        )
+
+    def finish(self, consumed: int, *, continues: bool) -> DecodedChunk:
+        rows = np.array(self.rows, np.int64).reshape(-1, 5)
+        values = np.array([value[:2] for value in self.values], np.int64).reshape(-1, 2)
+        transactions = np.array(self.transactions, np.int64).reshape(-1, 6)
+        return DecodedChunk(
+            consumed=consumed, versions=tuple(self.versions),
+            command=rows[:, 0].astype(np.uint8), object_number=rows[:, 1].copy(), old_image=rows[:, 2].astype(np.uint8),
+            old_first=rows[:, 3].copy(), new_first=rows[:, 4].copy(),
+            value_offset=values[:, 0].copy(), value_length=values[:, 1].astype(np.int32),
+            value_binary=np.array([value[2] for value in self.values], np.bool_), truncates=self.truncates,
+            transaction_id=transactions[:, 0].copy(), order_scn=transactions[:, 1].copy(),
+            commit_scn=transactions[:, 2].copy(), commit_time_us=transactions[:, 3].copy(),
+            tag=transactions[:, 4].astype(np.int16),
+            first_row=np.append(transactions[:, 5], len(self.rows)).astype(np.int32),
+            tags=tuple(self.tags), continues=continues, messages=tuple(self.messages),
+        )
+
+
+class MemoryLogDecoder:
+    """See `databases.ports.LogDecoder`."""
+
+    def __init__(self, options: StreamOptions | None = None) -> None:
+        self._options = options
+        self._open: _Open | None = None
+
+    def reset(self) -> None:
+        """See `LogDecoder.reset`."""
+        self._open = None
+
+    def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
+        """See `LogDecoder.describe`."""
+        raw = data.tobytes()
+        return tuple(_parse_description(raw[a:b]) for kind, a, b in _frames(raw, 0) if kind == ord("R"))
+
+    def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
+        """See `LogDecoder.decode`."""
+        raw, chunk, continues, consumed = data.tobytes(), _Chunk(), self._open is not None, start
+        if self._open is not None:
+            chunk.begin(self._open)
+        for kind, body, end in _frames(raw, start):
+            is_row = kind in _COMMANDS or kind == ord("T")
+            if (is_row and len(chunk.rows) >= rows_max) or (kind == ord("R") and chunk.rows):
+                break
+            if kind == ord("R"):
+                chunk.versions.append(_parse_description(raw[body:end]))
+            elif kind == ord("B"):
+                self._begin(raw[body:end], chunk)
+            elif self._open is None:
+                raise ProtocolError(f"a record of kind {kind} outside a transaction", offset=body)
+            elif kind == ord("C"):
+                chunk.transactions[-1][2] = _SCN.unpack_from(raw, body)[0]
+                self._open = None
+            elif kind == ord("M"):
+                prefix, content = json.loads(raw[body:end])
+                chunk.messages.append((self._open.order_scn, prefix, base64.b64decode(content)))
+            elif is_row:
+                _parse_change(raw, kind, body, end, chunk)
+            else:
+                raise ProtocolError(f"a record of unknown kind {kind}", offset=body)
+            consumed = end
+        return chunk.finish(consumed - start, continues=continues)
+
+    def _begin(self, body: bytes, chunk: _Chunk) -> None:
+        if self._open is not None:
+            raise ProtocolError("a transaction begins within another one", scn=self._open.order_scn)
+        order_scn, time_us, transaction_id = _BEGIN.unpack_from(body)
+        tag = None
+        if len(body) > _BEGIN.size:
+            value, topology, apply = json.loads(body[_BEGIN.size :])
+            tag = Tag(value=bytes.fromhex(value), topology=topology, apply=apply)
+        self._open = _Open(transaction_id, order_scn, time_us, tag)
+        chunk.begin(self._open)
+
+
+def _frames(raw: bytes, start: int) -> Iterator[tuple[int, int, int]]:
+    """(kind, where the body begins, where it ends) of every frame."""
+    place = start
+    while place < len(raw):
+        if place + _FRAME.size > len(raw):
+            raise ProtocolError("the log ends within a message", offset=place)
+        length, kind = _FRAME.unpack_from(raw, place)
+        body = place + _FRAME.size
+        if body + length > len(raw):
+            raise ProtocolError("the log ends within a message", offset=place)
+        yield kind, body, body + length
+        place = body + length
+
+
+def _parse_description(body: bytes) -> TableVersion:
+    number, owner, name, old_image, columns = json.loads(body)
+    return TableVersion(
+        object_number=number, version=0, owner=owner, name=name, old_image=OldImage(old_image),
+        columns=tuple(
+            Column(name=c[0], type_name=c[1], type_number=c[2], type_modifier=c[3], is_key=c[4], is_binary=c[5])
+            for c in columns
+        ),
+    )
+
+
+def _parse_change(raw: bytes, kind: int, body: int, end: int, chunk: _Chunk) -> None:
+    if kind == ord("T"):
+        numbers, cascade, restart_identity = json.loads(raw[body:end])
+        chunk.truncates[len(chunk.rows)] = (tuple(numbers), cascade, restart_identity)
+        chunk.rows.append((Command.TRUNCATE, numbers[0], OldImage.NONE, -1, -1))
+        return
+    number, image = _CHANGE.unpack_from(raw, body)
+    place, old_first, new_first = body + _CHANGE.size, -1, -1
+    if image != OldImage.NONE:
+        old_first = len(chunk.values)
+        place = _parse_tuple(raw, place, chunk.values)
+    if _COMMANDS[kind] is not Command.DELETE:
+        new_first = len(chunk.values)
+        place = _parse_tuple(raw, place, chunk.values)
+    if place != end:
+        raise ProtocolError("a row change does not fill its message", offset=body)
+    chunk.rows.append((_COMMANDS[kind], number, image, old_first, new_first))
+
+
+def _parse_tuple(raw: bytes, place: int, values: list[tuple[int, int, bool]]) -> int:
+    (count,) = _COUNT.unpack_from(raw, place)
+    place += _COUNT.size
+    for _ in range(count):
+        kind = raw[place]
+        place += 1
+        if kind in b"tb":
+            (length,) = _LENGTH.unpack_from(raw, place)
+            place += _LENGTH.size
+            values.append((place, length, kind == ord("b")))
+            place += length
+        else:
+            values.append((0, NULL if kind == ord("n") else UNCHANGED, False))
+    return place
+
+
+def _bytes(value: Value) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _nothing_left(table: str, values: Mapping[str, Any]) -> None:
+    if values:
+        raise ConfigError(f"{table} has no column {', '.join(sorted(values))}")
+
+
+def _sorted(rows: Iterator[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: tuple((value is not None, value or b"") for value in row)))
