@@ -1,0 +1,308 @@
+"""The plan: everything `up` would create or change, where it would run, and what it locks.
+
+A plan is made from the topology alone, or from the topology and what the databases answered (`LiveSite`). The
+databases describe their own statements; nothing here knows their words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from databases.ports import Finding, PlannedStatement, SourceTable
+from rules.rule import Rule, RuleSet
+from topology.checks import check
+from topology.problems import as_line
+from topology.spec import ApplySpec, SiteSpec, TopologySpec
+
+__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "SitePlan", "Way", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSite:
+    """What a site's database answered.
+
+    Args:
+        statements: what would be done to it, in order.
+        tables: the tables its captures would take.
+        findings: of its preflight.
+        is_live: the database was asked; False: the statements are what an empty one would get.
+    """
+
+    statements: tuple[PlannedStatement, ...] = ()
+    tables: tuple[SourceTable, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    is_live: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedActor:
+    """One actor.
+
+    Args:
+        name: its name on Ray.
+        site: where it stands.
+        resources: Ray custom resources its node must have, as (name, amount).
+        work: what it does, one sentence.
+    """
+
+    name: str
+    site: str
+    resources: tuple[tuple[str, float], ...]
+    work: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePlan:
+    """One site: its database and its folder."""
+
+    name: str
+    database: str
+    folder: str
+    live: LiveSite | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way of one source's changes to one apply process, component by component, and the rules they pass."""
+
+    source: str
+    destination: str
+    components: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimisation:
+    """Something that is done faster where it can be, whether it is done here, and why."""
+
+    name: str
+    applies: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """See the module."""
+
+    topology: str
+    file: str
+    state_dir: str
+    ways: tuple[Way, ...]
+    sites: tuple[SitePlan, ...]
+    actors: tuple[PlannedActor, ...]
+    optimisations: tuple[Optimisation, ...]
+    findings: tuple[Finding, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON-able data."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """The plan for people."""
+        return "\n".join(_text(self)) + "\n"
+
+
+def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) -> Plan:
+    """Make the plan of a topology.
+
+    Args:
+        spec: as read.
+        live: what the sites' databases answered, by site; a site that is not in it was not asked.
+    """
+    answers = live or {}
+    findings = list(check(spec))
+    for answer in answers.values():
+        findings.extend(answer.findings)
+    return Plan(
+        topology=spec.name,
+        file=str(spec.file),
+        state_dir=str(spec.state_dir),
+        ways=tuple(way for apply in spec.applies for way in _ways(spec, apply)),
+        sites=tuple(
+            SitePlan(
+                name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
+                live=answers.get(site.name),
+            )
+            for site in spec.sites
+        ),
+        actors=tuple(_actors(spec)),
+        optimisations=tuple(_optimisations(spec)),
+        findings=tuple(findings),
+    )
+
+
+def _database(site: SiteSpec) -> str:
+    database = site.database
+    if database.kind == "none":
+        return "none (queues only)"
+    if database.kind == "embedded":
+        return f"embedded server, version {database.version}"
+    names = ", ".join(database.environment)
+    return f"{database.kind}, connection from {names or 'the file'}"
+
+
+# --------------------------------------------------------------------------- ways
+
+
+def _ways(spec: TopologySpec, apply: ApplySpec) -> Iterator[Way]:
+    for capture in spec.captures:
+        if capture.source != apply.source:
+            continue
+        chain = _chain(spec, capture.queue, apply)
+        if chain is None:
+            continue
+        components = [capture.name, capture.queue]
+        rules = [f"{capture.name}: {_rules(capture.rules)}"]
+        for name in chain:
+            propagation = spec.propagation(name)
+            components += [propagation.name, propagation.to_queue]
+            if propagation.rules != RuleSet():
+                rules.append(f"{propagation.name}: {_rules(propagation.rules)}")
+        if apply.rules != RuleSet():
+            rules.append(f"{apply.name}: {_rules(apply.rules)}")
+        yield Way(
+            source=apply.source, destination=apply.site, components=(*components, apply.name), rules=tuple(rules)
+        )
+
+
+def _chain(spec: TopologySpec, queue: str, apply: ApplySpec) -> list[str] | None:
+    """The propagations that carry an apply process's source from `queue` to it; None: they do not."""
+    if queue == apply.queue:
+        return []
+    for propagation in spec.propagations:
+        if propagation.from_queue == queue and apply.source in propagation.sources:
+            rest = _chain(spec, propagation.to_queue, apply)
+            if rest is not None:
+                return [propagation.name, *rest]
+    return None
+
+
+def _rules(rules: RuleSet) -> str:
+    """A rule set in one line."""
+    if rules.include is None:
+        taken = "everything"
+    else:
+        taken = ", ".join(_rule(rule, positive=True) for rule in rules.include) or "nothing"
+    left = ", ".join(_rule(rule, positive=False) for rule in rules.exclude)
+    return f"{taken} except {left}" if left else taken
+
+
+def _rule(rule: Rule, *, positive: bool) -> str:
+    name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
+    if positive:
+        return f"{name} (tagged changes too)" if rule.tagged else name
+    return name if rule.tagged else f"{name} (untagged changes)"
+
+
+# --------------------------------------------------------------------------- actors
+
+
+def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
+    node = {site.name: site.node for site in spec.sites}
+    site_of = {queue.name: queue.site for queue in spec.queues}
+    sources = {capture.source for capture in spec.captures}
+
+    def actor(name: str, site: str, work: str) -> PlannedActor:
+        return PlannedActor(name=name, site=site, resources=node[site], work=work)
+
+    yield PlannedActor(name="controller", site="", resources=(), work="keeps the actors as the topology wants them")
+    for site in spec.sites:
+        if site.name in sources:
+            yield actor(f"site:{site.name}", site.name, "log writer: drains the source's log into the redo log")
+        elif site.database.kind != "none":
+            yield actor(f"site:{site.name}", site.name, "keeps the site's database")
+    for capture in spec.captures:
+        work = f"mines the redo of {capture.source} into {capture.queue}"
+        yield actor(f"capture:{capture.name}", capture.site, work)
+    for queue in spec.queues:
+        work = f"holds LCRs: {_size(queue.memory_bytes_max)} in memory, then {_size(queue.spill_bytes_max)} on disk"
+        yield actor(f"queue:{queue.name}", queue.site, work)
+    for propagation in spec.propagations:
+        work = f"sends LCRs of {', '.join(propagation.sources) or 'nobody'} from {propagation.from_queue} to {propagation.to_queue}"
+        yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
+    for apply in spec.applies:
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {apply.tag.hex()}"
+        yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+def _size(size: int) -> str:
+    for unit, shift in (("GB", 30), ("MB", 20), ("kB", 10)):
+        if size >= 1 << shift:
+            return f"{size / (1 << shift):.4g}{unit}"
+    return f"{size}B"
+
+
+# --------------------------------------------------------------------------- optimisations
+
+
+def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
+    for propagation in spec.propagations:
+        plain = propagation.rules == RuleSet()
+        yield Optimisation(
+            name=f"{propagation.name}: batches sent on unopened", applies=plain,
+            reason="its destination takes all that is captured" if plain else "its rules look into every batch",
+        )
+    for apply in spec.applies:
+        groups = apply.group_transactions > 1
+        yield Optimisation(
+            name=f"{apply.name}: transactions applied in groups", applies=groups,
+            reason=f"up to {apply.group_transactions} transactions or {apply.group_rows} rows become one"
+            if groups else "group_transactions is 1",
+        )
+        yield Optimisation(
+            name=f"{apply.name}: independent groups in parallel", applies=apply.parallelism > 1,
+            reason=f"parallelism is {apply.parallelism}",
+        )
+    for capture in spec.captures:
+        yield Optimisation(
+            name=f"{capture.name}: combined capture and apply", applies=False,
+            reason="known but not yet built: LCRs go through the queues",
+        )
+
+
+# --------------------------------------------------------------------------- text
+
+
+def _text(plan: Plan) -> Iterator[str]:
+    yield f"Plan of {plan.topology} ({plan.file})"
+    yield f"State is kept in {plan.state_dir}"
+    yield "\nChanges flow"
+    for way in plan.ways:
+        yield f"  {way.source} -> {way.destination}: {' -> '.join(way.components)}"
+        yield from (f"    {rules}" for rules in way.rules)
+    for site in plan.sites:
+        yield f"\nSite {site.name}: database {site.database}"
+        yield f"  folder {site.folder}"
+        if site.live is not None:
+            yield from _live_text(site.live)
+        elif not site.database.startswith("none"):
+            yield "  not asked: what would be done to it is not listed"
+    yield "\nActors"
+    for actor in plan.actors:
+        needs = ", ".join(f"{name}: {amount:g}" for name, amount in actor.resources)
+        where = f" at {actor.site}" if actor.site else ""
+        yield f"  {actor.name}{where}{f' (needs {needs})' if needs else ''}: {actor.work}"
+    yield "\nOptimisations"
+    for optimisation in plan.optimisations:
+        yield f"  {'yes' if optimisation.applies else 'no '} {optimisation.name}: {optimisation.reason}"
+    if plan.findings:
+        yield "\nFindings"
+        for finding in plan.findings:
+            yield f"  {'error' if finding.is_error else 'warning'} {as_line(finding)}"
+
+
+def _live_text(live: LiveSite) -> Iterator[str]:
+    if live.tables:
+        yield f"  {len(live.tables)} tables are captured"
+        for table in live.tables:
+            kind = ", partitioned" if table.is_partitioned else ""
+            yield f"    {table.owner}.{table.name}: about {max(table.row_estimate, 0)} rows, {_size(table.bytes)}{kind}"
+    if not live.is_live:
+        yield "  the database does not exist yet, or was not asked: this is what an empty one gets"
+    for planned in live.statements:
+        yield f"  {'has already' if planned.is_done else 'will do'}: {planned.effect}"
+        yield from (f"    | {line}" for line in planned.statement.splitlines())
+        yield f"    locks: {planned.lock or 'nothing that a statement of yours could wait for'}"
+        yield from (f"    will fail from then on: {statement}" for statement in planned.breaks)
