@@ -1,8 +1,8 @@
 """Kernels of rule evaluation: choosing rows out of columns."""
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 

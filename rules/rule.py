@@ -74,10 +74,10 @@ class RuleSet:
         Returns:
             FALSE: discard. TRUE: keep. MAYBE: evaluate again with what is missing.
         """
-        negative = _any(self.exclude, owner, name, tagged)
+        negative = _any(self.exclude, owner, name, tagged=tagged)
         if negative is TruthValue.TRUE:
             return TruthValue.FALSE
-        positive = TruthValue.TRUE if self.include is None else _any(self.include, owner, name, tagged)
+        positive = TruthValue.TRUE if self.include is None else _any(self.include, owner, name, tagged=tagged)
         if positive is TruthValue.FALSE:
             return TruthValue.FALSE
         if negative is TruthValue.MAYBE:
@@ -99,7 +99,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile("".join(special.get(letter) or re.escape(letter) for letter in text) + r"\Z", re.DOTALL)
 
 
-def _any(rules: tuple[Rule, ...], owner: str, name: str, tagged: bool | None) -> TruthValue:
+def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tagged: bool | None) -> TruthValue:
     answer = TruthValue.FALSE
     for rule in rules:
         if not rule.dml or not rule.matches_object(owner, name):
