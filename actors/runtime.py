@@ -33,7 +33,10 @@ from streams.errors import ConfigError, PropagationError, StreamsError
 if TYPE_CHECKING:
     from actors.host import Host
 
-__all__ = ["ActorSystem", "Factory", "RayActors", "Resolver", "connect", "disconnect", "namespace_of", "own_host", "resolver"]
+__all__ = [
+    "ActorSystem", "Factory", "RayActors", "Resolver", "connect", "disconnect", "namespace_of", "own_actors",
+    "own_host", "prepare_loopback", "resolver",
+]
 
 CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
 _CALLS_AT_ONCE = 16  # calls an actor answers at the same time: a waiting one must never hold up `status`
@@ -136,11 +139,16 @@ def own_host() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def resolver() -> Resolver:
-    """A resolver for components of the namespace this process belongs to."""
+def own_actors() -> RayActors:
+    """The actors of the namespace this process belongs to."""
     import ray
 
-    actors = RayActors(ray.get_runtime_context().namespace)
+    return RayActors(ray.get_runtime_context().namespace)
+
+
+def resolver() -> Resolver:
+    """A resolver for components of the namespace this process belongs to."""
+    actors = own_actors()
 
     def resolve(name: str) -> str:
         return str(actors.call(name, "endpoint"))

@@ -1,0 +1,358 @@
+"""Controller: the desired state of a topology against what runs, and the one place that tells the truth.
+
+Job
+    Create every component of the topology, prepare the databases before anything streams, create again what is
+    missing or outdated, and gather everybody's status within a bounded time.
+
+Main path
+    Controller.step -> reconcile (actors) -> _advance (sites, preflight, prepare, components) -> _observe.
+
+States
+    STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
+    PREFLIGHT        every database is asked whether it can be what the topology wants.
+    REFUSED          a preflight found errors: nothing was created. `headrace up` tries again.
+    PREPARING        publications, slots and catalogs are created at the databases.
+    RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
+                     prepared is persisted: a restarted controller does not create a lost slot again in silence.
+
+Durable when
+    `desired.json` names the components and the prepared fingerprint. It is written after the last `prepare`
+    answered; all preparing is idempotent, so a controller that died in the middle repeats it.
+
+Worked flow
+    up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
+    queues, propagations, captures and applies created together -> the capture finds its site and its queue by asking
+    again until they answer -> RUNNING; queue:q_dbs2 is killed -> Ray starts it again -> nothing to do here
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.host import Host
+from actors.lag import PositionSamples
+from streams.errors import ConfigError, StreamsError
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from actors.runtime import ActorSystem
+    from databases.ports import Finding
+    from topology.spec import TopologySpec
+
+__all__ = ["CONTROLLER", "Component", "Controller", "build", "components_of", "fingerprint_of", "gather"]
+
+CONTROLLER = "controller"
+OBSERVE_INTERVAL_S = 1.0  # fresh enough for people, and ten calls a second cost nothing
+GATHER_TIMEOUT_S = 3.0  # who does not answer within this is shown as such
+PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
+PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
+_STARTING_POLL_S = 0.1  # while `up` waits
+_RATE_WINDOW = 5  # observations: throughput over about that many seconds
+
+_COUNTERS = ("rows_total", "bytes_total", "transactions_total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component of the desired state.
+
+    Args:
+        name: of its actor: "<kind>:<name in the topology>".
+        kind: "site", "queue", "capture", "propagation" or "apply".
+        site: where it runs.
+        factory: "module:callable" that builds its host.
+        depends: databases and peers it needs are found by itself; this is only for people.
+    """
+
+    name: str
+    kind: str
+    site: str
+    factory: str
+    depends: tuple[str, ...] = ()
+
+
+def components_of(spec: TopologySpec) -> tuple[Component, ...]:
+    """Every component of a topology, sites first."""
+    sites = [
+        Component(name=f"site:{site.name}", kind="site", site=site.name, factory=_site_factory(site.database.kind))
+        for site in spec.sites
+    ]
+    queues = [
+        Component(name=f"queue:{queue.name}", kind="queue", site=queue.site, factory="actors.queue_host:build")
+        for queue in spec.queues
+    ]
+    propagations = [
+        Component(
+            name=f"propagation:{p.name}", kind="propagation", site=spec.queue(p.from_queue).site,
+            factory="actors.propagation_host:build", depends=(f"queue:{p.from_queue}", f"queue:{p.to_queue}"),
+        )
+        for p in spec.propagations
+    ]
+    captures = [
+        Component(
+            name=f"capture:{c.name}", kind="capture", site=c.site, factory="actors.capture:build",
+            depends=(f"site:{c.source}", f"queue:{c.queue}"),
+        )
+        for c in spec.captures
+    ]
+    applies = [
+        Component(
+            name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build",
+            depends=(f"site:{a.site}", f"queue:{a.queue}"),
+        )
+        for a in spec.applies
+    ]
+    return (*sites, *applies, *queues, *captures, *propagations)  # applies first among equals: Spark starts slowest
+
+
+def fingerprint_of(spec: TopologySpec) -> str:
+    """Changes when any component would have to be built differently."""
+    # A connection string is no part of a repr (it may hold a password), but a changed one matters.
+    text = repr(spec) + "".join(site.database.dsn for site in spec.sites)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S) -> list[dict[str, Any]]:
+    """Everybody's status, in the components' order, within the timeout. One that is dead is shown as dead."""
+    answers = actors.call_all([component.name for component in components], "status", timeout_s=timeout_s)
+    gathered = []
+    for component in components:
+        answer = answers.get(component.name)
+        status: dict[str, Any] = {"name": component.name, "kind": component.kind, "site": component.site}
+        if isinstance(answer, Mapping):
+            status |= answer
+        else:
+            words = answer.message if isinstance(answer, StreamsError) else "no answer"
+            status |= {"state": "UNREACHABLE", "problem": words}
+        gathered.append(status)
+    return gathered
+
+
+class Controller(Host):
+    """The controller of one topology.
+
+    Args:
+        spec: the desired state.
+        actors: what runs the components; found in the own process when not given.
+        environment: handed to every component's process (failpoints).
+        fingerprint: of `spec`.
+    """
+
+    kind: ClassVar[str] = "controller"
+
+    def __init__(
+        self, spec: TopologySpec, *, actors: ActorSystem | None = None, environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(CONTROLLER, spec.state_dir)
+        self._spec = spec
+        self._given_actors = actors
+        self._environment = dict(environment or {})
+        self._components = components_of(spec)
+        self._sites = tuple(c for c in self._components if c.kind == "site")
+        self._fingerprint = fingerprint_of(spec)
+        self._phase = "STARTING SITES"
+        self._findings: tuple[Finding, ...] = ()
+        self._statements: dict[str, list[str]] = {}
+        self._latest: list[dict[str, Any]] = []
+        self._latest_us = 0
+        self._samples: dict[str, PositionSamples] = {}
+        self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
+        self._overrides: dict[str, dict[str, str]] = {}
+
+    # ------------------------------------------------------------------ hosting
+
+    def open(self) -> None:
+        """Connect to whatever runs the actors; begin with what is already prepared."""
+        if self._given_actors is not None:
+            self._actors = self._given_actors
+        else:
+            from actors.runtime import own_actors
+
+            self._actors = own_actors()
+        self._phase = "RUNNING" if self._is_prepared() else "STARTING SITES"
+
+    def step(self) -> float:
+        """Reconcile, go one step on with the set-up, and look at everybody."""
+        self.reconcile()
+        self._observe()
+        self._advance()
+        return OBSERVE_INTERVAL_S if self._phase in {"RUNNING", "REFUSED"} else _STARTING_POLL_S
+
+    def detail_state(self) -> str:
+        """See the module."""
+        return self._phase
+
+    def details(self) -> dict[str, Any]:
+        """The controller's own facts; `overview` has everybody's."""
+        return {"phase": self._phase, "fingerprint": self._fingerprint}
+
+    # ------------------------------------------------------------------ what the command line asks
+
+    def overview(self) -> dict[str, Any]:
+        """The whole topology as it was at the last look (`at_us`), JSON-able."""
+        components = [dict(component) for component in self._latest]
+        return {
+            "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
+            "at_us": self._latest_us, "findings": [_as_dict(finding) for finding in self._findings],
+            "statements": self._statements, "components": components, "flows": self._flows(components),
+        }
+
+    def retry(self) -> None:
+        """Try the set-up again after a refusal; idempotent."""
+        if self._phase == "REFUSED":
+            self._phase = "STARTING SITES"
+            self._findings = ()
+        self.wake()
+
+    def recreate(self, name: str, environment: Mapping[str, str]) -> None:
+        """End a component's process and create it with other environment variables (armed failpoints)."""
+        if name not in {component.name for component in self._components}:
+            raise ConfigError(f"no component {name} in topology {self._spec.name}")
+        self._overrides[name] = dict(environment)
+        self._actors.kill(name)
+        self.wake()
+
+    # ------------------------------------------------------------------ reconciling
+
+    def reconcile(self) -> None:
+        """Create what is missing, end what is outdated or not wanted."""
+        present = self._actors.names()
+        wanted = self._components if self._phase == "RUNNING" else self._sites
+        for component in wanted:
+            if component.name not in present:
+                self._create(component)
+        known = {component.name for component in self._components} | {CONTROLLER}
+        for name in present - known:
+            self._actors.kill(name)
+        for status in self._latest:
+            theirs = status.get("fingerprint")
+            if theirs is not None and theirs != self._fingerprint and status["name"] in present:
+                self._actors.kill(status["name"])
+
+    def _create(self, component: Component) -> None:
+        site = self._spec.site(component.site)
+        arguments = {"spec": self._spec, "name": component.name.partition(":")[2], "fingerprint": self._fingerprint}
+        self._actors.create(
+            component.name, component.factory, arguments, state_dir=self._spec.state_dir, node=dict(site.node),
+            environment={**self._environment, **self._overrides.get(component.name, {})},
+        )
+
+    # ------------------------------------------------------------------ setting up
+
+    def _advance(self) -> None:
+        if self._phase == "STARTING SITES" and self._sites_are_ready():
+            self._phase = "PREFLIGHT"
+            self._preflight()
+        elif self._phase == "PREPARING":
+            self._prepare()
+
+    def _sites_are_ready(self) -> bool:
+        latest = {status["name"]: status for status in self._latest}
+        states = [latest.get(site.name, {}) for site in self._sites]
+        # A site of an older topology is ready too, but is about to be replaced.
+        return all(state.get("ready", False) and state.get("fingerprint") == self._fingerprint for state in states)
+
+    def _preflight(self) -> None:
+        findings: list[Finding] = []
+        for site in self._sites:
+            findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+        self._findings = tuple(findings)
+        self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _prepare(self) -> None:
+        for site in self._sites:
+            self._statements[site.name] = list(self._actors.call(site.name, "prepare", timeout_s=PREPARE_TIMEOUT_S))
+        self._save_prepared()
+        self._phase = "RUNNING"
+
+    @property
+    def _desired_file(self) -> Path:
+        return self._spec.state_dir / "desired.json"
+
+    def _is_prepared(self) -> bool:
+        try:
+            document = json.loads(self._desired_file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return False
+        return bool(document.get("prepared") == self._fingerprint)
+
+    def _save_prepared(self) -> None:
+        document = {
+            "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
+            "components": [component.name for component in self._components],
+        }
+        self._desired_file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._desired_file.with_suffix(".json.new")
+        new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        new.replace(self._desired_file)
+
+    # ------------------------------------------------------------------ observing
+
+    def _observe(self) -> None:
+        latest = gather(self._actors, self._components if self._phase == "RUNNING" else self._sites)
+        now, now_us = self._clock.monotonic(), self._clock.time_us()
+        for status in latest:
+            self._add_rates(status, now)
+            if status["kind"] == "site" and status.get("source_scn"):
+                samples = self._samples.setdefault(status["site"], PositionSamples())
+                # The site says when it asked its database; an old answer proves nothing about now.
+                samples.add(int(status["source_scn_us"]), Scn(int(status["source_scn"])))
+        self._latest, self._latest_us = latest, now_us
+
+    def _add_rates(self, status: dict[str, Any], now: float) -> None:
+        counters = {name: int(status[name]) for name in _COUNTERS if name in status}
+        if not counters:
+            return
+        history = self._history.setdefault(status["name"], [])
+        if history and any(history[-1][1].get(name, 0) > value for name, value in counters.items()):
+            history.clear()  # the component was restarted and counts from the beginning
+        history.append((now, counters))
+        del history[: -_RATE_WINDOW - 1]
+        (first_at, first), (last_at, last) = history[0], history[-1]
+        for name in counters:
+            if last_at > first_at:
+                rate = (last[name] - first.get(name, 0)) / (last_at - first_at)
+                status[name.replace("_total", "_per_s")] = round(rate, 1)
+
+    def _flows(self, components: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One line per apply process: how far its source and it are apart. Unknown stays None, never 0."""
+        by_name = {component["name"]: component for component in components}
+        flows = []
+        for apply in self._spec.applies:
+            status = by_name.get(f"apply:{apply.name}", {})
+            source = by_name.get(f"site:{apply.source}", {})
+            applied_scn = status.get("low_watermark_scn") or None
+            samples = self._samples.get(apply.source)
+            flows.append({
+                "apply": apply.name, "source": apply.source, "destination": apply.site,
+                "source_scn": source.get("source_scn") or None, "applied_scn": applied_scn,
+                "scn_gap": _gap(source.get("source_scn"), applied_scn),
+                "lag_s": samples.lag_s(Scn(applied_scn), self._clock.time_us()) if samples and applied_scn else None,
+                "errors": status.get("errors"),
+            })
+        return flows
+
+
+def build(
+    spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
+) -> Controller:
+    """Factory of the controller's actor."""
+    assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
+    return Controller(spec, environment=environment)
+
+
+def _site_factory(kind: str) -> str:
+    return "actors.intermediate_database:build" if kind == "none" else "actors.source_database:build"
+
+
+def _gap(source_scn: Any, applied_scn: int | None) -> int | None:  # noqa: ANN401 - from a status
+    return max(0, int(source_scn) - applied_scn) if source_scn and applied_scn else None
+
+
+def _as_dict(finding: Finding) -> dict[str, Any]:
+    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}

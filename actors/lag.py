@@ -1,0 +1,63 @@
+"""Lag in seconds, from proofs of life only.
+
+A source's position is sampled with the time at which its database itself told it. What is applied up to an SCN
+contains everything that was committed when a sample with that SCN or a lower one was taken; the lag is the age of
+the newest such sample. A dead source, log writer, queue or destination therefore lets the lag grow, and nothing
+known is `None`, never 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from streams.scn import Scn
+
+__all__ = ["PositionSamples"]
+
+# Samples are kept for a day of outage; older ones get thinner: the age of a lag of an hour needs no seconds.
+_SPACING_US = ((60_000_000, 1), (3_600_000_000, 10_000_000), (86_400_000_000, 300_000_000))
+_THIN_EVERY = 256  # additions between two rounds of thinning
+
+
+class PositionSamples:
+    """Samples (time, SCN) of one source's log, ascending in both."""
+
+    def __init__(self) -> None:
+        self._times_us: list[int] = []
+        self._scns: list[int] = []
+        self._added = 0
+
+    def add(self, time_us: int, scn: Scn) -> None:
+        """Take note that the source's log ended at `scn` at `time_us`; older or repeated answers are ignored."""
+        if self._times_us and (time_us <= self._times_us[-1] or scn < self._scns[-1]):
+            return
+        # Only the newest of a row of samples with one SCN matters, but the first keeps the order complete.
+        self._times_us.append(time_us)
+        self._scns.append(scn)
+        self._added += 1
+        if self._added % _THIN_EVERY == 0:
+            self._thin()
+
+    def time_us(self, applied_scn: Scn) -> int | None:
+        """The newest time of which everything is known to be below `applied_scn`; None: no sample is that old."""
+        place = bisect_right(self._scns, applied_scn)
+        return self._times_us[place - 1] if place else None
+
+    def lag_s(self, applied_scn: Scn, now_us: int) -> float | None:
+        """Seconds between now and the newest moment that is completely applied; None: unknown."""
+        time_us = self.time_us(applied_scn)
+        return None if time_us is None else max(0.0, (now_us - time_us) / 1e6)
+
+    def __len__(self) -> int:
+        return len(self._times_us)
+
+    def _thin(self) -> None:
+        """Keep one sample per bucket of its age's spacing; buckets stand still, so a kept one stays kept."""
+        newest = self._times_us[-1]
+        kept: dict[tuple[int, int], tuple[int, int]] = {}
+        for time_us, scn in zip(self._times_us, self._scns, strict=True):
+            spacing = next((spacing for bound, spacing in _SPACING_US if newest - time_us <= bound), None)
+            if spacing is not None:
+                kept.setdefault((spacing, time_us // spacing), (time_us, scn))
+        self._times_us = [time_us for time_us, _ in kept.values()]
+        self._scns = [scn for _, scn in kept.values()]

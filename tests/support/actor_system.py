@@ -1,0 +1,61 @@
+"""Actors without Ray: what the controller sees of components, scripted by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from databases.ports import Finding
+from streams.errors import PropagationError
+
+
+class FakeActors:
+    """Implements `actors.runtime.ActorSystem`. A component answers what `statuses` says, plus its fingerprint."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Mapping[str, Any]] = {}
+        self.environments: dict[str, dict[str, str]] = {}
+        self.created: list[str] = []
+        self.killed: list[str] = []
+        self.prepared: list[str] = []
+        self.silent: set[str] = set()
+        self.statuses: dict[str, dict[str, Any]] = {}
+        self.findings: dict[str, tuple[Finding, ...]] = {}
+
+    def create(
+        self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
+        node: Mapping[str, float], environment: Mapping[str, str],
+    ) -> None:
+        if name not in self.running:
+            self.running[name] = {"factory": factory, "node": dict(node), **arguments}
+            self.environments[name] = dict(environment)
+            self.created.append(name)
+
+    def names(self) -> set[str]:
+        return set(self.running)
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
+        if name not in self.running or name in self.silent:
+            raise PropagationError(f"{name} does not answer")
+        if method == "status":
+            fingerprint = self.running[name]["fingerprint"]
+            return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
+        if method == "preflight":
+            return self.findings.get(name, ())
+        assert method == "prepare"
+        self.prepared.append(name)
+        return (f"CREATE something AT {name}",)
+
+    def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        for name in names:
+            try:
+                answers[name] = self.call(name, method)
+            except PropagationError as error:
+                answers[name] = error
+        return answers
+
+    def kill(self, name: str) -> None:
+        self.killed.append(name)
+        self.running.pop(name, None)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.controller import CONTROLLER, Controller, components_of, fingerprint_of, gather
+from databases.ports import Finding
+from rules.rule import Rule, RuleSet
+from tests.support.actor_system import FakeActors
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    rules = RuleSet(include=(Rule(owner="public"),))
+    return TopologySpec(
+        name="one_way", file=tmp_path / "one_way.yaml", state_dir=tmp_path / "state",
+        sites=(
+            SiteSpec(name="a", database=DatabaseSpec(kind="embedded")),
+            SiteSpec(name="b", database=DatabaseSpec(kind="embedded"), node=(("site_b", 1.0),)),
+        ),
+        queues=(QueueSpec(name="qa", site="a"), QueueSpec(name="qb", site="b")),
+        captures=(CaptureSpec(name="c", site="a", source="a", queue="qa", rules=rules),),
+        propagations=(PropagationSpec(name="p", from_queue="qa", to_queue="qb", sources=("a",)),),
+        applies=(ApplySpec(name="x", site="b", source="a", queue="qb"),),
+    )
+
+
+@pytest.fixture
+def actors() -> FakeActors:
+    return FakeActors()
+
+
+def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6) -> Controller:
+    controller = Controller(spec, actors=actors, environment={"E": "1"})
+    controller.open()
+    for _ in range(steps):
+        controller.step()
+    return controller
+
+
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x"}
+
+
+def test_databases_are_prepared_before_anything_streams(spec, actors):
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    controller.step()
+    assert set(actors.running) == {"site:a", "site:b"}
+    for _ in range(5):
+        controller.step()
+    assert actors.prepared == ["site:a", "site:b"]
+    assert set(actors.running) == EVERYTHING
+    assert controller.overview()["statements"]["site:a"] == ["CREATE something AT site:a"]
+
+
+def test_set_up_waits_for_every_site(spec, actors):
+    actors.statuses["site:b"] = {"ready": False}
+    started(spec, actors)
+    assert not actors.prepared
+    actors.statuses["site:b"] = {"ready": True}
+    started(spec, actors)
+    assert actors.prepared == ["site:a", "site:b"]
+
+
+def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
+    actors.findings["site:a"] = (Finding(path="sites.a", problem="wal_level is replica", fix="ALTER SYSTEM ..."),)
+    controller = started(spec, actors)
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
+    assert set(actors.running) == {"site:a", "site:b"}
+    assert controller.overview()["findings"][0]["problem"] == "wal_level is replica"
+
+    actors.findings.clear()
+    controller.retry()
+    for _ in range(4):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert controller.overview()["findings"] == []
+
+
+def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="few connections", fix="raise", is_error=False),)
+    controller = started(spec, actors)
+    assert controller.detail_state() == "RUNNING"
+    assert len(controller.overview()["findings"]) == 1
+
+
+def test_component_that_ray_gave_up_on_is_created_again(spec, actors):
+    controller = started(spec, actors)
+    del actors.running["queue:qb"]
+    controller.step()
+    assert "queue:qb" in actors.running
+    assert actors.created.count("queue:qb") == 2
+
+
+def test_restarted_controller_does_not_prepare_again(spec, actors):
+    started(spec, actors)
+    actors.prepared.clear()
+    controller = started(spec, actors, steps=1)
+    assert controller.detail_state() == "RUNNING"
+    assert not actors.prepared
+
+
+def test_changed_topology_prepares_again_and_replaces_the_components(spec, actors):
+    started(spec, actors)
+    actors.prepared.clear()
+    changed = replace(spec, heartbeat_s=3.0)
+    controller = started(changed, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.prepared == ["site:a", "site:b"]
+    assert {arguments["fingerprint"] for arguments in actors.running.values()} == {fingerprint_of(changed)}
+
+
+def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):
+    started(spec, actors)
+    started(replace(spec, propagations=()), actors, steps=10)
+    assert "propagation:p" not in actors.running
+
+
+def test_controller_never_ends_itself(spec, actors):
+    actors.running[CONTROLLER] = {"fingerprint": "?"}
+    started(spec, actors)
+    assert CONTROLLER in actors.running
+
+
+def test_connection_string_is_part_of_the_fingerprint_although_it_is_never_shown(spec):
+    sites = (replace(spec.sites[0], database=DatabaseSpec(kind="postgres", dsn="password=x")), spec.sites[1])
+    with_x = replace(spec, sites=sites)
+    with_y = replace(spec, sites=(replace(sites[0], database=DatabaseSpec(kind="postgres", dsn="password=y")), sites[1]))
+    assert "password" not in repr(with_x)
+    assert fingerprint_of(with_x) != fingerprint_of(with_y)
+
+
+def test_dead_component_is_shown_as_dead(spec, actors):
+    controller = started(spec, actors)
+    actors.silent.add("capture:c")
+    controller.step()
+    shown = {component["name"]: component for component in controller.overview()["components"]}
+    assert shown["capture:c"]["state"] == "UNREACHABLE"
+    assert "does not answer" in shown["capture:c"]["problem"]
+    assert shown["queue:qa"]["state"] == "ENABLED"
+
+
+def test_actors_run_on_their_sites_nodes_with_the_environment(spec, actors):
+    started(spec, actors)
+    assert actors.running["apply:x"]["node"] == {"site_b": 1.0}
+    assert actors.running["capture:c"]["node"] == {}
+    assert set(actors.environments["queue:qa"]) == {"E"}
+
+
+def test_recreated_component_gets_its_own_environment(spec, actors):
+    controller = started(spec, actors)
+    controller.recreate("capture:c", {"F": "2"})
+    controller.step()
+    assert actors.environments["capture:c"] == {"E": "1", "F": "2"}
+    assert actors.created.count("capture:c") == 2
+
+
+def flow(controller: Controller) -> dict[str, object]:
+    return controller.overview()["flows"][0]
+
+
+def test_lag_is_unknown_until_there_is_a_proof(spec, actors):
+    controller = started(spec, actors)
+    assert flow(controller)["lag_s"] is None
+    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": controller._clock.time_us()}
+    controller.step()
+    assert flow(controller)["lag_s"] is None  # the apply has not told its position
+    assert flow(controller)["scn_gap"] is None
+
+
+def test_lag_is_the_age_of_the_newest_position_that_is_applied(spec, actors):
+    controller = started(spec, actors)
+    now_us = controller._clock.time_us()
+    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": now_us - 20_000_000}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 150}
+    controller.step()
+    actors.statuses["site:a"] = {"source_scn": 200, "source_scn_us": now_us - 1_000_000}
+    controller.step()
+    shown = flow(controller)
+    assert shown["lag_s"] == pytest.approx(20, abs=1)
+    assert shown["scn_gap"] == 50
+
+
+def test_lag_grows_when_the_source_is_dead(spec, actors):
+    controller = started(spec, actors)
+    now_us = controller._clock.time_us()
+    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": now_us - 60_000_000}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 100}
+    controller.step()
+    actors.silent.add("site:a")
+    controller.step()
+    assert flow(controller)["lag_s"] >= 60
+    assert flow(controller)["source_scn"] is None
+
+
+def test_gather_keeps_the_order_of_the_components(spec, actors):
+    started(spec, actors)
+    components = components_of(spec)
+    assert [status["name"] for status in gather(actors, components)] == [component.name for component in components]

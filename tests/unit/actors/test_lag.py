@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from actors.lag import PositionSamples
+
+SECOND_US = 1_000_000
+
+
+def test_newest_sample_at_or_below_the_applied_scn_counts():
+    samples = PositionSamples()
+    for second, scn in enumerate((10, 20, 20, 30)):
+        samples.add((second + 1) * SECOND_US, scn)
+    assert samples.time_us(9) is None
+    assert samples.time_us(10) == 1 * SECOND_US
+    assert samples.time_us(29) == 3 * SECOND_US
+    assert samples.lag_s(30, 10 * SECOND_US) == 6.0
+
+
+def test_old_and_repeated_answers_prove_nothing():
+    samples = PositionSamples()
+    samples.add(5 * SECOND_US, 50)
+    samples.add(5 * SECOND_US, 60)
+    samples.add(4 * SECOND_US, 70)
+    samples.add(6 * SECOND_US, 40)
+    assert len(samples) == 1
+
+
+def test_samples_of_a_day_stay_few_and_their_answers_close():
+    samples = PositionSamples()
+    for second in range(86_400):
+        samples.add((second + 1) * SECOND_US, second * 10)
+    assert len(samples) < 1500
+    for age, tolerance in ((5, 1), (1000, 11), (50_000, 301)):
+        applied = (86_400 - age) * 10
+        assert abs(samples.lag_s(applied, 86_400 * SECOND_US) - age) <= tolerance
