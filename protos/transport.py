@@ -1,0 +1,441 @@
+"""gRPC between the running nodes: servers, channels, streams, errors, fragments.
+
+Job
+    Everything the nodes need of gRPC, so that nobody else imports it. What the streams carry is in
+    `protos.queue_link` and `protos.redo_link`.
+
+Main path
+    A server binds a free port (`Server`), its address is told by the actor that owns it. A client opens a channel of
+    its own (`Channel`), starts one stream on it and reads it on a thread (`ClientStream`). The first message names
+    the protocol version and what is wanted (`Hello`); a wrong one ends the stream with FAILED_PRECONDITION.
+
+Errors
+    A `StreamsError` crosses the wire whole: class, message, hint and context travel as trailing metadata, so the
+    caller catches what the callee raised. A connection that breaks is a `PropagationError`, retried with backoff.
+    There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
+
+Noticing a dead peer
+    A process that dies closes its connections, which is noticed at once. A machine or a network that goes silent is
+    noticed by keepalive pings, from both ends, after `KEEPALIVE_S + KEEPALIVE_TIMEOUT_S` at most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from contextlib import suppress
+from typing import Any, Generic, NoReturn, TypeVar
+
+import grpc
+
+from protos import queue_pb2
+from streams import errors
+from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError
+
+__all__ = [
+    "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
+    "Reassembly", "Server", "abort", "as_streams_error", "check_hello", "fragments", "make_hello", "new_incarnation",
+    "read_requests",
+]
+
+PROTOCOL_VERSION = 1
+
+# A batch is about 1 MiB, so it travels in one piece; a piece is small enough not to hold up a ping for long.
+FRAGMENT_BYTES = 2 << 20
+MESSAGE_BYTES_MAX = FRAGMENT_BYTES + (1 << 20)  # a fragment and its header
+# The largest value PostgreSQL has is 1 GB; a batch may carry little beside such a one. Protobuf ends at 2 GB.
+REASSEMBLED_BYTES_MAX = 1_200_000_000
+
+KEEPALIVE_S = 5  # ping a silent peer this often: cheap, and short against any time-out an operator would notice
+KEEPALIVE_TIMEOUT_S = 5  # a ping's answer may be late while the peer works on a large batch
+# Streams one server serves at once; each holds a thread. A site has a handful, so this is a bound against mistakes.
+STREAMS_MAX = 128
+STOP_GRACE_S = 0.5
+
+_OPTIONS = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_SERVER_OPTIONS = [
+    *_OPTIONS,
+    # Half of what clients do: a ping that comes a little early is no attack.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+    ("grpc.max_concurrent_streams", STREAMS_MAX),
+    ("grpc.so_reuseport", 0),  # two servers must never share a port
+]
+_CHANNEL_OPTIONS = [
+    *_OPTIONS,
+    # Each client has a connection of its own: streams do not share a window, and a new attempt to connect does not
+    # wait for the backoff of an old one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),  # a stream cannot be retried from outside, and retrying keeps copies of what was sent
+    ("grpc.enable_http_proxy", 0),  # nodes of a cluster are never reached through a proxy of the environment
+]
+
+_ERROR_KEY = "headrace-error-bin"
+# gRPC refuses metadata above 8 KiB.
+_MESSAGE_CHARACTERS_MAX = 1500
+_HINT_CHARACTERS_MAX = 1000
+_CONTEXT_CHARACTERS_MAX = 1500
+
+# The nearest class decides. Only for people and tools that look at the wire: we read the metadata.
+_STATUS = {
+    errors.StreamsError: grpc.StatusCode.INTERNAL,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.RuleError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DatabaseError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DatabaseUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DataError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.LogGone: grpc.StatusCode.OUT_OF_RANGE,
+    errors.UnsupportedType: grpc.StatusCode.UNIMPLEMENTED,
+    errors.RedoError: grpc.StatusCode.DATA_LOSS,
+    errors.QueueError: grpc.StatusCode.ABORTED,
+    errors.PropagationError: grpc.StatusCode.UNAVAILABLE,
+    errors.FencedError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.ProtocolError: grpc.StatusCode.FAILED_PRECONDITION,
+}
+# What a status without our metadata means: gRPC itself refused.
+_REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
+
+_Message = TypeVar("_Message")
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def abort(context: grpc.ServicerContext, error: StreamsError) -> NoReturn:
+    """End a call with an error that the caller gets back as it is. Only on the thread that serves the call."""
+    code, details, metadata = to_status(error)
+    context.set_trailing_metadata(metadata)
+    context.abort(code, details)
+    raise AssertionError("abort raises")
+
+
+def to_status(error: StreamsError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """Status code, text and trailing metadata that stand for an error."""
+    classes = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, StreamsError)]
+    code = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    context: dict[str, str | int] = {}
+    room = _CONTEXT_CHARACTERS_MAX
+    for name, value in error.context.items():
+        room -= len(name) + len(str(value))
+        if room < 0:
+            break
+        context[name] = value
+    message = error.message[:_MESSAGE_CHARACTERS_MAX]
+    content = {
+        "classes": classes, "message": message, "hint": error.hint[:_HINT_CHARACTERS_MAX], "context": context,
+    }
+    return code, message, ((_ERROR_KEY, json.dumps(content, ensure_ascii=False).encode()),)
+
+
+def as_streams_error(error: grpc.RpcError, peer: str) -> StreamsError:
+    """Turn a call's end into the error the callee raised, or into what the broken connection means.
+
+    Args:
+        error: what gRPC raised.
+        peer: whom the call went to, for the message.
+    """
+    for key, value in error.trailing_metadata() or ():
+        if key == _ERROR_KEY:
+            return _rebuilt(value)
+    code, details = error.code(), error.details() or ""
+    if code in _REFUSED:
+        return ProtocolError(
+            f"{peer} refused the call: {details}", hint="both sides must run the same version", peer=peer,
+        )
+    return PropagationError(f"the connection to {peer} broke: {code.name.lower()}: {details}", hint="", peer=peer)
+
+
+def _rebuilt(content: bytes) -> StreamsError:
+    try:
+        read = json.loads(content)
+        known = {kind.__name__: kind for kind in _subclasses(StreamsError)}
+        # A class this process has not loaded becomes the nearest one it knows.
+        kind = next(known[name] for name in read["classes"] if name in known)
+        return kind(read["message"], hint=read["hint"], **read["context"])
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise ProtocolError("the peer sent an error that cannot be read", size=len(content)) from error
+
+
+def _subclasses(kind: type[StreamsError]) -> Iterator[type[StreamsError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _subclasses(child)
+
+
+# --------------------------------------------------------------------------- hello
+
+
+def new_incarnation() -> str:
+    """A name for one start of a component; a later start's compares greater (as long as clocks agree)."""
+    return f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def make_hello(topology: str, component: str, target: str, incarnation: str) -> queue_pb2.Hello:
+    """The first message of a stream; `target` is the queue or the source site that is wanted."""
+    return queue_pb2.Hello(
+        protocol_version=PROTOCOL_VERSION, topology=topology, component=component, queue=target,
+        incarnation=incarnation,
+    )
+
+
+def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
+    """Refuse a caller that speaks another version or wants somebody else.
+
+    A port that was ours may have become another process's after a restart; then the caller must resolve again.
+
+    Raises:
+        ProtocolError: another protocol version, topology or target.
+    """
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"{hello.component or 'the caller'} speaks protocol version {hello.protocol_version}, "
+            f"{target} speaks version {PROTOCOL_VERSION}",
+            hint="run the same Headrace version at both sites",
+            caller_version=hello.protocol_version, own_version=PROTOCOL_VERSION,
+        )
+    if (hello.topology, hello.queue) != (topology, target):
+        raise ProtocolError(
+            f"{hello.component} wants {hello.topology}/{hello.queue}, this is {topology}/{target}",
+            hint="ask the controller for the address again",
+        )
+    if not hello.component or not hello.incarnation:
+        raise ProtocolError("a caller must say who it is: component and incarnation are empty")
+
+
+# --------------------------------------------------------------------------- fragments
+
+
+def fragments(header: Any, data: bytes) -> Iterator[queue_pb2.Fragment]:  # noqa: ANN401 - a generated message
+    """Cut a serialized batch into what one message may carry.
+
+    Args:
+        header: its header (`lcr_pb2.BatchHeader`); goes with the first piece.
+        data: the serialized batch.
+    """
+    total = len(data)
+    if total <= FRAGMENT_BYTES:
+        yield queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=total)
+        return
+    view = memoryview(data)
+    for start in range(0, total, FRAGMENT_BYTES):
+        end = min(start + FRAGMENT_BYTES, total)
+        piece = queue_pb2.Fragment(data=bytes(view[start:end]), last=end == total)
+        if start == 0:
+            piece.header.CopyFrom(header)
+            piece.total_bytes = total
+        yield piece
+
+
+class Reassembly:
+    """Joins one stream's fragments, in order.
+
+    Args:
+        bytes_max: most a peer may make us hold for one batch.
+    """
+
+    def __init__(self, bytes_max: int = REASSEMBLED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._header: Any = None
+        self._pieces: list[bytes] = []
+        self._expected = 0
+        self._missing = 0
+
+    def add(self, fragment: queue_pb2.Fragment) -> tuple[Any, bytes] | None:
+        """Take the next fragment; the header message and the whole batch when it was the last one.
+
+        Raises:
+            ProtocolError: the fragments do not make the batch that the first one promised.
+        """
+        if not self._pieces:
+            if not fragment.HasField("header"):
+                raise ProtocolError("a batch's first fragment has no header")
+            if fragment.total_bytes > self._bytes_max:
+                raise ProtocolError(
+                    f"a batch of {fragment.total_bytes} bytes is larger than this side takes",
+                    hint="a row must be smaller than 1 GB", bytes_max=self._bytes_max,
+                )
+            self._header = fragment.header
+            self._expected = self._missing = fragment.total_bytes
+        elif fragment.HasField("header"):
+            raise ProtocolError("a batch began before the one before it had ended")
+        piece = fragment.data
+        self._missing -= len(piece)
+        if self._missing < 0 or fragment.last != (self._missing == 0):
+            raise ProtocolError("a batch's fragments do not add up", expected=self._expected)
+        self._pieces.append(piece)
+        if not fragment.last:
+            return None
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        header, self._header = self._header, None
+        self._pieces = []
+        return header, data
+
+
+# --------------------------------------------------------------------------- servers
+
+
+class Server:
+    """A gRPC server on a free port.
+
+    Args:
+        registrations: each adds one service to the server it is given.
+        host: address to listen on; only what the other nodes can reach need be told to them.
+        streams_max: calls served at once; more are refused.
+    """
+
+    def __init__(
+        self, registrations: Iterable[Callable[[grpc.Server], None]], *, host: str = "127.0.0.1",
+        streams_max: int = STREAMS_MAX,
+    ) -> None:
+        self._pool = futures.ThreadPoolExecutor(streams_max, thread_name_prefix="grpc")
+        self._server = grpc.server(self._pool, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=streams_max)
+        for register in registrations:
+            register(self._server)
+        try:
+            port = self._server.add_insecure_port(f"{host}:0")
+        except RuntimeError as error:
+            raise ConfigError(
+                f"no port can be opened on {host}", hint="the address must be one of this machine's", host=host,
+            ) from error
+        self.endpoint = f"{host}:{port}"
+        self._server.start()
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """End every call, at the latest after `grace_s`; idempotent."""
+        self._server.stop(grace_s).wait()
+        self._pool.shutdown(wait=False)
+
+
+def read_requests(
+    requests: Iterator[_Message], take: Callable[[_Message], None], ended: Callable[[StreamsError | None], None]
+) -> None:
+    """Read a stream's requests on a thread of its own until it ends.
+
+    Args:
+        requests: what gRPC gave the handler.
+        take: called with each message; a StreamsError it raises ends the reading.
+        ended: called once, with that error, a BugError for any other, None at the end of the stream.
+    """
+
+    def read() -> None:
+        outcome: StreamsError | None = BugError("reading a stream failed in an unforeseen way")
+        try:
+            for message in requests:
+                take(message)
+            outcome = None
+        except StreamsError as error:
+            outcome = error
+        except grpc.RpcError:
+            outcome = None  # the caller went away, which is no error of ours
+        finally:
+            ended(outcome)
+
+    threading.Thread(target=read, name="grpc-requests", daemon=True).start()
+
+
+# --------------------------------------------------------------------------- clients
+
+
+class Bell:
+    """Wakes a thread that waits for any of several things. Rings are not counted."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        """Wake the waiter, now or when it next waits."""
+        self._event.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for a ring; look at everything that may have rung afterwards. False: nothing rang in time."""
+        rung = self._event.wait(timeout_s)
+        self._event.clear()
+        return rung
+
+
+class Outbox(Generic[_Message]):
+    """Messages on their way out: any thread puts, gRPC's thread takes. Whoever puts keeps within its credit."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+
+    def put(self, message: _Message) -> None:
+        """Put a message on its way."""
+        self._queue.put(message)
+
+    def close(self) -> None:
+        """End the stream after what was put; idempotent."""
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[_Message]:
+        while (message := self._queue.get()) is not None:
+            yield message
+
+
+class Channel:
+    """A connection to one server, for one client."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.grpc = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+    def close(self) -> None:
+        """Close it and end its calls; idempotent."""
+        self.grpc.close()
+
+
+class ClientStream(Generic[_Message]):
+    """A stream of a client, read on a thread of its own.
+
+    Args:
+        call: the call, just begun.
+        peer: whom it goes to, for messages.
+        opened: called when the server has accepted the call.
+        take: called with each message; must not block.
+        ended: called once with the reason when the stream has ended, whoever ended it.
+    """
+
+    def __init__(
+        self, call: Any, peer: str, *, opened: Callable[[], None], take: Callable[[_Message], None],  # noqa: ANN401
+        ended: Callable[[StreamsError], None],
+    ) -> None:
+        self._call, self._peer = call, peer
+        self._opened, self._take, self._ended = opened, take, ended
+        self._thread = threading.Thread(target=self._read, name=f"stream-{peer}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the stream now; idempotent."""
+        self._call.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=STOP_GRACE_S)
+
+    def _read(self) -> None:
+        outcome: StreamsError = BugError("reading a stream failed in an unforeseen way")
+        try:
+            # Comes when the server's handler says so, or with its first message.
+            self._call.initial_metadata()
+            self._opened()
+            for message in self._call:
+                self._take(message)
+            outcome = PropagationError(f"{self._peer} ended the stream", hint="", peer=self._peer)
+        except grpc.RpcError as error:
+            outcome = as_streams_error(error, self._peer)
+        except StreamsError as error:
+            outcome = error
+        finally:
+            with suppress(ValueError):  # the channel may be closed already
+                self._call.cancel()
+            self._ended(outcome)
