@@ -1,0 +1,124 @@
+"""The plan names everything that would be made, where, and what it locks."""
+
+from __future__ import annotations
+
+import json
+
+from databases.ports import Finding, PlannedStatement, SourceTable
+from tests.support.topologies import SITES, read
+from topology.plan import LiveSite, make_plan
+
+TWO_WAY = SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2]}]"
+
+
+def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it(tmp_path):
+    plan = make_plan(read(tmp_path, TWO_WAY))
+    assert [(way.source, way.destination, way.components) for way in plan.ways] == [
+        ("dbs1", "dbs2", ("capture_dbs1", "q_dbs1", "dbs1_to_dbs2", "q_dbs2_in", "apply_from_dbs1_at_dbs2")),
+        ("dbs2", "dbs1", ("capture_dbs2", "q_dbs2", "dbs2_to_dbs1", "q_dbs1_in", "apply_from_dbs2_at_dbs1")),
+    ]
+
+
+def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_have(tmp_path):
+    text = TWO_WAY.replace("dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}")
+    actors = make_plan(read(tmp_path, text)).actors
+    assert sorted((actor.name, actor.site) for actor in actors) == sorted(
+        [
+            ("controller", ""),
+            ("site:dbs1", "dbs1"), ("site:dbs2", "dbs2"), ("site:dbs3", "dbs3"),
+            ("capture:capture_dbs1", "dbs1"), ("capture:capture_dbs2", "dbs2"),
+            ("queue:q_dbs1", "dbs1"), ("queue:q_dbs1_in", "dbs1"), ("queue:q_dbs2", "dbs2"), ("queue:q_dbs2_in", "dbs2"),
+            ("propagation:dbs1_to_dbs2", "dbs1"), ("propagation:dbs2_to_dbs1", "dbs2"),
+            ("apply:apply_from_dbs1_at_dbs2", "dbs2"), ("apply:apply_from_dbs2_at_dbs1", "dbs1"),
+        ]
+    )
+    assert all(actor.resources == ((("site_dbs2", 1.0),) if actor.site == "dbs2" else ()) for actor in actors)
+
+
+def test_rules_are_shown_where_they_stand_and_nowhere_else(tmp_path):
+    text = SITES + """
+replicate:
+  - {schemas: [hr], from: dbs1, to: [dbs2, dbs3]}
+  - {tables: [crm.c*], from: dbs1, to: [dbs3]}
+"""
+    first, second = make_plan(read(tmp_path, text)).ways
+    assert first.rules == ("capture_dbs1: hr.*, crm.c*", "dbs1_to_dbs2: hr.* (tagged changes too)")
+    assert second.rules == ("capture_dbs1: hr.*, crm.c*",)
+
+
+def test_a_way_over_an_intermediate_site_shows_every_hop(tmp_path):
+    text = SITES + """
+queues: {q1: {site: dbs1}, qr: {site: relay}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{global: true}], exclude: [{schema: tmp}]}}}
+propagations: {p1: {from: q1, to: qr}, p2: {from: qr, to: q2}}
+applies: {a1: {site: dbs2, source: dbs1, queue: q2}}
+"""
+    (way,) = make_plan(read(tmp_path, text)).ways
+    assert way.components == ("c1", "q1", "p1", "qr", "p2", "q2", "a1")
+    assert way.rules == ("c1: every table except tmp.*",)
+
+
+LIVE = LiveSite(
+    statements=(
+        PlannedStatement(
+            statement="CREATE SOMETHING", effect="makes something", lock="TableLock on hr.employees for a moment",
+            breaks=("UPDATE hr.log: it has no key",),
+        ),
+        PlannedStatement(statement="CREATE OTHER", effect="makes another thing", is_done=True),
+    ),
+    tables=(
+        SourceTable(owner="hr", name="employees", columns=("id",), is_partitioned=False, row_estimate=107, bytes=81920),
+    ),
+    findings=(Finding(path="sites.dbs1", problem="too few senders", fix="raise the limit"),),
+)
+
+
+def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
+    text = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LIVE}).as_text()
+    for line in (
+        "  1 tables are captured",
+        "    hr.employees: about 107 rows, 80kB",
+        "  will do: makes something",
+        "    | CREATE SOMETHING",
+        "    locks: TableLock on hr.employees for a moment",
+        "    will fail from then on: UPDATE hr.log: it has no key",
+        "  has already: makes another thing",
+        "    locks: nothing that a statement of yours could wait for",
+        "  error sites.dbs1: too few senders: raise the limit",
+    ):
+        assert line in text.splitlines()
+    assert text.count("not asked: what would be done to it is not listed") == 2
+
+
+def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
+    plan = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LIVE})
+    again = json.loads(json.dumps(plan.as_dict()))
+    assert again["topology"] == "t"
+    assert [actor["name"] for actor in again["actors"]] == [actor.name for actor in plan.actors]
+    assert again["sites"][0]["live"]["statements"][0]["breaks"] == ["UPDATE hr.log: it has no key"]
+    assert again["findings"][-1]["problem"] == "too few senders"
+
+
+def test_the_plan_names_the_environment_variable_and_never_the_connection_string(tmp_path):
+    spec = read(
+        tmp_path, 'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A_DSN}"}}}', {"A_DSN": "postgresql://u:hunter2@h/d"}
+    )
+    plan = make_plan(spec)
+    assert "connection from A_DSN" in plan.as_text()
+    assert "hunter2" not in plan.as_text() + json.dumps(plan.as_dict())
+
+
+def test_optimisations_say_why_they_apply_or_not(tmp_path):
+    text = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p1: {from: q1, to: q2, rules: {exclude: [{table: hr.t}]}}}
+applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transactions: 1}}
+"""
+    found = {item.name: (item.applies, item.reason) for item in make_plan(read(tmp_path, text)).optimisations}
+    assert found == {
+        "p1: batches sent on unopened": (False, "its rules look into every batch"),
+        "a1: transactions applied in groups": (False, "group_transactions is 1"),
+        "a1: independent groups in parallel": (False, "parallelism is 1"),
+        "c1: combined capture and apply": (False, "known but not yet built: LCRs go through the queues"),
+    }
