@@ -1,62 +1,46 @@
 """gRPC of the apply process: the driver's endpoint, and the clients of its tasks and of its apply actor.
 
-`protos.apply_link` and `protos.transport` are the only importers of grpc. What arrives is handed on as protobuf
-messages, joined from pieces; nothing is decided here. Import it only after Spark has started: Spark's gateway forks.
+What arrives is handed on as protobuf messages, joined from pieces; nothing is decided here. Import it only after
+Spark has started: Spark's gateway forks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import hmac
 import threading
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
-from streams.errors import ApplyError, DatabaseUnavailable, ProtocolError, Retry, StreamsError
+from protos.transport import (
+    PROTOCOL_VERSION,
+    Channel,
+    ClientStream,
+    Outbox,
+    Server,
+    abort,
+    as_streams_error,
+    read_requests,
+)
+from streams.errors import ProtocolError, StreamsError
 
 __all__ = [
-    "PIECE_BYTES", "PROTOCOL_VERSION", "ApplyControlClient", "ApplyEndpoint", "ControlHandler", "CoordinatorLink",
-    "Joiner", "LinkLost", "ServerStream", "StreamListener", "fetch_access", "split",
+    "PIECE_BYTES", "ApplyControlClient", "ControlHandler", "CoordinatorLink", "Joiner", "ServerStream", "StreamListener",
+    "check_token", "fetch_access", "make_server_hello", "serve_apply", "split",
 ]
 
-PROTOCOL_VERSION = 1
 PIECE_BYTES = 2 << 20  # of a message that is cut: above what a group of ordinary transactions needs
-_MESSAGE_BYTES = 4 << 20  # what the transport takes: a piece and room for its frame
 # What a peer may make us hold for one message: the largest value there is (1 GB in PostgreSQL) and its company.
 _JOINED_BYTES_MAX = 2_000_000_000
-_KEEPALIVE_S = 10  # a peer that vanished without a word is noticed after this and the time-out
-_KEEPALIVE_TIMEOUT_S = 5
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
-_CONTROL_THREADS = 8  # concurrent control calls; more wait
-_STOP_GRACE_S = 0.5
-
-_OPTIONS = [
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", _KEEPALIVE_S * 1000),
-    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_S * 1000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_S * 500),
-    ("grpc.so_reuseport", 0),  # two drivers must never share a port
-]
-# Loopback and cluster-internal addresses are never reached through a proxy of the environment.
-_CLIENT_OPTIONS = [*_OPTIONS, ("grpc.enable_http_proxy", 0)]
+_CONTROL_CALLS = 16  # concurrent control calls and replaced streams that linger; more are refused
+_DRIVER = "the apply driver"
 
 _Message = TypeVar("_Message", pb.ServerMessage, pb.CoordinatorMessage)
-
-
-class LinkLost(ApplyError):  # noqa: N818 - says what happened
-    """The stream between a task and its driver broke; the task ends and runs again."""
-
-    code = "HDR-5010"
-    retry = Retry.TIMED
 
 
 # --------------------------------------------------------------------------- pieces
@@ -102,24 +86,6 @@ class Joiner(Generic[_Message]):
         return whole
 
 
-class _Outbox(Generic[_Message]):
-    """Messages on their way out: any thread puts, gRPC's thread takes. Bounded by the conversation itself."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
-
-    def put(self, message: _Message) -> None:
-        for piece in split(message):
-            self._queue.put(piece)
-
-    def close(self) -> None:
-        self._queue.put(None)
-
-    def __iter__(self) -> Iterator[_Message]:
-        while (message := self._queue.get()) is not None:
-            yield message
-
-
 # --------------------------------------------------------------------------- driver
 
 
@@ -128,11 +94,12 @@ class ServerStream:
 
     def __init__(self, hello: pb.ServerHello) -> None:
         self.hello = hello
-        self._outbox: _Outbox[pb.CoordinatorMessage] = _Outbox()
+        self._outbox: Outbox[pb.CoordinatorMessage] = Outbox()
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Put a message on its way; never blocks, never fails (a lost stream is reported by `lost`)."""
-        self._outbox.put(message)
+        for piece in split(message):
+            self._outbox.put(piece)
 
     def close(self) -> None:
         """End the stream after what was sent; idempotent."""
@@ -154,7 +121,7 @@ class StreamListener(Protocol):
         """A whole message came."""
         ...
 
-    def lost(self, stream: ServerStream) -> None:
+    def lost(self, stream: ServerStream, problem: str) -> None:
         """The stream ended; called once."""
         ...
 
@@ -170,19 +137,19 @@ class ControlHandler(Protocol):
         """The state now."""
         ...
 
-    def watch_instantiation(self, is_active: Callable[[], bool]) -> Iterator[pb.InstantiationProgress]:
+    def watch_instantiation(self, is_active: Callable[[], bool]) -> Iterable[pb.InstantiationProgress]:
         """Progress of the tables until all are done, or nobody listens any more."""
         ...
 
-    def compare(self, request: pb.CompareRequest, is_active: Callable[[], bool]) -> Iterator[pb.TableComparison]:
+    def compare(self, request: pb.CompareRequest, is_active: Callable[[], bool]) -> Iterable[pb.TableComparison]:
         """Compare tables."""
         ...
 
-    def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
+    def execute_errors(self, request: pb.ErrorsRequest) -> Iterable[pb.ErrorOutcome]:
         """Execute error transactions again."""
         ...
 
-    def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
+    def delete_errors(self, request: pb.ErrorsRequest) -> Iterable[pb.ErrorOutcome]:
         """Delete error transactions."""
         ...
 
@@ -191,41 +158,63 @@ class ControlHandler(Protocol):
         ...
 
 
+def serve_apply(host: str, listener: StreamListener, control: ControlHandler, *, servers: int) -> Server:
+    """Serve the coordinator and control on a free port.
+
+    Args:
+        host: address the executors and the actor reach.
+        listener: of apply servers' streams.
+        control: of control calls.
+        servers: apply servers.
+    """
+
+    def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
+        apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener), server)
+        apply_pb2_grpc.add_ApplyControlServicer_to_server(_Control(control), server)
+
+    return Server([register], host=host, streams_max=2 * servers + _CONTROL_CALLS)
+
+
+def check_token(given: str, own: str) -> None:
+    """Refuse a caller that does not know this driver's token.
+
+    Raises:
+        ProtocolError: it is another incarnation's task, or somebody else.
+    """
+    if not hmac.compare_digest(given.encode(), own.encode()):
+        raise ProtocolError("the caller is no task of this apply driver")
+
+
 class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
     def __init__(self, listener: StreamListener) -> None:
         self._listener = listener
 
     def Serve(self, requests: Iterator[pb.ServerMessage], context: Any) -> Iterator[pb.CoordinatorMessage]:  # noqa: N802, ANN401
-        first = next(requests, None)
-        if first is None or first.WhichOneof("kind") != "hello":
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "an apply server begins with its hello")
-            return
-        stream = ServerStream(first.hello)
         with _refusals(context):
-            if first.hello.protocol_version != PROTOCOL_VERSION:
-                raise ProtocolError(f"protocol version {first.hello.protocol_version}, expected {PROTOCOL_VERSION}")
+            first = next(requests, None)
+            if first is None or first.WhichOneof("kind") != "hello":
+                raise ProtocolError("an apply server begins with its hello")
+            _check_version(first.hello.protocol_version)
+            stream = ServerStream(first.hello)
             self._listener.accept(stream)
         context.add_callback(stream.close)
-        threading.Thread(target=self._read, args=(stream, requests), name="apply-server-reader", daemon=True).start()
-        yield from stream.outgoing()
-
-    def _read(self, stream: ServerStream, requests: Iterator[pb.ServerMessage]) -> None:
         joiner: Joiner[pb.ServerMessage] = Joiner()
-        try:
-            # However the stream ends, by the peer, the network or our own close: it is lost.
-            with contextlib.suppress(grpc.RpcError, ProtocolError, ValueError):
-                for message in requests:
-                    whole = joiner.add(message)
-                    if whole is not None:
-                        self._listener.receive(stream, whole)
-        finally:
+
+        def take(message: pb.ServerMessage) -> None:
+            whole = joiner.add(message)
+            if whole is not None:
+                self._listener.receive(stream, whole)
+
+        def ended(error: StreamsError | None) -> None:
             stream.close()
-            self._listener.lost(stream)
+            self._listener.lost(stream, "" if error is None else error.message)
+
+        read_requests(requests, take, ended)
+        yield from stream.outgoing()
 
     def Access(self, request: pb.AccessRequest, context: Any) -> pb.AccessReply:  # noqa: N802, ANN401
         with _refusals(context):
-            if request.protocol_version != PROTOCOL_VERSION:
-                raise ProtocolError(f"protocol version {request.protocol_version}, expected {PROTOCOL_VERSION}")
+            _check_version(request.protocol_version)
             return self._listener.access(request)
 
 
@@ -262,44 +251,19 @@ class _Control(apply_pb2_grpc.ApplyControlServicer):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _refusals(context: Any) -> Iterator[None]:  # noqa: ANN401
-    """Answer our own errors with a status and their text."""
+    """Answer our own errors with themselves."""
     try:
         yield
     except StreamsError as error:
-        status = grpc.StatusCode.FAILED_PRECONDITION
-        if isinstance(error, DatabaseUnavailable):
-            status = grpc.StatusCode.UNAVAILABLE
-        context.abort(status, f"{error.message}. {error.hint}" if error.hint else error.message)
+        abort(context, error)
 
 
-@dataclass(slots=True)
-class ApplyEndpoint:
-    """The driver's running gRPC server."""
-
-    address: str
-    _server: Any
-
-    @classmethod
-    def start(cls, host: str, listener: StreamListener, control: ControlHandler, *, streams_max: int) -> ApplyEndpoint:
-        """Serve on a free port of `host`.
-
-        Args:
-            host: address the executors and the actor reach.
-            listener: of apply servers' streams.
-            control: of control calls.
-            streams_max: streams that may be open at once, replaced ones that still linger included.
-        """
-        pool = futures.ThreadPoolExecutor(max_workers=streams_max + _CONTROL_THREADS, thread_name_prefix="apply-grpc")
-        server = grpc.server(pool, options=_OPTIONS)
-        apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener), server)
-        apply_pb2_grpc.add_ApplyControlServicer_to_server(_Control(control), server)
-        port = server.add_insecure_port(f"{host}:0")
-        server.start()
-        return cls(f"{host}:{port}", server)
-
-    def stop(self) -> None:
-        """Stop serving; open calls get a moment."""
-        self._server.stop(_STOP_GRACE_S).wait(_STOP_GRACE_S * 2)
+def _check_version(version: int) -> None:
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the task speaks protocol version {version}, the apply driver version {PROTOCOL_VERSION}",
+            hint="run the same Headrace version on every node",
+        )
 
 
 # --------------------------------------------------------------------------- tasks
@@ -311,71 +275,86 @@ class CoordinatorLink:
     Args:
         endpoint: "host:port" of the driver.
         hello: who is there.
-        inbox: whole messages are put here by a thread of the link; None when the stream ended.
+        inbox: whole messages are put here by a thread of the link; a StreamsError when the stream ended.
     """
 
     def __init__(
-        self, endpoint: str, hello: pb.ServerHello, inbox: Callable[[pb.CoordinatorMessage | None], None],
+        self, endpoint: str, hello: pb.ServerHello, inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
     ) -> None:
-        self._channel = grpc.insecure_channel(endpoint, options=_CLIENT_OPTIONS)
-        self._outbox: _Outbox[pb.ServerMessage] = _Outbox()
+        self._channel = Channel(endpoint)
+        self._outbox: Outbox[pb.ServerMessage] = Outbox()
         self._outbox.put(pb.ServerMessage(hello=hello))
+        self._joiner: Joiner[pb.CoordinatorMessage] = Joiner()
         self._inbox = inbox
-        self.problem = ""
-        self._call = apply_pb2_grpc.CoordinatorStub(self._channel).Serve(iter(self._outbox))
-        self._thread = threading.Thread(target=self._read, name="coordinator-reader", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()
+        call = apply_pb2_grpc.CoordinatorStub(self._channel.grpc).Serve(iter(self._outbox))
+        self._stream: ClientStream[pb.CoordinatorMessage] = ClientStream(
+            call, _DRIVER, opened=lambda: None, take=self._take, ended=self._end,
+        )
 
     def send(self, message: pb.ServerMessage) -> None:
         """Put a message on its way; never blocks."""
-        self._outbox.put(message)
+        for piece in split(message):
+            self._outbox.put(piece)
+
+    def finish(self, timeout_s: float) -> None:
+        """End the sending side after what was sent and wait for the driver to have read it, then close."""
+        self._outbox.close()
+        self._stream.join(timeout_s)
+        self.close()
 
     def close(self) -> None:
-        """End the stream after what was sent; idempotent."""
+        """End the stream now; idempotent."""
         self._outbox.close()
-        self._thread.join(_STOP_GRACE_S)
-        self._call.cancel()
+        self._stream.close()
         self._channel.close()
 
-    def _read(self) -> None:
-        joiner: Joiner[pb.CoordinatorMessage] = Joiner()
-        try:
-            for message in self._call:
-                whole = joiner.add(message)
-                if whole is not None:
-                    self._inbox(whole)
-        except grpc.RpcError as error:
-            self.problem = f"{error.code().name}: {error.details()}"
-        except ProtocolError as error:
-            self.problem = error.message
-        finally:
-            self._inbox(None)
+    def _take(self, message: pb.CoordinatorMessage) -> None:
+        whole = self._joiner.add(message)
+        if whole is not None:
+            self._inbox(whole)
+
+    def _end(self, error: StreamsError) -> None:
+        self._ended.set()
+        self._inbox(error)
+
+
+def make_server_hello(
+    *, topology: str, apply: str, server: int, incarnation: str, token: str, pid: int, host: str,
+) -> pb.ServerHello:
+    """The first message of an apply server's stream."""
+    return pb.ServerHello(
+        protocol_version=PROTOCOL_VERSION, topology=topology, apply=apply, server=server, incarnation=incarnation,
+        token=token, pid=pid, host=host,
+    )
 
 
 def fetch_access(endpoint: str, token: str) -> pb.AccessReply:
     """Ask the driver for its databases (tasks that copy or compare).
 
     Raises:
-        LinkLost: the driver does not answer, or no longer accepts this token.
+        PropagationError: the driver does not answer.
+        ProtocolError: it no longer accepts this token.
     """
-    with grpc.insecure_channel(endpoint, options=_CLIENT_OPTIONS) as channel:
-        request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=token)
-        try:
-            reply: pb.AccessReply = apply_pb2_grpc.CoordinatorStub(channel).Access(request, timeout=_CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise LinkLost(f"the apply driver does not answer: {error.code().name}") from error
-        return reply
+    channel = Channel(endpoint)
+    try:
+        with _words():
+            request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=token)
+            reply: pb.AccessReply = apply_pb2_grpc.CoordinatorStub(channel.grpc).Access(request, timeout=_CALL_TIMEOUT_S)
+            return reply
+    finally:
+        channel.close()
 
 
 # --------------------------------------------------------------------------- actor and command line
 
 
 class ApplyControlClient:
-    """What the apply actor asks of its driver. Every method raises ApplyError or LinkLost with the driver's words."""
+    """What the apply actor asks of its driver. Every method raises what the driver raised, or PropagationError."""
 
     def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.insecure_channel(endpoint, options=_CLIENT_OPTIONS)
-        self._stub = apply_pb2_grpc.ApplyControlStub(self._channel)
+        self._channel = Channel(endpoint)
+        self._stub = apply_pb2_grpc.ApplyControlStub(self._channel.grpc)
 
     def status(self, timeout_s: float = _CALL_TIMEOUT_S) -> pb.ApplyStatus:
         """The state now."""
@@ -421,6 +400,4 @@ def _words() -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-            raise ApplyError(error.details()) from error
-        raise LinkLost(f"the apply driver: {error.code().name}: {error.details()}") from error
+        raise as_streams_error(error, _DRIVER) from error
