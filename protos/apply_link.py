@@ -300,7 +300,7 @@ class CoordinatorLink:
     def finish(self, timeout_s: float) -> None:
         """End the sending side after what was sent and wait for the driver to have read it, then close."""
         self._outbox.close()
-        self._stream.join(timeout_s)
+        self._ended.wait(timeout_s)
         self.close()
 
     def close(self) -> None:
