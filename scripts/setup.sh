@@ -81,7 +81,8 @@ show_progress() {
         elif [ $((count % 20)) -eq 0 ]; then say "$count packages found"; fi ;;
       Installing\ collected\ packages:*)
         [ ! -t 2 ] || printf '\r%-80s\r' '' >&2
-        say "installing $count packages" ;;
+        line=${line//[^,]/}
+        say "installing $((${#line} + 1)) packages" ;;
     esac
   done
 }

@@ -43,10 +43,10 @@ def _parts(text: str) -> list[str]:
     position = 0
     while match := _PART.match(text, position):
         quoted = match["quoted"]
-        if quoted is None:
-            parts.append(match["plain"].replace("[", "[[]"))
-        else:
-            parts.append(re.sub(r"([*?[])", r"[\1]", quoted.replace('""', '"')))
+        part = match["plain"] if quoted is None else quoted.replace('""', '"')
+        if quoted is not None and set(part) & set("*?"):
+            return []  # in a rule these are always wildcards: a name with one cannot be meant alone
+        parts.append(part)
         position = match.end()
         if position == len(text):
             return parts
@@ -56,22 +56,13 @@ def _parts(text: str) -> list[str]:
     return []
 
 
+@lru_cache(maxsize=4096)  # rules are few, but every pair of them is looked at
 def overlap(first: str, second: str) -> bool:
-    """Whether one name can match both patterns (`*`, `?`, and single characters in brackets)."""
-    return _overlap(_tokens(first), _tokens(second))
-
-
-def _tokens(pattern: str) -> tuple[str, ...]:
-    # "[*]" is a literal star (two characters, so that it differs from the wildcard), "*" and "?" are wildcards.
-    return tuple("=" + t[1] if len(t) == 3 else t if t in "*?" else "=" + t for t in re.findall(r"\[.\]|.", pattern))
-
-
-@lru_cache(maxsize=4096)
-def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Whether one name can match both patterns (`*` any characters, `?` one)."""
     if not first or not second:
         return set(first + second) <= {"*"}
     if first[0] == "*":
-        return _overlap(first[1:], second) or _overlap(first, second[1:])
+        return overlap(first[1:], second) or overlap(first, second[1:])
     if second[0] == "*":
-        return _overlap(second, first)
-    return (first[0] == second[0] or "?" in (first[0], second[0])) and _overlap(first[1:], second[1:])
+        return overlap(second, first)
+    return (first[0] == second[0] or "?" in (first[0], second[0])) and overlap(first[1:], second[1:])

@@ -211,8 +211,10 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     for site in spec.sites:
         if site.name in sources:
             yield actor(f"site:{site.name}", site.name, "log writer: drains the source's log into the redo log")
-        elif site.database.kind != "none":
-            yield actor(f"site:{site.name}", site.name, "keeps the site's database")
+        else:
+            has_database = site.database.kind != "none"
+            work = "keeps the site's database" if has_database else "keeps the site's folder: queues only"
+            yield actor(f"site:{site.name}", site.name, work)
     for capture in spec.captures:
         work = f"mines the redo of {capture.source} into {capture.queue}"
         yield actor(f"capture:{capture.name}", capture.site, work)

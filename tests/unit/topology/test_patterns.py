@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rules.rule import Rule
 from topology.patterns import overlap, parse_schema, parse_table
 
-NAMES = st.text("ab.*?[] \"", min_size=1, max_size=6)
+NAMES = st.text("ab.[] \"", min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ NAMES = st.text("ab.*?[] \"", min_size=1, max_size=6)
         ("public.pgbench_*", ("public", "pgbench_*")),
         ('"Odd.Schema".t', ("Odd.Schema", "t")),
         ('hr."a ""b"""', ("hr", 'a "b"')),
-        ("hr.a[1]", ("hr", "a[[]1]")),
+        ("hr.a[1]", ("hr", "a[1]")),
     ],
 )
 def test_a_table_pattern_is_split_at_the_dot_outside_quotes(text, expected):
     assert parse_table(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "t", "a.b.c", ".t", "a.", 'a."', "a b.c", 'a"b".c'])
+@pytest.mark.parametrize("text", ["", "t", "a.b.c", ".t", "a.", 'a."', "a b.c", 'a"b".c', '"a*".b', 'a."b?"'])
 def test_what_is_not_schema_dot_table_is_refused(text):
     with pytest.raises(ValueError, match=r"is not of the form schema\.table"):
         parse_table(text)
@@ -65,8 +65,3 @@ def test_patterns_that_overlap_match_some_name_in_common(first, second):
         names = list(dict.fromkeys(names))
     common = any(fnmatchcase(name, first) and fnmatchcase(name, second) for name in names)
     assert overlap(first, second) is common
-
-
-@pytest.mark.parametrize(("first", "second", "expected"), [("[*]", "*", True), ("[*]", "a", False), ("[*]", "[*]", True), ("a[[]", "a?", True)])
-def test_literal_wildcards_overlap_like_letters(first, second, expected):
-    assert overlap(first, second) is expected

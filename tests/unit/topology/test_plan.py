@@ -25,7 +25,7 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
     assert sorted((actor.name, actor.site) for actor in actors) == sorted(
         [
             ("controller", ""),
-            ("site:dbs1", "dbs1"), ("site:dbs2", "dbs2"), ("site:dbs3", "dbs3"),
+            ("site:dbs1", "dbs1"), ("site:dbs2", "dbs2"), ("site:dbs3", "dbs3"), ("site:relay", "relay"),
             ("capture:capture_dbs1", "dbs1"), ("capture:capture_dbs2", "dbs2"),
             ("queue:q_dbs1", "dbs1"), ("queue:q_dbs1_in", "dbs1"), ("queue:q_dbs2", "dbs2"), ("queue:q_dbs2_in", "dbs2"),
             ("propagation:dbs1_to_dbs2", "dbs1"), ("propagation:dbs2_to_dbs1", "dbs2"),

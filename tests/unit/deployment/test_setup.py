@@ -1,0 +1,180 @@
+"""`make setup`: which Python it takes, what it refuses and why, and that it is quick and safe to repeat.
+
+The Pythons here are small scripts that answer as one; nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+class Clone:
+    """A clone with only what the set-up reads, and a folder of Pythons as the only PATH besides the system's tools."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "clone"
+        self.pythons = folder / "pythons"
+        self.calls = folder / "calls"
+        (self.folder / "scripts").mkdir(parents=True)
+        self.pythons.mkdir()
+        shutil.copy(ROOT / "scripts" / "setup.sh", self.folder / "scripts")
+        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        for tool in ("bash", "dirname", "cat", "rm", "mv", "tail", "env", "mkdir", "cp", "chmod"):
+            (self.pythons / tool).symlink_to(str(shutil.which(tool)))
+
+    def add_python(self, name: str, version: str, *, has_venv: bool = True, pip: str = "exit 0") -> Path:
+        """A program that answers the questions the set-up asks a Python, and makes a virtual environment of itself."""
+        major, minor, _ = version.split(".")
+        path = self.pythons / name
+        path.write_text(f"""#!/bin/bash
+case "$*" in
+  *sys.version_info*) exit {0 if (major, minor) == ("3", "11") else 1} ;;
+  *"import ensurepip"*) exit {0 if has_venv else 1} ;;
+  *python_version*) echo {version} ;;
+  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo venv >>{self.calls} ;;
+  "-m pip --version") exit 0 ;;
+  "-m pip install"*) echo "pip $*" >>{self.calls}; {pip} ;;
+  "- "*) exec {sys.executable} "$@" ;;
+  *) echo "unexpected: $*" >&2; exit 99 ;;
+esac
+""")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [shutil.which("bash") or "bash", "scripts/setup.sh"], cwd=self.folder, capture_output=True, text=True,
+            env={"PATH": str(self.pythons), "HOME": str(self.folder), **environment}, check=False, timeout=60,
+        )
+
+    def called(self) -> list[str]:
+        return [line.split()[0] for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+def test_setup_makes_the_environment_and_then_has_nothing_to_do(clone):
+    clone.add_python("python3.11", "3.11.7")
+    first = clone.run()
+    assert (first.returncode, clone.called()) == (0, ["venv", "pip"])
+    assert "setup: done" in first.stderr
+    second = clone.run()
+    assert (second.returncode, second.stderr, clone.called()) == (0, "", ["venv", "pip"])
+
+
+def test_setup_installs_again_when_the_dependencies_change_and_not_for_the_tools_settings(clone):
+    clone.add_python("python3.11", "3.11.7")
+    clone.run()
+    file = clone.folder / "pyproject.toml"
+    file.write_text(file.read_text().replace("line-length = 120", "line-length = 100"))
+    clone.run()
+    assert clone.called() == ["venv", "pip"]
+    file.write_text(file.read_text().replace("pyyaml>=6,<7", "pyyaml>=6.1,<7"))
+    clone.run()
+    assert clone.called() == ["venv", "pip", "pip"]
+
+
+def test_setup_that_was_interrupted_is_done_again(clone):
+    clone.add_python("python3.11", "3.11.7", pip="kill -9 $PPID; exit 1")
+    assert clone.run().returncode != 0
+    clone.add_python("python3.11", "3.11.7")
+    shutil.copy(clone.pythons / "python3.11", clone.folder / ".venv" / "bin" / "python")
+    assert clone.run().returncode == 0
+    assert clone.called() == ["venv", "pip", "pip"]
+
+
+def test_setup_shows_the_end_of_pip_s_log_when_pip_fails(clone):
+    clone.add_python("python3.11", "3.11.7", pip="echo 'ERROR: No matching distribution'; exit 1")
+    run = clone.run()
+    assert run.returncode == 3
+    assert "ERROR: No matching distribution" in run.stderr
+    assert "most often: no network" in run.stderr
+    assert not (clone.folder / ".venv" / ".setup-stamp").exists()
+
+
+def test_setup_shows_progress_instead_of_pip_s_own_talk(clone):
+    talk = "for n in $(echo {1..45}); do echo \"Collecting p$n\"; done; echo 'Installing collected packages: a, b, c'"
+    clone.add_python("python3.11", "3.11.7", pip=talk)
+    run = clone.run()
+    assert [line for line in run.stderr.splitlines() if "packages" in line] == [
+        "setup: 20 packages found", "setup: 40 packages found", "setup: installing 3 packages"
+    ]
+    assert run.stdout == ""
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(clone):
+    clone.add_python("python3.11", "3.11.7")
+    clone.run()
+    (clone.folder / ".venv" / "bin" / "python").unlink()
+    run = clone.run()
+    assert run.returncode == 0
+    assert "damaged: making it again" in run.stderr
+    assert clone.called() == ["venv", "pip", "venv", "pip"]
+
+
+REFUSALS = {
+    "another version": ({"python3": "3.12.1"}, {}, "no Python 3.11 in PATH; python3 is Python 3.12.1."),
+    "no Python": ({}, {}, "no Python in PATH."),
+    "a named one of another version": (
+        {"python3.11": "3.11.7", "python3.10": "3.10.4"}, {"PYTHON": "python3.10"}, "PYTHON=python3.10 is Python 3.10.4."
+    ),
+    "a named one that is missing": ({"python3.11": "3.11.7"}, {"PYTHON": "/no/python"}, "PYTHON=/no/python: there is no such program."),
+}
+
+
+@pytest.mark.parametrize(("pythons", "environment", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_wrong_python_is_refused_with_the_reason_and_what_to_install(clone, pythons, environment, reason):
+    for name, version in pythons.items():
+        clone.add_python(name, version)
+    run = clone.run(**environment)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[0] == f"setup: {reason}"
+    assert "apt install python3.11 python3.11-venv" in run.stderr
+    assert clone.called() == []
+
+
+def test_a_python_without_venv_is_named_with_the_package_that_is_missing(clone):
+    clone.add_python("python3.11", "3.11.2", has_venv=False)
+    run = clone.run()
+    assert run.returncode == 2
+    assert "python3.11 has no venv module (Debian: apt install python3.11-venv)" in run.stderr
+
+
+def test_python3_is_taken_when_it_is_3_11_and_python3_11_is_missing(clone):
+    clone.add_python("python3", "3.11.9")
+    assert clone.run().returncode == 0
+
+
+def test_a_python_with_venv_is_preferred_to_one_without(clone):
+    clone.add_python("python3.11", "3.11.2", has_venv=False)
+    clone.add_python("python3", "3.11.9")
+    run = clone.run()
+    assert run.returncode == 0
+    assert str(clone.pythons / "python3") in run.stderr.splitlines()[0]
+
+
+def test_make_runs_the_setup_before_every_job():
+    text = (ROOT / "Makefile").read_text()
+    for target in ("demo", "lint", "bench", "fmt", "protos", "docs"):
+        assert f"\n{target}: setup\n" in text
+    assert "\ntest: lint\n" in text
+    assert "\ncheck: lint\n" in text
+
+
+def test_ci_runs_the_readme_s_test_command():
+    run = ROOT / ".ci" / "run"
+    assert os.access(run, os.X_OK)
+    assert run.read_text().splitlines()[-1] == "exec make test"
+    assert "make test" in (ROOT / "README.md").read_text()
