@@ -430,7 +430,7 @@ class ApplyProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorTransaction:
-    """A transaction in the error queue, for listings; row values only in `rows`.
+    """A transaction in the error queue, for listings; row values only in `readable`.
 
     Args:
         number: identifies it at the destination; ascending in the order of failing.
@@ -444,6 +444,7 @@ class ErrorTransaction:
         sqlstate: of the database's error, if any.
         message: what happened, no row values.
         created_us: when, microseconds since the epoch.
+        readable: the failing LCR's values as text, "column=value"; only for `errors show`.
     """
 
     number: int
@@ -459,6 +460,7 @@ class ErrorTransaction:
     sqlstate: str
     message: str
     created_us: int
+    readable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,285 @@
+"""What PostgreSQL's catalog says of a table that changes are applied to.
+
+Besides the port's `DestinationTable` a session needs to know how a value of each column travels as an array
+element, and which operator finds a row by its key: `CatalogTable` has both.
+
+Canonical equality (`DestinationColumn.equality`), the one place where it is decided: two values of the type are
+equal to PostgreSQL exactly when their canonical forms have equal bytes.
+
+    integer   int2, int4, int8, oid: the number
+    numeric   numeric: without trailing zeros (1.0 = 1.00)
+    float     float4, float8: one zero, one NaN
+    bpchar    character(n): without trailing blanks
+    bytes     the value's bytes as they are: text, varchar and name under a deterministic collation, "char",
+              bytea, bool, uuid, date, time, timetz, timestamp, timestamptz, money, inet, cidr, macaddr,
+              macaddr8, bit, varbit, pg_lsn, xid, xid8, tid, and enums
+    none      everything else: interval (1 month = 30 days), jsonb, arrays, ranges, composites, citext, text
+              under a nondeterministic collation, every extension's type
+
+A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from databases.ports import DestinationColumn, DestinationTable
+from databases.postgres.connection import quote, translated
+from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.scn import ObjectNumber
+
+__all__ = ["CatalogColumn", "CatalogTable", "describe_table", "equality_of", "table_version"]
+
+_EQUALITY = {
+    "integer": ("int2", "int4", "int8", "oid"),
+    "numeric": ("numeric",),
+    "float": ("float4", "float8"),
+    "bpchar": ("bpchar",),
+    "bytes": (
+        "text", "varchar", "name", "char", "bytea", "bool", "uuid", "date", "time", "timetz", "timestamp",
+        "timestamptz", "money", "inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "pg_lsn", "xid", "xid8", "tid",
+    ),
+}
+_EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
+_COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
+
+# Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
+_HASHABLE = frozenset(
+    f"pg_catalog.{name}" for name in (
+        "int2", "int4", "int8", "oid", "text", "varchar", "bpchar", "name", "char", "bool", "date", "time", "timetz",
+        "timestamp", "timestamptz", "uuid", "float4", "float8", "numeric", "inet", "cidr", "macaddr", "interval",
+    )
+)
+
+_TABLE = """
+SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident,
+       EXISTS (SELECT FROM pg_catalog.pg_trigger g
+               WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
+                 AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal)
+       OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_enabled IN ('A', 'R'))
+         AS fires
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
+"""
+
+# A domain's base type is found through domains over domains.
+_COLUMNS = """
+WITH RECURSIVE base(oid, base, modifier, depth, not_null, has_default) AS (
+    SELECT t.oid, t.oid, -1, 0, false, false FROM pg_catalog.pg_type t
+    WHERE t.oid IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND NOT a.attisdropped)
+    UNION ALL
+    SELECT b.oid, d.typbasetype, d.typtypmod, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL
+    FROM base b JOIN pg_catalog.pg_type d ON d.oid = b.base AND d.typtype = 'd'
+), bases AS (SELECT DISTINCT ON (oid) * FROM base ORDER BY oid, depth DESC)
+SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
+       a.atttypmod AS modifier, a.attnotnull OR b.not_null AS not_null,
+       a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
+       a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
+       t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
+       b.modifier AS base_modifier, coalesce(l.collisdeterministic, true) AS is_deterministic
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN bases b ON b.oid = t.oid
+JOIN pg_catalog.pg_type bt ON bt.oid = b.base JOIN pg_catalog.pg_namespace bn ON bn.oid = bt.typnamespace
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+# Unique and exclusion indexes: of the table itself, and those a partition has alone.
+_INDEXES = """
+SELECT i.indrelid <> %(oid)s AS of_partition, i.indisprimary, i.indisexclusion OR m.amname <> 'btree' AS excludes,
+       i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, x.relname AS name,
+       (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
+             FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
+             JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
+             JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+              AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+             JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+             JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace ORDER BY k.place) AS operators,
+       EXISTS (SELECT FROM unnest((i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(oid)
+               JOIN pg_catalog.pg_collation l ON l.oid = c.oid AND NOT l.collisdeterministic) AS is_nondeterministic
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
+WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
+  AND (i.indrelid = %(oid)s
+       OR (i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r)
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogColumn:
+    """How one column is written.
+
+    Args:
+        name: quoted.
+        type_name: quoted and qualified.
+        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is
+            an array itself), values must travel in a composite.
+        type_number: the type's OID.
+        base_type: of a domain, `owner.name`; else the type's own.
+        base_modifier: the domain's modifier of its base type; -1 for none.
+        equals: the key index's equality operator for the column; empty when it is in no key.
+        is_hashable: `hash_record_extended` can hash it.
+    """
+
+    name: str
+    type_name: str
+    array_type: str
+    type_number: int
+    base_type: str
+    base_modifier: int
+    equals: str
+    is_hashable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """A table's description with what a session needs to write to it.
+
+    Args:
+        table: what the port says.
+        columns: parallel to `table.columns`.
+        oid: of the table.
+        relation: how statements name it: quoted, with ONLY when it is not partitioned.
+        is_partitioned: rows are stored in partitions.
+        positions: column name -> position in `table.columns`.
+        replica_identity: `pg_class.relreplident`.
+    """
+
+    table: DestinationTable
+    columns: tuple[CatalogColumn, ...]
+    oid: int
+    relation: str
+    is_partitioned: bool
+    positions: dict[str, int] = field(compare=False)
+    replica_identity: str = "d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    columns: tuple[int, ...]
+    operators: tuple[str, ...]
+    is_primary: bool
+
+
+def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
+    """The canonical form of a type's values; see the module."""
+    if is_enum:
+        return "bytes"
+    if base_type in _COLLATED and not is_deterministic:
+        return "none"
+    return _EQUALITY_OF.get(base_type, "none")
+
+
+def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -> CatalogTable | None:
+    """Read a table's description; None when there is no such table (a view or foreign table is none).
+
+    Args:
+        connection: inside a transaction or not.
+        owner: schema.
+        name: table.
+
+    Raises:
+        DatabaseUnavailable: the catalog cannot be read now.
+    """
+    with translated("reading the catalog", table=f"{owner}.{name}"), connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_TABLE, {"owner": owner, "name": name}).fetchone()
+        if found is None:
+            return None
+        columns = cursor.execute(_COLUMNS, {"oid": found["oid"]}).fetchall()
+        indexes = cursor.execute(_INDEXES, {"oid": found["oid"]}).fetchall()
+    return _catalog_table(found, columns, indexes)
+
+
+def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
+    """The same table as a source's log would describe it, with `version` 0 (preflight, tests)."""
+    old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
+    return TableVersion(
+        object_number=ObjectNumber(catalog.oid), version=0, owner=catalog.table.owner, name=catalog.table.name,
+        old_image=old_image,
+        columns=tuple(
+            Column(
+                name=column.name, type_name=column.type_name, type_number=column.type_number,
+                type_modifier=column.type_modifier, is_key=position in catalog.table.key, is_binary=is_binary,
+            )
+            for position, column in enumerate(catalog.table.columns)
+        ),
+    )
+
+
+def _catalog_table(found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]]) -> CatalogTable:
+    position_of = {column["number"]: position for position, column in enumerate(columns)}
+    port_columns = tuple(_port_column(column) for column in columns)
+    unique, hidden = _unique_keys(indexes, position_of)
+    key = _choose_key(unique, port_columns)
+    in_keys = {position for index in unique for position in index.columns}
+    unhashable = any(port_columns[position].equality == "none" for position in in_keys)
+    operators = dict(zip(key.columns, key.operators, strict=True)) if key else {}
+    is_partitioned = found["relkind"] == "p"
+    relation = f"{quote(found['owner'])}.{quote(found['name'])}"
+    return CatalogTable(
+        oid=found["oid"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
+        replica_identity=found["relreplident"],
+        positions={column.name: position for position, column in enumerate(port_columns)},
+        columns=tuple(_catalog_column(column, operators.get(p, "")) for p, column in enumerate(columns)),
+        table=DestinationTable(
+            owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
+            unique_keys=tuple(index.columns for index in unique),
+            serialise=key is None or hidden or unhashable, ordered=len(unique) > 1 or hidden or found["fires"],
+        ),
+    )
+
+
+def _port_column(column: dict[str, Any]) -> DestinationColumn:
+    return DestinationColumn(
+        name=column["name"], type_name=f"{column['type_owner']}.{column['type_name']}",
+        type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
+        has_default=column["has_default"], is_generated=column["is_generated"],
+        is_identity_always=column["is_identity_always"],
+        equality=equality_of(
+            f"{column['base_owner']}.{column['base_name']}", is_enum=column["base_kind"] == "e",
+            is_deterministic=column["is_deterministic"],
+        ),
+    )
+
+
+def _catalog_column(column: dict[str, Any], equals: str) -> CatalogColumn:
+    type_name = f"{quote(column['type_owner'])}.{quote(column['type_name'])}"
+    base = f"{column['base_owner']}.{column['base_name']}"
+    return CatalogColumn(
+        name=quote(column["name"]), type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
+        type_number=column["type_number"], base_type=base, base_modifier=column["base_modifier"], equals=equals,
+        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"),
+    )
+
+
+def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> tuple[list[_Index], bool]:
+    """The plain unique keys, and whether there is uniqueness that values alone do not show."""
+    unique: dict[tuple[int, ...], _Index] = {}
+    hidden = False
+    for index in indexes:
+        numbers = index["columns"]
+        if (
+            index["excludes"] or index["is_partial"] or index["of_partition"] or index["indnullsnotdistinct"]
+            or index["is_nondeterministic"] or not index["indimmediate"] or 0 in numbers
+        ):
+            hidden = True
+            continue
+        columns = tuple(position_of[number] for number in numbers)
+        unique.setdefault(
+            columns, _Index(columns=columns, operators=tuple(index["operators"]), is_primary=index["indisprimary"])
+        )
+    return list(unique.values()), hidden
+
+
+def _choose_key(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> _Index | None:
+    # The catalog query already has the primary key first, then the smallest.
+    usable = (index for index in unique if all(columns[position].not_null for position in index.columns))
+    return next(usable, None)

@@ -1,0 +1,146 @@
+"""The `headrace` schema at a destination: progress, error queue, instantiation.
+
+Versioned: `VERSIONS[n]` brings a schema of version n to n + 1. Every statement of an upgrade runs in one
+transaction together with the new version number, under an advisory lock, so that `prepare` can be called by
+anyone at any time. A newer schema than this program knows is refused.
+
+The tables
+
+    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, and
+                      what the incarnation before had applied above it.
+    apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
+                      transaction of the data. `applied` holds ranges above the low watermark as
+                      {after, through, after, through, ...}.
+    apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
+                      messages), the hashes of their keys in apply_error_key.
+    instantiation     one row per table and apply process.
+
+The views `dba_*` are for people and have the manuals' names and columns.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Apply" (DBA_APPLY_PROGRESS, DBA_APPLY_ERROR,
+    DBA_APPLY_INSTANTIATED_OBJECTS).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.abc import Query
+
+from databases.postgres.connection import translated
+from streams.errors import DatabaseError
+
+__all__ = ["SCHEMA", "VERSION", "prepare_schema", "schema_version"]
+
+SCHEMA = "headrace"
+
+# "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
+_PREPARE_LOCK = 0x68656164_72616365
+
+_VERSION_1 = (
+    "CREATE SCHEMA IF NOT EXISTS headrace",
+    "CREATE TABLE headrace.schema_version (version integer NOT NULL)",
+    "INSERT INTO headrace.schema_version VALUES (0)",
+    """CREATE TABLE headrace.apply_process (
+    topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL,
+    low_watermark bigint NOT NULL DEFAULT 0, applied bigint[] NOT NULL DEFAULT '{}',
+    created_at timestamptz NOT NULL DEFAULT now(), epoch_raised_at timestamptz NOT NULL DEFAULT now(),
+    applied_at timestamptz, PRIMARY KEY (topology, apply)
+) WITH (fillfactor = 50)""",
+    # Small rows updated with every transaction: room in the page keeps the updates off the index.
+    """CREATE TABLE headrace.apply_progress (
+    topology text NOT NULL, apply text NOT NULL, server integer NOT NULL, epoch bigint NOT NULL,
+    sequence bigint NOT NULL, low_watermark bigint NOT NULL, applied bigint[] NOT NULL,
+    applied_at timestamptz, PRIMARY KEY (topology, apply, server)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000)""",
+    """CREATE TABLE headrace.apply_error (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, transaction_id bigint NOT NULL,
+    commit_scn bigint NOT NULL, commit_time timestamptz NOT NULL, row_count bigint NOT NULL,
+    failed_position bigint NOT NULL, depends_on bigint NOT NULL, conflict_type text NOT NULL,
+    sqlstate text NOT NULL, message text NOT NULL, readable text[] NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)""",
+    "CREATE INDEX apply_error_process ON headrace.apply_error (topology, apply, number)",
+    """CREATE TABLE headrace.apply_error_part (
+    number bigint NOT NULL, part integer NOT NULL,
+    batch bytea NOT NULL, PRIMARY KEY (number, part)
+)""",
+    # No foreign keys here: apply's sessions would not run them (session_replication_role = replica).
+    # Hashes as little-endian uint64, one row per part: read back only as a whole.
+    """CREATE TABLE headrace.apply_error_key (
+    number bigint NOT NULL, part integer NOT NULL,
+    hashes bytea NOT NULL, PRIMARY KEY (number, part)
+)""",
+    """CREATE TABLE headrace.instantiation (
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, owner text NOT NULL, name text NOT NULL,
+    scn bigint NOT NULL, state text NOT NULL, row_count bigint NOT NULL, digest text NOT NULL, problem text NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply, source, owner, name)
+)""",
+    """CREATE VIEW headrace.dba_apply_progress AS
+SELECT p.topology, p.apply AS apply_name, p.epoch,
+       greatest(p.low_watermark, coalesce(max(s.low_watermark), 0)) AS applied_message_number,
+       greatest(p.applied_at, max(s.applied_at)) AS apply_time, count(s.server) AS servers
+FROM headrace.apply_process p LEFT JOIN headrace.apply_progress s USING (topology, apply)
+GROUP BY p.topology, p.apply""",
+    """CREATE VIEW headrace.dba_apply_error AS
+SELECT topology, apply AS apply_name, number AS local_transaction_id, source AS source_database,
+       transaction_id AS source_transaction_id, commit_scn AS source_commit_scn,
+       commit_time AS source_commit_time, failed_position + 1 AS message_number, row_count AS message_count,
+       sqlstate AS error_number, message AS error_message, conflict_type, depends_on,
+       created_at AS error_creation_time, readable AS failed_message
+FROM headrace.apply_error ORDER BY number""",
+    """CREATE VIEW headrace.dba_apply_instantiated_objects AS
+SELECT topology, apply AS apply_name, source AS source_database, owner AS source_object_owner,
+       name AS source_object_name, scn AS instantiation_scn, state, row_count, digest, problem, changed_at
+FROM headrace.instantiation""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+VERSION = len(VERSIONS)
+
+
+def schema_version(connection: psycopg.Connection[Any]) -> int:
+    """Version of the schema in the database; 0: there is none."""
+    with translated("reading the version of the schema headrace"):
+        exists = connection.execute("SELECT pg_catalog.to_regclass('headrace.schema_version') IS NOT NULL").fetchone()
+        if exists is None or not exists[0]:
+            return 0
+        found = connection.execute("SELECT version FROM headrace.schema_version").fetchone()
+    return int(found[0]) if found else 0
+
+
+def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
+    """Create or upgrade the schema.
+
+    Args:
+        connection: in autocommit mode.
+
+    Returns:
+        The statements that were run; empty when the schema is as it should be.
+
+    Raises:
+        DatabaseError: the role may not create it, or a newer Headrace made it.
+    """
+    run: list[str] = []
+    with translated("preparing the schema headrace"), connection.transaction():
+        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (_PREPARE_LOCK,))
+        version = schema_version(connection)
+        if version > VERSION:
+            raise DatabaseError(
+                f"the schema headrace has version {version}, this program knows {VERSION}",
+                hint="use the newer Headrace that made it", version=version,
+            )
+        for number in range(version, VERSION):
+            for statement in (*VERSIONS[number], f"UPDATE headrace.schema_version SET version = {number + 1}"):
+                if statement.startswith("CREATE SCHEMA") and _has_schema(connection):
+                    continue  # IF NOT EXISTS would still ask for the right to create one
+                text: Query = statement.encode()
+                connection.execute(text)
+                run.append(statement)
+    return tuple(run)
+
+
+def _has_schema(connection: psycopg.Connection[Any]) -> bool:
+    return connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'").fetchone() is not None

@@ -1,0 +1,135 @@
+"""Whether a source table's rows can be written to a destination table as they are, and the ALTER that is missing.
+
+Values pass through in the source's binary form, so a column fits only with the identical type, and a modifier
+that changes no value: a longer varchar, a numeric with more digits before the point, a finer timestamp.
+"""
+
+from __future__ import annotations
+
+from databases.ports import DestinationColumn
+from databases.postgres.connection import qualified, quote
+from databases.postgres.destination_catalog import CatalogColumn, CatalogTable
+from streams.lcr_batch import Column, TableVersion
+
+__all__ = ["column_fits", "missing_alter", "missing_table", "type_with_modifier"]
+
+_HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
+_LENGTH = frozenset({"varchar", "bpchar"})
+_BITS = frozenset({"bit", "varbit"})
+_PRECISION = frozenset({"time", "timetz", "timestamp", "timestamptz"})
+_PRECISION_MAX = 6  # of a time without modifier: microseconds
+_INTERVAL_FULL_PRECISION = 0xFFFF
+# Words that a type modifier of interval stands for, by PostgreSQL's field bits (year 4, month 2, day 8, hour 1024,
+# minute 2048, second 4096).
+_INTERVAL_FIELDS = {
+    4: " year", 2: " month", 8: " day", 1024: " hour", 2048: " minute", 4096: " second", 6: " year to month",
+    1032: " day to hour", 3080: " day to minute", 7176: " day to second", 3072: " hour to minute",
+    7168: " hour to second", 6144: " minute to second",
+}
+
+
+def missing_table(version: TableVersion) -> str:
+    """What creates a table that the destination does not have."""
+    table = qualified(version.owner, version.name).replace('"', '\\"')
+    return f'pg_dump --schema-only --table="{table}" SOURCE_DSN | psql DESTINATION_DSN'
+
+
+def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
+    """What must be done before rows of `version` can be written.
+
+    Args:
+        version: the source's description of the table.
+        catalog: the destination's; None: there is no such table.
+
+    Returns:
+        Statements for a person, one per line; empty when every column fits.
+    """
+    if catalog is None:
+        return missing_table(version)
+    table = qualified(version.owner, version.name)
+    missing = []
+    for column in version.columns:
+        position = catalog.positions.get(column.name)
+        if position is None:
+            wanted = type_with_modifier(column.type_name, column.type_modifier)
+            missing.append(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {wanted};")
+        elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
+            wanted = type_with_modifier(column.type_name, column.type_modifier)
+            missing.append(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {wanted};")
+    given = {column.name for column in version.columns}
+    missing += [
+        f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
+        for column in catalog.table.columns
+        if column.name not in given and column.not_null and not column.has_default and not column.is_generated
+    ]
+    return "\n".join(missing)
+
+
+def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
+    """Whether every value of the source's column is a value of the destination's, bytes unchanged."""
+    if column.is_generated:
+        return True  # never written
+    if source.type_name == column.type_name:
+        return _modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
+    # The log names a domain's base type instead of the domain, without the domain's modifier. A value that the
+    # destination's domain refuses is a matter of data, not of the table.
+    is_domain = details.base_type != column.type_name
+    return is_domain and source.type_name == details.base_type
+
+
+def _modifier_fits(type_name: str, source: int, destination: int) -> bool:
+    if destination in {source, -1}:
+        return True
+    owner, _, name = type_name.partition(".")
+    if owner != "pg_catalog":
+        return False
+    name = name.removeprefix("_")
+    if name in _PRECISION:
+        return destination >= (source if source != -1 else _PRECISION_MAX)
+    if source == -1:
+        return False
+    if name in {"varchar", "varbit"}:
+        return destination > source
+    if name == "numeric":
+        # The scale decides how a value is displayed, so it must be the same: 1.50 is not 1.5000 to a comparison
+        # of record images.
+        (source_digits, source_scale), (digits, scale) = _numeric(source), _numeric(destination)
+        return scale == source_scale and digits >= source_digits
+    return False
+
+
+def _numeric(modifier: int) -> tuple[int, int]:
+    bits = modifier - _HEADER_BYTES
+    return (bits >> 16) & 0xFFFF, ((bits & 0x7FF) ^ 1024) - 1024  # the scale is an 11-bit signed number
+
+
+def type_with_modifier(type_name: str, modifier: int) -> str:
+    """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`."""
+    owner, _, name = type_name.partition(".")
+    if owner != "pg_catalog":
+        return qualified(owner, name)
+    array = "[]" if name.startswith("_") else ""
+    name = name.removeprefix("_")
+    spelled = quote(name) if name in {"char", "bit"} else name
+    if modifier == -1:
+        return spelled + array
+    if name in _LENGTH:
+        spelled = {"bpchar": "character"}.get(name, name) + f"({modifier - _HEADER_BYTES})"
+    elif name in _BITS:
+        spelled = {"bit": "bit", "varbit": "bit varying"}[name] + f"({modifier})"
+    elif name == "numeric":
+        digits, scale = _numeric(modifier)
+        spelled = f"numeric({digits},{scale})"
+    elif name in _PRECISION:
+        spelled = _time_with_precision(name, modifier)
+    elif name == "interval":
+        precision, fields = modifier & 0xFFFF, (modifier >> 16) & 0x7FFF
+        spelled = "interval" + _INTERVAL_FIELDS.get(fields, "")
+        spelled += f"({precision})" if precision != _INTERVAL_FULL_PRECISION else ""
+    return spelled + array
+
+
+def _time_with_precision(name: str, precision: int) -> str:
+    if name.endswith("tz"):
+        return f"{name.removesuffix('tz')}({precision}) with time zone"
+    return f"{name}({precision})"

@@ -1,0 +1,47 @@
+"""Arithmetic of apply progress: a low watermark, and ranges of SCNs that are applied above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from databases.ports import ScnRange
+from streams.scn import Scn
+
+__all__ = ["covers", "fold_ranges", "merge_ranges", "ranges_from_bounds", "ranges_to_bounds"]
+
+
+def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRange, ...]:
+    """Ranges that reach above the low watermark, ascending, with neighbours joined."""
+    merged: list[ScnRange] = []
+    for found in sorted((r for r in ranges if r.through > low_watermark), key=lambda r: (r.after, r.through)):
+        if merged and found.after <= merged[-1].through:
+            through = Scn(max(merged[-1].through, found.through))
+            merged[-1] = ScnRange(after=merged[-1].after, through=through)
+        else:
+            merged.append(found)
+    return tuple(merged)
+
+
+def fold_ranges(low_watermark: int, ranges: Iterable[ScnRange]) -> tuple[Scn, tuple[ScnRange, ...]]:
+    """Move the low watermark through every range that reaches down to it; it and the ranges left above."""
+    above = list(merge_ranges(ranges, low_watermark))
+    while above and above[0].after <= low_watermark:
+        low_watermark = above.pop(0).through
+    return Scn(low_watermark), tuple(above)
+
+
+def covers(low_watermark: int, ranges: Sequence[ScnRange], wanted: ScnRange) -> bool:
+    """Whether everything in `wanted` is applied; `ranges` as `merge_ranges` gives them."""
+    return wanted.through <= low_watermark or any(
+        r.after <= max(wanted.after, low_watermark) and wanted.through <= r.through for r in ranges
+    )
+
+
+def ranges_from_bounds(bounds: Sequence[int]) -> tuple[ScnRange, ...]:
+    """Ranges from (after, through, after, through, ...), the form they are stored in."""
+    return tuple(ScnRange(after=Scn(bounds[k]), through=Scn(bounds[k + 1])) for k in range(0, len(bounds), 2))
+
+
+def ranges_to_bounds(ranges: Iterable[ScnRange]) -> list[int]:
+    """The opposite of `ranges_from_bounds`."""
+    return [bound for found in ranges for bound in (found.after, found.through)]
