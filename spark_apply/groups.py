@@ -43,8 +43,7 @@ PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one
 class GroupMode(IntEnum):
     """How a group is to be applied."""
 
-    SETS = 1  # collapsed, as sets; bisected when that fails
-    ROWS = 2  # row by row in source order (a streamed transaction whose sets failed)
+    SETS = 1  # collapsed, as sets; where that fails bisected, in the end row by row
     ERROR_QUEUE = 3  # into the error queue, nothing is applied (a streamed transaction that failed or is held)
     EXECUTE_ERROR = 4  # apply an error transaction again and delete it from the error queue
 

@@ -1,0 +1,217 @@
+"""How a source's table version fits a destination table: which columns find a row, which are written.
+
+Values pass through in the source's own form, so the types must be the same; the destination says so.
+
+Which columns find a row (manual: the row's identity):
+
+    old values FULL        the destination's key; without one, all columns together
+    old values KEY         the source's identity, the only old values there are
+
+Successive changes of a row may be collapsed only where nobody can notice: the columns that find a row are the
+destination's one and only unique key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from spark_apply.dependencies_kernels import hash_text
+from streams.errors import UnfitTableError
+from streams.lcr_batch import Column, OldImage, TableVersion
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationColumn, DestinationTable
+
+__all__ = ["Describe", "Equality", "HashedKey", "TableFit", "TableFits", "table_touch"]
+
+Describe = Callable[[str, str], "DestinationTable | None"]
+"""Asks the destination what a table (owner, name) looks like now; None: it does not exist."""
+
+class Equality(IntEnum):
+    """Canonical forms for hashing: two values the destination holds equal have equal canonical forms."""
+
+    NONE = 0  # no canonical form is known
+    BYTES = 1
+    INTEGER_BINARY = 2
+    INTEGER_TEXT = 3
+    PADDED = 4  # trailing blanks do not count
+    NUMERIC_BINARY = 5
+    NUMERIC_TEXT = 6
+    FLOAT_BINARY = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedKey:
+    """A unique key of the destination table, as its values come in the LCRs.
+
+    Args:
+        columns: positions in the source version.
+        equalities: canonical form per column.
+        seed: hash of the table's and the columns' names.
+        is_identity: NULLs count as values (the key that finds rows); False: a key with a NULL is never equal.
+    """
+
+    columns: tuple[int, ...]
+    equalities: tuple[Equality, ...]
+    seed: int
+    is_identity: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit:
+    """A source version and the destination table it is applied to.
+
+    Args:
+        version: the source's description.
+        table: the destination's.
+    """
+
+    version: TableVersion
+    table: DestinationTable
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {column.name: place for place, column in enumerate(self.version.columns)}
+
+    @cached_property
+    def _targets(self) -> tuple[DestinationColumn, ...]:
+        """The destination's column of each source column."""
+        by_name = {column.name: column for column in self.table.columns}
+        return tuple(by_name[column.name] for column in self.version.columns)
+
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """The destination's key as positions in the version; empty when there is none (or not all of it)."""
+        names = [self.table.columns[place].name for place in self.table.key]
+        if not names or any(name not in self._places for name in names):
+            return ()
+        return tuple(self._places[name] for name in names)
+
+    @cached_property
+    def match(self) -> tuple[int, ...]:
+        """Positions in the version that find a row."""
+        if self.version.old_image is OldImage.KEY:
+            found = tuple(place for place, column in enumerate(self.version.columns) if column.is_key)
+        else:
+            found = self.key
+        return found or self.all_columns
+
+    @cached_property
+    def is_keyless(self) -> bool:
+        """Rows are found by all their values: there may be duplicates."""
+        return not self.key and self.match == self.all_columns
+
+    @cached_property
+    def all_columns(self) -> tuple[int, ...]:
+        """Positions of every column but those the destination computes."""
+        return tuple(place for place, target in enumerate(self._targets) if not target.is_generated)
+
+    @cached_property
+    def updatable(self) -> tuple[int, ...]:
+        """Positions an UPDATE may write."""
+        return tuple(
+            place for place, target in enumerate(self._targets)
+            if not target.is_generated and not target.is_identity_always
+        )
+
+    @cached_property
+    def is_collapsible(self) -> bool:
+        """Nobody can notice when only the net change of a row is written."""
+        return (
+            not self.table.ordered and len(self.table.unique_keys) <= 1
+            and bool(self.key) and set(self.key) == set(self.match)
+        )
+
+    @cached_property
+    def touch(self) -> int:
+        """Hash that stands for a row of the table, whichever."""
+        return table_touch(self.version.owner, self.version.name)
+
+    @cached_property
+    def hashed_keys(self) -> tuple[HashedKey, ...]:
+        """Every unique key whose columns come with the LCRs, the one that finds rows first."""
+        keys = [self.match] if not self.is_keyless else []
+        for places in self.table.unique_keys:
+            names = [self.table.columns[place].name for place in places]
+            if all(name in self._places for name in names):
+                keys.append(tuple(self._places[name] for name in names))
+        found: dict[frozenset[int], HashedKey] = {}
+        for columns in keys:
+            ordered = tuple(sorted(columns, key=lambda place: self.version.columns[place].name))
+            if frozenset(columns) not in found:
+                found[frozenset(columns)] = self._hashed(ordered, is_identity=not found)
+        return tuple(found.values())
+
+    def _hashed(self, columns: tuple[int, ...], *, is_identity: bool) -> HashedKey:
+        names = "\0".join(self.version.columns[place].name for place in columns)
+        return HashedKey(
+            columns=columns,
+            equalities=tuple(_equality(self._targets[place], self.version.columns[place]) for place in columns),
+            seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{names}"), is_identity=is_identity,
+        )
+
+    @cached_property
+    def is_serialised(self) -> bool:
+        """Dependencies cannot be told from values: transactions on the table run one after the other."""
+        return (
+            self.table.serialise or self.is_keyless or not self.hashed_keys
+            or any(Equality.NONE in key.equalities for key in self.hashed_keys)
+        )
+
+
+def table_touch(owner: str, name: str) -> int:
+    """Hash that stands for any row of a table; see `spark_apply.dependencies` for its low bits."""
+    return (hash_text(f"{owner}\0{name}") & ~3) | 1
+
+
+def _equality(target: DestinationColumn, column: Column) -> Equality:
+    binary = column.is_binary
+    # A float's text is not unique (-0, exponents): such a key is rare enough to do without a canonical form.
+    return {
+        "bytes": Equality.BYTES,
+        "integer": Equality.INTEGER_BINARY if binary else Equality.INTEGER_TEXT,
+        "bpchar": Equality.PADDED,
+        "numeric": Equality.NUMERIC_BINARY if binary else Equality.NUMERIC_TEXT,
+        "float": Equality.FLOAT_BINARY if binary else Equality.NONE,
+    }.get(target.equality, Equality.NONE)
+
+
+class TableFits:
+    """The fits of every table version seen so far; asks the destination about a version once.
+
+    Args:
+        describe: see `Describe`; must answer with the state of now.
+        missing_alter: what must be done before rows of a version can be written; empty: it fits.
+    """
+
+    def __init__(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> None:
+        self._describe, self._missing_alter = describe, missing_alter
+        self._fits: dict[tuple[int, int], TableFit] = {}
+
+    def fit(self, version: TableVersion) -> TableFit:
+        """The fit of a version.
+
+        Raises:
+            UnfitTableError: the destination table does not fit; asked again at the next call.
+        """
+        key = (version.object_number, version.version)
+        found = self._fits.get(key)
+        if found is None:
+            # In this order: describing looks at the table anew, the check then uses what was seen.
+            table = self._describe(version.owner, version.name)
+            hint = self._missing_alter(version)
+            if table is None or hint:
+                raise UnfitTableError(
+                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
+                    hint=hint, table=version.qualified_name,
+                )
+            found = self._fits[key] = TableFit(version=version, table=table)
+        return found
+
+    def forget(self) -> None:
+        """Ask again about every table: the destination may have changed."""
+        self._fits.clear()
