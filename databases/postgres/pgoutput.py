@@ -108,6 +108,30 @@ class PostgresLogDecoder:
             truncates=self._truncates, tags=tuple(self._tags), messages=tuple(self._messages),
         )
 
+    def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
+        """See `LogDecoder.describe`."""
+        data = data.view()
+        data.flags.writeable = False
+        size = 64
+        while True:
+            starts, ends = np.empty(size, np.int64), np.empty(size, np.int64)
+            found, end = kernels.find_descriptions(data, starts, ends)
+            if end < 0:
+                raise ProtocolError("bytes of the redo log are not pgoutput messages")
+            if found <= size:
+                break
+            size = found
+        names: dict[int, str] = {}
+        versions = []
+        for start, stop in zip(starts[:found].tolist(), ends[:found].tolist(), strict=True):
+            message = _Message(data[start:stop].tobytes(), self._encoding)
+            if data[start] == ord("Y"):
+                number, name = message.type_name()
+                names[number] = name
+            else:
+                versions.append(self._describe(message, names))
+        return tuple(versions)
+
     # ------------------------------------------------------------------ what the kernel leaves to Python
 
     def _handle(self, why: int, data: NDArray[np.uint8], versions: dict[int, TableVersion]) -> bool:
@@ -131,8 +155,8 @@ class PostgresLogDecoder:
             versions.pop(version.object_number, None)
             versions[version.object_number] = version
         elif why == kernels.TYPE:
-            number, owner, name = message.integer(4), message.text(), message.text()
-            self._type_names[number] = f"{owner or 'pg_catalog'}.{name}"
+            number, name = message.type_name()
+            self._type_names[number] = name
         elif why == kernels.ORIGIN:
             message.integer(8)
             self._add_origin(message.raw_text())
@@ -148,9 +172,18 @@ class PostgresLogDecoder:
         return True
 
     def _relation(self, message: _Message) -> TableVersion:
+        version = self._describe(message, self._type_names)
+        known = self._tables.get(version.object_number)
+        if known is not None:
+            version = _with_forms(version, known)
+        self._tables[version.object_number] = version
+        self._index_tables()
+        return version
+
+    def _describe(self, message: _Message, type_names: dict[int, str]) -> TableVersion:
         number, owner, name = message.integer(4), message.text() or "pg_catalog", message.text()
         identity = chr(message.integer(1))
-        columns = tuple(self._column(message) for _ in range(message.integer(2)))
+        columns = tuple(self._column(message, type_names) for _ in range(message.integer(2)))
         if identity == "f":
             old_image = OldImage.FULL
         else:
@@ -158,21 +191,15 @@ class PostgresLogDecoder:
         version = TableVersion(
             object_number=ObjectNumber(number), version=0, owner=owner, name=name, columns=columns, old_image=old_image
         )
-        known = self._tables.get(number)
-        if known is not None:
-            version = _with_forms(version, known)
-        version = replace(version, version=content_version(version))
-        self._tables[number] = version
-        self._index_tables()
-        return version
+        return replace(version, version=content_version(version))
 
-    def _column(self, message: _Message) -> Column:
+    def _column(self, message: _Message, type_names: dict[int, str]) -> Column:
         flags, name, number, modifier = message.integer(1), message.text(), message.integer(4), message.signed(4)
         builtin = BUILTIN_TYPES.get(number)
         if builtin is not None:
             type_name, has_binary = f"pg_catalog.{builtin[0]}", builtin[1]
         else:
-            type_name, has_binary = self._type_names.get(number, f"pg_catalog.oid{number}"), True
+            type_name, has_binary = type_names.get(number, f"pg_catalog.oid{number}"), True
         return Column(
             name=name, type_name=type_name, type_number=number, type_modifier=modifier, is_key=bool(flags & 1),
             is_binary=self._binary and has_binary,
@@ -322,6 +349,11 @@ class _Message:
         self._at = end + 1
         return taken
 
+    def type_name(self) -> tuple[int, str]:
+        """A whole 'Y' message: the type's number and qualified name; of a domain it is the base type's name."""
+        number, owner, name = self.integer(4), self.text(), self.text()
+        return number, f"{owner or 'pg_catalog'}.{name}"
+
     def text(self) -> str:
         return self.raw_text().decode(self._encoding, "replace")
 
@@ -355,5 +387,8 @@ def content_version(version: TableVersion) -> int:
 def _with_forms(version: TableVersion, known: TableVersion) -> TableVersion:
     """Keep what values have shown: user-defined types without a binary form stay in text."""
     in_text = {c.type_number for c in known.columns if not c.is_binary and c.type_number not in BUILTIN_TYPES}
+    if not in_text:
+        return version
     columns = tuple(replace(c, is_binary=False) if c.type_number in in_text else c for c in version.columns)
-    return replace(version, columns=columns)
+    version = replace(version, columns=columns)
+    return replace(version, version=content_version(version))

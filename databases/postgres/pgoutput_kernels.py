@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 
 __all__ = [
-    "AT_END", "BINARY", "BROKEN", "FULL", "MESSAGE", "ORIGIN", "RELATION", "STATE_SIZE", "TEXT", "TRUNCATE", "TYPE",
-    "WRONG_FORM", "decode", "scan",
+    "AT_END", "BINARY", "BROKEN", "FULL", "MESSAGE", "ORIGIN", "RELATION", "SCAN_STATE_SIZE", "STATE_SIZE", "TEXT",
+    "TRUNCATE", "TYPE", "WRONG_FORM", "decode", "find_descriptions", "scan",
 ]
 
 # Frame head: 'd' + length, then 'w' + start + end + clock.
@@ -48,6 +48,22 @@ STATE_PAYLOAD = 9  # where the pgoutput message starts that Python is asked to r
 STATE_FRAME_END = 10  # and where its frame ends
 STATE_COLUMN = 11  # WRONG_FORM: number of the column
 STATE_SIZE = 12
+
+# State of `scan`.
+SCAN_OPEN = 0  # 1: a transaction is open after the taken data; kept from call to call
+SCAN_END_SCN = 1  # highest end of a commit, or of a keepalive outside transactions; 0: none
+SCAN_COMMIT_SCN = 2  # of the last commit; 0: none
+SCAN_COMMIT_END = 3  # where its frame ends in the taken data
+SCAN_OBJECTS = 4  # number of `objects`
+SCAN_TOLD = 5  # last position that the server has told of in any way
+SCAN_WANTS_ANSWER = 6  # a keepalive wants one
+SCAN_FOLLOWS = 7  # what stands where the scan stopped: MORE, OTHER, DAMAGED
+SCAN_KEPT = 8  # where the taken data ends
+SCAN_STATE_SIZE = 9
+
+MORE = 0  # nothing, or part of a frame
+OTHER = 1  # a message of another kind: an error, a notice, the end of the stream
+DAMAGED = 2
 
 # Form of a column's values, per column of a known table.
 TEXT = 0
@@ -87,28 +103,30 @@ def _i64(b, i):
 
 
 @njit(cache=True)
-def scan(buffer, filled, state, objects):
-    """Take the whole frames at the beginning of `buffer[:filled]`, dropping keepalives by moving data over them.
+def scan(buffer, start, filled, state, objects):
+    """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving what follows over them.
+
+    Names of types ('Y') are only taken together with the table description after them, so that no reader of the
+    data finds one without the other.
 
     Args:
-        buffer: uint8, writable.
-        filled: bytes in it.
-        state: int64[8], in and out: 0 a transaction is open. Out: 1 end of the last keepalive or commit that was
-            seen outside transactions (0: none), 2 commit SCN of the last commit (0: none), 3 number of `objects`,
-            4 a keepalive wants an answer, 5 what follows at the returned position: 0 part of a frame or nothing, 1 a
-            frame of another kind (error, end), 2 a broken frame, 6 bytes of data kept at the buffer's beginning,
-            7 last position the server has told of.
-        objects: int64, object numbers of the table descriptions in the data; when it is full the scan stops early.
+        buffer: uint8, writable; before `start` is data taken earlier.
+        start: where to begin.
+        filled: end of the bytes in the buffer.
+        state: int64[SCAN_STATE_SIZE], in and out, see SCAN_*.
+        objects: int64, object numbers of the table descriptions; when it is full the scan stops early.
 
     Returns:
-        Where it stopped: the first byte that was not taken.
+        Where it stopped: the first byte that was not taken. Taken data ends at state[SCAN_KEPT].
     """
-    is_open = state[0]
-    end_scn, commit_scn, told, found, wants_answer, follows = 0, 0, 0, 0, 0, 0
-    i, kept = 0, 0
+    is_open, end_scn, commit_scn = state[SCAN_OPEN], state[SCAN_END_SCN], state[SCAN_COMMIT_SCN]
+    commit_end, found, told = state[SCAN_COMMIT_END], state[SCAN_OBJECTS], state[SCAN_TOLD]
+    wants_answer, follows = state[SCAN_WANTS_ANSWER], MORE
+    i, kept = start, start
+    types_at, types_kept = np.int64(-1), np.int64(-1)
     while i + 5 <= filled:
         if buffer[i] != _D:
-            follows = 1
+            follows = OTHER
             break
         end = i + 1 + _u32(buffer, i + 1)
         if end > filled:
@@ -117,42 +135,83 @@ def scan(buffer, filled, state, objects):
         if kind == _K and end - i >= 23:
             walked = _i64(buffer, i + 6)
             told = max(told, walked)
+            # In a transaction it is a position behind which the transaction's own commit may lie.
             if is_open == 0:
                 end_scn = max(end_scn, walked)
             wants_answer |= np.int64(buffer[i + 22])
             i = end
             continue
         if kind != _W or end - i < 31:
-            follows = 2
+            follows = DAMAGED
             break
         p = i + 30
         what = buffer[p]
-        if what == _BEGIN:
-            is_open = 1
-        elif what == _COMMIT:
-            if end - p < 26:
-                follows = 2
-                break
-            is_open = 0
-            commit_scn = _i64(buffer, p + 10)
-            end_scn = max(end_scn, commit_scn)
-            told = max(told, commit_scn)
-        elif what == _RELATION:
-            if end - p < 5:
-                follows = 2
-                break
-            if found == objects.shape[0]:
-                break
-            objects[found] = _u32(buffer, p + 1)
-            found += 1
+        if what == _TYPE:
+            if types_at < 0:
+                types_at, types_kept = i, kept
+        else:
+            types_at = -1
+            if what == _BEGIN:
+                is_open = 1
+            elif what == _COMMIT:
+                if end - p < 26:
+                    follows = DAMAGED
+                    break
+                is_open = 0
+                commit_scn = _i64(buffer, p + 10)
+                commit_end = kept + end - i
+                end_scn = max(end_scn, commit_scn)
+                told = max(told, commit_scn)
+            elif what == _RELATION:
+                if end - p < 5:
+                    follows = DAMAGED
+                    break
+                if found == objects.shape[0]:
+                    break
+                objects[found] = _u32(buffer, p + 1)
+                found += 1
         if kept != i:
             for k in range(end - i):
                 buffer[kept + k] = buffer[i + k]
         kept += end - i
         i = end
-    state[0], state[1], state[2], state[3] = is_open, end_scn, commit_scn, found
-    state[4], state[5], state[6], state[7] = wants_answer, follows, kept, told
+    if types_at >= 0:
+        # A keepalive between the names was dropped: what was moved is already in front of the rest.
+        if kept != i:
+            for k in range(kept - types_kept):
+                buffer[i - 1 - k] = buffer[kept - 1 - k]
+            i -= kept - types_kept
+        else:
+            i = types_at
+        kept = types_kept
+    state[SCAN_OPEN], state[SCAN_END_SCN], state[SCAN_COMMIT_SCN] = is_open, end_scn, commit_scn
+    state[SCAN_COMMIT_END], state[SCAN_OBJECTS], state[SCAN_TOLD] = commit_end, found, told
+    state[SCAN_WANTS_ANSWER], state[SCAN_FOLLOWS], state[SCAN_KEPT] = wants_answer, follows, kept
     return i
+
+
+@njit(cache=True)
+def find_descriptions(b, message_start, message_end):
+    """Find the messages that describe tables ('R') and name types ('Y') in whole frames.
+
+    Args:
+        b: uint8.
+        message_start, message_end: int64, outputs.
+
+    Returns:
+        (how many were found, which may be more than the outputs hold; where the frames end, -1: they are broken).
+    """
+    i, found, n = 0, 0, b.shape[0]
+    while i + 5 <= n:
+        end = i + 1 + _u32(b, i + 1)
+        if b[i] != _D or end > n or end < i + 6:
+            return found, -1
+        if b[i + 5] == _W and end - i > 30 and (b[i + 30] == _RELATION or b[i + 30] == _TYPE):
+            if found < message_start.shape[0]:
+                message_start[found], message_end[found] = i + 30, end
+            found += 1
+        i = end
+    return found, i if i == n else -1
 
 
 @njit(cache=True, inline="always")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from databases.ports import DecodedChunk, StreamOptions
+from databases.postgres import pgoutput_kernels as k
 from databases.postgres.pgoutput import PostgresLogDecoder, content_version, tag_of_origin
-from databases.postgres.pgoutput_kernels import scan
 from streams.errors import ProtocolError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.tags import Tag
@@ -292,7 +292,7 @@ class Reference:
             self.tables[number(1, 4)] = m[5:].split(b"\0")[1].decode()
         elif kind == "T":
             count = number(1, 4)
-            numbers = tuple(number(6 + 4 * k, 4) for k in range(count))
+            numbers = tuple(number(6 + 4 * n, 4) for n in range(count))
             self.rows.append(("T", numbers, bool(m[5] & 1), bool(m[5] & 2)))
         elif kind == "M":
             prefix, _, rest = m[10:].partition(b"\0")
@@ -384,7 +384,7 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
             number = random_.randint(1, 4)
             if number not in shapes or random_.random() < 0.05:
                 shapes[number] = random_.randint(1, 5)
-                columns = [(f"c{k}", INT4, k == 0) for k in range(shapes[number])]
+                columns = [(f"c{n}", INT4, n == 0) for n in range(shapes[number])]
                 out.append(pg.relation(number, "s", f"t{number}_{random_.randint(0, 9)}", columns))
             key: list[bytes | str | None] = [b"k", *[None] * (shapes[number] - 1)]
             full = [value() for _ in range(shapes[number])]
@@ -420,44 +420,119 @@ def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max:
 # ---------------------------------------------------------------- the stream reader's kernel
 
 
-def scanned(data: bytes, *, is_open: bool = False, objects: int = 10) -> tuple[int, list[int], bytes, list[int]]:
+@dataclass
+class Scanned:
+    """What one or several scans of growing data took."""
+
+    at: int
+    kept: bytes
+    objects: list[int]
+    state: list[int]
+
+    def __getitem__(self, index: int) -> int:
+        return self.state[index]
+
+
+def scanned(data: bytes, *, is_open: bool = False, objects: int = 10) -> Scanned:
     buffer = np.frombuffer(bytearray(data), np.uint8) if data else np.zeros(1, np.uint8)
-    state, found = np.zeros(8, np.int64), np.zeros(objects, np.int64)
-    state[0] = is_open
-    at = scan(buffer, len(data), state, found)
-    return int(at), state.tolist(), buffer[: state[6]].tobytes(), found[: state[3]].tolist()
+    state, found = np.zeros(k.SCAN_STATE_SIZE, np.int64), np.zeros(objects, np.int64)
+    state[k.SCAN_OPEN] = is_open
+    at = k.scan(buffer, 0, len(data), state, found)
+    kept = buffer[: state[k.SCAN_KEPT]].tobytes()
+    return Scanned(int(at), kept, found[: state[k.SCAN_OBJECTS]].tolist(), state.tolist())
 
 
 def test_scan_takes_whole_frames_and_drops_keepalives() -> None:
-    one, two = pg.stream(pg.begin(90, 1), pg.relation(5, "s", "t", COLUMNS)), pg.stream(pg.insert(5, [b"1", b"2"]), pg.commit(90, 98))
+    one = pg.stream(pg.begin(90, 1), pg.relation(5, "s", "t", COLUMNS))
+    two = pg.stream(pg.insert(5, [b"1", b"2"]), pg.commit(90, 98))
     data = one + pg.keepalive(80) + two + pg.keepalive(120, reply=True) + b"d\0\0"
-    at, state, kept, objects = scanned(data)
-    assert at == len(data) - 3
-    assert kept == one + two
-    assert objects == [5]
-    assert state[:3] == [0, 120, 98]
-    assert state[4:6] == [1, 0]
+    found = scanned(data)
+    assert found.at == len(data) - 3
+    assert found.kept == one + two
+    assert found.objects == [5]
+    assert (found[k.SCAN_OPEN], found[k.SCAN_END_SCN], found[k.SCAN_COMMIT_SCN]) == (0, 120, 98)
+    assert found[k.SCAN_COMMIT_END] == len(one + two)
+    assert (found[k.SCAN_WANTS_ANSWER], found[k.SCAN_FOLLOWS]) == (1, k.MORE)
+
+
+def test_commit_end_is_where_the_last_transaction_ends_in_the_taken_data() -> None:
+    done, begun = pg.stream(pg.begin(90, 1), pg.commit(90, 98)), pg.stream(pg.begin(110, 2), pg.insert(5, [b"1"]))
+    found = scanned(pg.keepalive(1) + done + begun)
+    assert found.kept[: found[k.SCAN_COMMIT_END]] == done
+    assert found[k.SCAN_OPEN] == 1
 
 
 def test_keepalive_inside_a_transaction_promises_nothing() -> None:
-    data = pg.stream(pg.begin(90, 1)) + pg.keepalive(500)
-    _, state, _, _ = scanned(data)
-    assert (state[0], state[1], state[7]) == (1, 0, 500)
-    _, state, _, _ = scanned(pg.keepalive(500), is_open=True)
-    assert state[1] == 0
+    found = scanned(pg.stream(pg.begin(90, 1)) + pg.keepalive(500))
+    assert (found[k.SCAN_OPEN], found[k.SCAN_END_SCN], found[k.SCAN_TOLD]) == (1, 0, 500)
+    assert scanned(pg.keepalive(500), is_open=True)[k.SCAN_END_SCN] == 0
 
 
 def test_scan_stops_at_errors_and_ends_of_the_stream() -> None:
     data = pg.stream(pg.begin(1, 1))
-    assert scanned(data + b"E\0\0\0\x05\0")[:2][0] == len(data)
-    assert scanned(data + b"E\0\0\0\x05\0")[1][5] == 1
-    assert scanned(data + b"d\0\0\0\x05q")[1][5] == 2
+    assert scanned(data + b"E\0\0\0\x05\0").at == len(data)
+    assert scanned(data + b"E\0\0\0\x05\0")[k.SCAN_FOLLOWS] == k.OTHER
+    assert scanned(data + b"d\0\0\0\x05q")[k.SCAN_FOLLOWS] == k.DAMAGED
 
 
 def test_scan_stops_when_more_tables_are_described_than_it_can_name() -> None:
     frames = [pg.frame(pg.relation(n, "s", "t", COLUMNS)) for n in range(4)]
-    at, state, _, objects = scanned(b"".join(frames), objects=3)
-    assert (at, objects, state[5]) == (sum(len(f) for f in frames[:3]), [0, 1, 2], 0)
+    found = scanned(b"".join(frames), objects=3)
+    assert (found.at, found.objects, found[k.SCAN_FOLLOWS]) == (sum(len(f) for f in frames[:3]), [0, 1, 2], k.MORE)
+
+
+@hypothesis.given(seed=st.integers(0, 2**32))
+def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_table(seed: int) -> None:
+    """Names of types are held back until the table description that needs them is there, whatever is between."""
+    random_ = random.Random(seed)
+    frames: list[bytes] = []
+    for _ in range(random_.randint(1, 12)):
+        kind = random_.choice("YYRIk")
+        if kind == "Y":
+            frames.append(pg.frame(pg.type_name(20_000, "s", "x" * random_.randint(0, 30))))
+        elif kind == "R":
+            frames.append(pg.frame(pg.relation(5, "s", "t", COLUMNS)))
+        elif kind == "I":
+            frames.append(pg.frame(pg.insert(5, [b"1"])))
+        else:
+            frames.append(pg.keepalive(7))
+    data = b"".join(frames)
+    expected = [f for f in frames if f[5:6] == b"w"]
+    while expected and expected[-1][30:31] == b"Y":
+        expected.pop()
+    buffer = np.zeros(len(data) + 1, np.uint8)
+    state, found = np.zeros(k.SCAN_STATE_SIZE, np.int64), np.zeros(100, np.int64)
+    taken = filled = 0
+    came = 0
+    while came < len(data):
+        piece = data[came : came + random_.randint(1, 60)]
+        came += len(piece)
+        buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+        filled += len(piece)
+        at = int(k.scan(buffer, taken, filled, state, found))
+        taken = int(state[k.SCAN_KEPT])
+        rest = buffer[at:filled].copy()
+        buffer[taken : taken + len(rest)] = rest
+        filled = taken + len(rest)
+        last = max((i for i in range(len(frames)) if sum(map(len, frames[: i + 1])) <= came), default=-1)
+        if last >= 0 and frames[last][30:31] == b"Y" and frames[last][5:6] == b"w":
+            assert not buffer[:taken].tobytes().endswith(frames[last])
+    assert buffer[:taken].tobytes() == b"".join(expected)
+
+
+def test_describe_finds_every_table_with_its_types_and_changes_nothing() -> None:
+    data = pg.stream(
+        pg.begin(1, 1), pg.type_name(20_000, "s", "mood"), pg.relation(5, "s", "t", [("m", 20_000, True)]),
+        pg.insert(5, [b"x"]), pg.relation(6, "s", "u", COLUMNS), pg.commit(1, 2),
+    )
+    decoder = PostgresLogDecoder(options())
+    versions = decoder.describe(np.frombuffer(data, np.uint8))
+    assert [(v.qualified_name, v.columns[0].type_name) for v in versions] == [("s.t", "s.mood"), ("s.u", "pg_catalog.int4")]
+    first = decode(data, decoder)
+    assert versions[0] == first.versions[0], "the same version as the decoder's own"
+    assert decoder.describe(np.zeros(0, np.uint8)) == ()
+    with pytest.raises(ProtocolError):
+        decoder.describe(np.frombuffer(data[:-1], np.uint8))
 
 
 # ---------------------------------------------------------------- speed
@@ -480,7 +555,7 @@ def _best(data: bytes, rows_max: int) -> tuple[float, int]:
 def test_decoding_speed_is_reported(record_property: Callable[[str, object], None]) -> None:
     """Not asserted on absolute time: the figures go into the report (run with -s)."""
     row: list[bytes | str | None] = [b"123456", b"7", b"some text value 12", b"12.50", b"2026-01-01 00:00:00+00", b"0.5", b"v12", b"2026-01-01"]
-    columns = [(f"c{k}", TEXT, k == 0) for k in range(8)]
+    columns = [(f"c{n}", TEXT, n == 0) for n in range(8)]
     bulk = pg.stream(pg.begin(1, 1), pg.relation(5, "s", "t", columns)) + pg.frame(pg.insert(5, row)) * 200_000 + pg.stream(pg.commit(1, 2))
     small = [pg.stream(pg.relation(5, "s", "t", columns))]
     small += [
