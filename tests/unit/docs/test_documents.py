@@ -1,0 +1,141 @@
+"""The documents speak only of things that exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+CODE = re.compile(r"`([^`\n]+)`")
+NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+FOLDERS = "|".join((*PACKAGES, "tests", "docs", "examples", "benchmarks", "scripts"))
+FILE = re.compile(rf"(?:{FOLDERS})/[\w./-]*")
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+STATES = {"built", "in part", "not yet"}
+CHAPTERS = ("Capture", "Staging and propagation", "Apply", "Rules", "Tags")
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def spans(document: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    return CODE.findall(text)
+
+
+def resolve(name: str) -> object:
+    """The module, class, function or attribute called `package.module.name`."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError as error:
+            # Only a missing part of the name itself may be looked for as an attribute.
+            if error.name is None or not name.startswith(error.name):
+                raise
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part, None) or found.__annotations__[part]
+        return found
+    raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_name_in_a_document_exists(document):
+    missing = []
+    for name in {name for span in spans(document) for name in NAME.findall(span) if NAME.fullmatch(span.rstrip("()"))}:
+        try:
+            resolve(name)
+        except (ModuleNotFoundError, KeyError, AttributeError):
+            missing.append(name)
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_file_in_a_document_exists(document):
+    named = {span.partition("::")[0] for span in spans(document) if FILE.fullmatch(span.partition("::")[0])}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_test_in_a_document_exists(document):
+    missing = []
+    for span in spans(document):
+        file, _, name = span.partition("::")
+        if name and FILE.fullmatch(file) and f"def {name}(" not in (ROOT / file).read_text():
+            missing.append(span)
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_link_in_a_document_leads_somewhere(document):
+    links = [link for link in LINK.findall(document.read_text()) if not link.startswith("http")]
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_names_of_modules_are_really_looked_up():
+    """The check itself: a name that does not exist is found out at every depth."""
+    assert resolve("streams.scn.Scn") is not None
+    assert resolve("streams.lcr_batch.LcrBatch.through_scn") is not None
+    for name in ("streams.nothing", "streams.scn.Nothing", "streams.lcr_batch.LcrBatch.nothing"):
+        with pytest.raises((ModuleNotFoundError, KeyError, AttributeError)):
+            resolve(name)
+
+
+def manual_map() -> dict[str, list[list[str]]]:
+    """The rows of each chapter: feature, where, test, state."""
+    chapters: dict[str, list[list[str]]] = {}
+    for line in (ROOT / "docs" / "manual-map.md").read_text().splitlines():
+        if line.startswith("## "):
+            chapters[line[3:].strip()] = []
+        elif line.startswith("|") and chapters:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells[0] != "feature" and set(cells[0]) != {"-"}:
+                chapters[list(chapters)[-1]].append(cells)
+    return chapters
+
+
+def test_the_manual_map_has_a_chapter_each_and_a_known_state_in_every_row():
+    chapters = manual_map()
+    assert set(CHAPTERS) <= set(chapters)
+    for chapter, rows in chapters.items():
+        assert rows, chapter
+        assert [row for row in rows if len(row) != 4 or row[3] not in STATES] == []
+
+
+def test_what_the_manual_map_calls_built_names_its_place_and_its_test():
+    for rows in manual_map().values():
+        for feature, where, test, state in rows:
+            if state != "not yet":
+                assert NAME.search(where), feature
+                assert re.search(r"`tests/[\w/]+\.py", test), feature
+
+
+def test_decisions_are_numbered_without_a_gap_and_titled_with_their_number():
+    files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
+    for file in files:
+        assert file.read_text().startswith(f"# {int(file.name[:4])}. ")
+
+
+def test_the_readme_s_two_commands_are_targets_of_make():
+    makefile, readme = (ROOT / "Makefile").read_text(), (ROOT / "README.md").read_text()
+    for command in re.findall(r"make (\w+)", readme):
+        if command not in {"and", "it"}:
+            assert f"\n{command}:" in makefile, command
+
+
+def test_the_readme_s_first_topology_is_one(tmp_path):
+    from topology.checks import check
+    from topology.reading import read_topology
+
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "hr.yaml").write_text(block)
+    spec = read_topology(tmp_path / "hr.yaml", {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"})
+    assert check(spec) == ()
