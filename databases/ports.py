@@ -133,8 +133,9 @@ class DictionaryBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedChunk:
-    """What a decoder found in log bytes: arrays over rows, values and transactions. Offsets point into the
-    bytes that were decoded (`data` itself is not copied).
+    """What a decoder found in log bytes: arrays over rows, values and transactions.
+
+    Offsets point into the bytes that were decoded (`data` itself is not copied).
 
     Args:
         consumed: bytes that were decoded; the caller goes on from there (decoding stops right before a
@@ -188,8 +189,9 @@ class LogDecoder(Protocol):
     """Turns log bytes into arrays. Keeps only what a transaction in progress needs between two calls."""
 
     def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
-        """Decode whole messages from `data[start:]` until its end, `rows_max` rows, or a table description
-        that follows rows.
+        """Decode whole messages from `data[start:]`.
+
+        Stops at its end, at `rows_max` rows, or at a table description that follows rows.
 
         Args:
             data: bytes of one redo DATA record (always whole messages).
@@ -569,8 +571,10 @@ class DestinationSession(Protocol):
         ...
 
     def delete_error(self, number: int) -> bool:
-        """Delete an error transaction with all its parts, inside the transaction (`errors execute`: together with
-        the data it applies, then `commit` with nothing in `applied`); False when it is not there."""
+        """Delete an error transaction with all its parts, inside the transaction; False when it is not there.
+
+        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`.
+        """
         ...
 
     def close(self) -> None:
@@ -590,8 +594,10 @@ class DestinationDatabase(Protocol):
         ...
 
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
-        """Fence out older incarnations: raise the epoch, end their sessions, wait until they are gone, and
-        only then read the progress."""
+        """Fence out older incarnations, and only then read the progress.
+
+        Raises the epoch, ends their sessions and waits until they are gone.
+        """
         ...
 
     def progress(self, topology: str, apply: str) -> ApplyProgress | None:

@@ -67,7 +67,8 @@ class StreamsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Ray rebuilds exceptions as cls(*args); keyword arguments would be lost without this.
-        return functools.partial(type(self), hint=self.hint, **self.context), self.args
+        context: dict[str, Any] = dict(self.context)
+        return functools.partial(type(self), hint=self.hint, **context), self.args
 
     @property
     def message(self) -> str:
