@@ -45,7 +45,7 @@ class Retry(Enum):
     NEVER = "never"  # a bug or a refused input
 
 
-class WouldBlock(Exception):  # noqa: N818 - not an error
+class WouldBlock(Exception):
     """Nothing to do now; call again when woken."""
 
 
