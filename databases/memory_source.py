@@ -237,6 +237,7 @@ class MemorySource:
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
         self.log: list[_Committed] = []
+        self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
         self._scn = 1000
         self._transaction_id = 700
@@ -269,6 +270,8 @@ class MemorySource:
         )
         root_owner, _, root_name = root.partition(".")
         self._tables[name] = _Table(version, (root_owner, root_name) if root else None)
+        if root:
+            self.roots[number] = (root_owner, root_name)
         self._advance()
         return number
 

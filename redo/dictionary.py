@@ -126,6 +126,10 @@ class Dictionary:
         history = self._history.get(object_number)
         return history[-1] if history else None
 
+    def current_tables(self) -> Iterable[KnownTable]:
+        """Return the version in force of every object described so far."""
+        return [history[-1] for history in self._history.values()]
+
     def as_of(self, object_number: ObjectNumber, scn: Scn) -> KnownTable | None:
         """Return the version in force for transactions that committed after `scn`; None: not known."""
         history = self._history.get(object_number, [])

@@ -1,0 +1,599 @@
+"""Mining: read redo from a restart point on and turn it into LCR batches. The core of a capture process.
+
+Job
+    Give every transaction that the rules let through exactly once, in commit order, from any start SCN on.
+
+Main path
+    Miner.next_batch -> RedoReader.next_header -> LogDecoder.decode -> classify (prefilter) -> Assembly.add
+    -> Assembly.cut -> LcrBatch.
+
+States
+    A miner has none but its position: `sent_scn` (end of the last batch) and `captured_scn` (end of what was mined).
+    Restart = a new miner with the SCN the queue needs as `start_scn`; it finds the restart point by headers alone.
+
+Durable when
+    Never here. What a batch carries is durable when the queue says so.
+
+Worked flow
+    redo: T1 commit 10 | first half of T2 | RESUME | T2 commit 20, T3 commit 30 (tagged) | progress 45
+    Miner(start_scn=10): begins behind T1; drops the half of T2 at RESUME
+    next_batch: T2; previous_scn 10, through_scn 45 (T3 is discarded, nothing else waits)
+    next_batch: None
+    redo: T4 with 10,000 rows, commit 60
+    next_batch: first part (open, through_scn 45), ..., last part (through_scn 60)
+
+Source: Oracle Streams Concepts and Administration 11.2, "Capture Process"; DESIGN "LCRs are columnar from capture to
+apply".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databases.ports import DecodedChunk, LogDecoder, StreamOptions
+from redo.assembly import Assembly, MinedRows, MinedTransactions
+from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
+from redo.mining_kernels import (
+    DISCARDED_ROWS,
+    ERROR,
+    ERROR_ROW,
+    ERROR_TRANSACTION,
+    KEPT_BYTES,
+    KEPT_ROWS,
+    UNKNOWN_OBJECT,
+    classify,
+)
+from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
+from redo.segments import RedoReader, list_segments
+from rules.evaluation import filter_batch
+from rules.rule import Rule, RuleSet, TruthValue
+from streams.clock import Clock, SystemClock
+from streams.errors import CaptureError, LogGone, ProtocolError, RedoError
+from streams.lcr_batch import LcrBatch, TableVersion
+from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.tags import Tag
+
+__all__ = ["HIDDEN_OWNER", "Miner", "MiningStatistics"]
+
+HIDDEN_OWNER = "headrace"  # our own tables at a site: never captured, whatever the rules say
+ROWS_MAX_DEFAULT = 4096  # rows of a batch: enough for column-wise work, few enough for caches and latency
+BYTES_MAX_DEFAULT = 1 << 20  # bytes of its values: small against message limits
+MARK_INTERVAL_S = 0.1  # a progress mark ten times a second is enough for watermarks
+MINED_BYTES_MAX = 64 << 20  # redo mined without a batch before a mark tells how far we are
+
+_HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY
+_DECODING_ERRORS = (ProtocolError, ValueError, IndexError, KeyError, OverflowError, struct.error)
+_NO_TRUNCATES = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiningStatistics:
+    """What a miner did since it was started.
+
+    Args:
+        captured_scn: every transaction up to here is mined.
+        sent_scn: end of the last batch.
+        redo_bytes: bytes of redo mined.
+        transactions: transactions found that were not mined before.
+        transactions_dropped: found again and dropped: mined before, or sent again by the source after a break.
+        rows_kept: rows that passed prefiltering.
+        rows_discarded: rows that did not.
+        full_evaluations: batches evaluated in full because prefiltering answered MAYBE.
+        batches: batches given, progress marks aside.
+        marks: progress marks given.
+        last_commit_time_us: of the last transaction mined, at the source.
+    """
+
+    captured_scn: Scn
+    sent_scn: Scn
+    redo_bytes: int
+    transactions: int
+    transactions_dropped: int
+    rows_kept: int
+    rows_discarded: int
+    full_evaluations: int
+    batches: int
+    marks: int
+    last_commit_time_us: int
+
+
+class Miner:
+    """Mines the redo in one folder for one capture process. Not shared between threads.
+
+    Args:
+        folder: of the segments.
+        source: the site whose log it is.
+        start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was.
+        rules: of the capture process.
+        decoder_factory: makes the decoder for a segment's stream options.
+        clock: for the pace of progress marks.
+
+    A folder without redo is no error: mining begins when there is some.
+    """
+
+    def __init__(
+        self, folder: Path, source: str, start_scn: Scn, rules: RuleSet,
+        decoder_factory: Callable[[StreamOptions], LogDecoder], *, clock: Clock | None = None,
+    ) -> None:
+        self._folder = folder
+        self._source = source
+        self._rules = rules
+        self._decoder_factory = decoder_factory
+        self._clock = clock or SystemClock()
+
+        self._reader: RedoReader | None = None
+        self._head: SegmentHead | None = None
+        self._decoder: LogDecoder | None = None
+        self._dictionary = Dictionary()
+        self._record: tuple[RecordHeader, NDArray[np.uint8]] | None = None
+        self._record_offset = 0
+        self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
+
+        # One entry per (object, version) found in redo; rows refer to their table by its place here.
+        self._tables: list[TableVersion] = []
+        self._slots: dict[TableVersion, int] = {}
+        self._current: dict[int, int] = {}
+        self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
+        self._tags: list[Tag] = []
+
+        self._assembly = Assembly(source, self._tables, self._tags)
+        self._is_dropping = False  # the open transaction was mined before
+        self._start_scn = start_scn
+        self._mined_commit_scn = start_scn  # commit SCN of the last transaction mined
+        self._mined_scn = start_scn
+        self._sent_scn = start_scn
+        self._gave_at = self._clock.monotonic() - MARK_INTERVAL_S
+        self._unmarked_bytes = 0
+        self._redo_bytes = self._transactions = self._dropped = self._kept = self._discarded = 0
+        self._full_evaluations = self._batches = self._marks = self._last_commit_time_us = 0
+
+    # ------------------------------------------------------------------ what others ask
+
+    @property
+    def captured_scn(self) -> Scn:
+        """Every transaction that committed up to here is mined (given, waiting for its batch, or discarded)."""
+        return self._mined_scn
+
+    @property
+    def sent_scn(self) -> Scn:
+        """`through_scn` of the last batch given."""
+        return self._sent_scn
+
+    @property
+    def mark_due_at(self) -> float | None:
+        """When (clock, monotonic) a progress mark that `next_batch` held back will be given; None: none waits."""
+        if self._mined_scn <= self._sent_scn or self._assembly.is_in_parts:
+            return None
+        return self._gave_at + MARK_INTERVAL_S
+
+    @property
+    def unmatched_rules(self) -> tuple[Rule, ...]:
+        """Positive rules that match no table known so far: probably a misspelt name."""
+        return self._rules.unmatched(self._dictionary.names())
+
+    def statistics(self) -> MiningStatistics:
+        """Return what the miner did so far."""
+        return MiningStatistics(
+            captured_scn=self._mined_scn, sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
+            transactions=self._transactions, transactions_dropped=self._dropped, rows_kept=self._kept,
+            rows_discarded=self._discarded, full_evaluations=self._full_evaluations, batches=self._batches,
+            marks=self._marks, last_commit_time_us=self._last_commit_time_us,
+        )
+
+    def close(self) -> None:
+        """Let go of the files; idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def next_batch(
+        self, durable: RedoPosition, *, bytes_max: int = BYTES_MAX_DEFAULT, rows_max: int = ROWS_MAX_DEFAULT
+    ) -> LcrBatch | None:
+        """Mine on, until a batch is full or all durable redo is mined.
+
+        Args:
+            durable: how far redo may be read.
+            bytes_max: bytes of values after which a batch is cut; a batch exceeds them by one redo record at most.
+            rows_max: rows of a batch, never exceeded.
+
+        Returns:
+            A batch or a progress mark; None when all durable redo is mined and nothing is to be told (now, see
+            `mark_due_at`).
+
+        Raises:
+            RedoError: redo is damaged; names segment, offset and SCNs.
+            CaptureError: its bytes cannot be decoded; names the SCN.
+            LogGone: the redo needed is not there any more.
+        """
+        while True:
+            is_full = self._assembly.row_count >= rows_max or self._assembly.value_bytes >= bytes_max
+            more = not is_full and self._advance(durable, rows_max - self._assembly.row_count)
+            if more and self._unmarked_bytes < MINED_BYTES_MAX:
+                continue
+            batch = self._assembly.cut(self._sent_scn, self._mined_scn, is_full=is_full)
+            if batch is not None:
+                batch = self._evaluated(batch)
+            if batch is None:
+                batch = self._mark(is_due=more)
+            if batch is not None:
+                self._give(batch)
+                return batch
+            if not more and not is_full:
+                return None
+            self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
+
+    def _evaluated(self, batch: LcrBatch) -> LcrBatch | None:
+        """The batch after full evaluation, where prefiltering did not decide; None: it became a mark."""
+        tagged = {bool(tag >= 0) for tag in batch.transactions.tag}
+        answers = {
+            self._rules.prefilter(table.owner, table.name, tagged=value) for table in batch.tables for value in tagged
+        }
+        if TruthValue.MAYBE not in answers:
+            return batch
+        self._full_evaluations += 1
+        batch = filter_batch(batch, self._rules)
+        return None if batch.is_progress_mark else batch
+
+    def _mark(self, *, is_due: bool) -> LcrBatch | None:
+        """A progress mark, if there is progress to tell and it is time."""
+        due_at = self.mark_due_at
+        if due_at is None or not (is_due or self._clock.monotonic() >= due_at):
+            return None
+        return LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._mined_scn)
+
+    def _give(self, batch: LcrBatch) -> None:
+        self._sent_scn = batch.through_scn
+        self._gave_at = self._clock.monotonic()
+        self._unmarked_bytes = 0
+        if batch.is_progress_mark:
+            self._marks += 1
+        else:
+            self._batches += 1
+
+    # ------------------------------------------------------------------ reading redo
+
+    def _advance(self, durable: RedoPosition, rows_max: int) -> bool:
+        """Decode a bit more, at most `rows_max` rows; False when all durable redo is mined."""
+        if self._record is None and not self._next_record(durable):
+            return False
+        if self._record is not None:
+            self._decode(*self._record, rows_max)
+        return True
+
+    def _next_record(self, durable: RedoPosition) -> bool:
+        """Read the next record and do what it says, except decoding DATA; False at the durable end."""
+        if self._reader is None and not self._begin(durable):
+            return False
+        reader = self._reader
+        assert reader is not None
+        header = reader.next_header(durable)
+        if header is None:
+            return False
+        self._redo_bytes += header.record_bytes
+        self._unmarked_bytes += header.record_bytes
+        if header.type is RecordType.DATA:
+            data = np.frombuffer(reader.payload(header), np.uint8)
+            self._record, self._record_offset = (header, data), self._begin_offset
+            self._begin_offset = 0
+            if self._record_offset >= data.shape[0]:
+                self._finish_record(header)
+        elif header.type is RecordType.SEGMENT:
+            self._enter(decode_head(reader.payload(header)))
+        elif header.type is RecordType.RESUME:
+            self._resume()
+        elif header.type is RecordType.DICTIONARY and header.number > 1:
+            # A head's own dictionary says what is known already.
+            self._dictionary = read_dictionary_record(
+                self._dictionary, header, reader.payload(header), self._describe
+            )
+        elif header.type is RecordType.PROGRESS:
+            reader.payload(header)
+            self._mined_scn = max(self._mined_scn, header.end_scn)
+        reader.skip(header)
+        return True
+
+    def _finish_record(self, header: RecordHeader) -> None:
+        self._record = None
+        self._mined_scn = max(self._mined_scn, header.end_scn)
+
+    def _enter(self, head: SegmentHead) -> None:
+        """A new segment begins; an open transaction goes on into it."""
+        if head.source != self._source:
+            raise RedoError(
+                f"redo segment {head.number} is of site {head.source}, not of {self._source}",
+                hint="give every site a folder of its own", segment=head.number,
+            )
+        if self._head is None or self._head.options != head.options:
+            self._decoder = self._decoder_factory(head.options)
+        self._head = head
+
+    def _resume(self) -> None:
+        """A new stream begins in redo: what is open comes again, whole."""
+        self._assembly.drop_open()
+        self._is_dropping = False
+        assert self._decoder is not None
+        self._decoder.reset()
+
+    def _describe(self, payload: bytes) -> tuple[TableVersion, ...]:
+        assert self._decoder is not None
+        return self._decoder.describe(np.frombuffer(payload, np.uint8))
+
+    # ------------------------------------------------------------------ decoding and prefiltering
+
+    def _decode(self, header: RecordHeader, data: NDArray[np.uint8], rows_max: int) -> None:
+        """Decode the next rows of the current record."""
+        decoder = self._decoder
+        assert decoder is not None
+        try:
+            chunk = decoder.decode(data, self._record_offset, rows_max=rows_max)
+        except _DECODING_ERRORS as error:
+            raise self._undecodable(header, str(error) or type(error).__name__) from error
+        if chunk.consumed == 0 and not chunk.versions and not chunk.command.shape[0]:
+            raise self._undecodable(header, "the decoder does not get on")
+        self._record_offset += chunk.consumed
+        for description in chunk.versions:
+            self._use(self._dictionary.describe(description, header.last_commit_scn))
+        if chunk.transaction_id.shape[0]:
+            self._take(chunk, data, header)
+        if self._record_offset >= data.shape[0]:
+            self._finish_record(header)
+
+    def _undecodable(self, header: RecordHeader, what: str) -> CaptureError:
+        return CaptureError(
+            f"redo of site {self._source} after SCN {header.last_commit_scn} cannot be decoded: {what}",
+            hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
+            source=self._source, scn=header.last_commit_scn, offset=self._record_offset,
+        )
+
+    def _take(self, chunk: DecodedChunk, data: NDArray[np.uint8], header: RecordHeader) -> None:
+        """Drop what was mined before, prefilter the rest, and hand it to the assembly."""
+        commit_scn = chunk.commit_scn
+        mined = np.maximum.accumulate(np.concatenate(([self._mined_commit_scn], commit_scn)))
+        dropped = chunk.order_scn < mined[:-1]
+        if chunk.continues:
+            dropped[0] = self._is_dropping
+        self._is_dropping = bool(dropped[-1]) and commit_scn[-1] == 0
+        self._mined_commit_scn = Scn(int(mined[-1]))
+        self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
+
+        tag_place = np.array([self._tag(tag) for tag in chunk.tags] + [-1], np.int64)  # the last one for -1
+        tagged = (chunk.tag >= 0).astype(np.uint8)
+        truncate_keep, truncates = self._truncates(chunk, tagged)
+        row_count = chunk.command.shape[0]
+        row_slot = np.empty(row_count, np.int32)
+        kept = np.empty(row_count, np.int64)
+        kept_rows = np.zeros(commit_scn.shape[0], np.int64)
+        found = np.zeros(6, np.int64)
+        classify(
+            chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
+            dropped.astype(np.uint8), tagged, *self._objects(), truncate_keep, row_slot, kept, kept_rows, found,
+        )
+        if found[ERROR]:
+            raise self._misfit(chunk, found)
+        self._kept += int(found[KEPT_ROWS])
+        self._discarded += int(found[DISCARDED_ROWS])
+        self._dropped += int((dropped & (commit_scn > 0)).sum())
+        taken = ~dropped
+        self._transactions += int((taken & (commit_scn > 0)).sum())
+        if commit_scn[0]:
+            self._last_commit_time_us = int(chunk.commit_time_us[commit_scn > 0][-1])
+        rows = None
+        if found[KEPT_ROWS]:
+            rows = self._rows(chunk, data, row_slot, kept[: found[KEPT_ROWS]], int(found[KEPT_BYTES]), truncates)
+        if not taken.any():
+            return
+        continues = chunk.continues and bool(taken[0])
+        if continues and not self._assembly.is_open:
+            raise self._undecodable(header, "a transaction goes on that never began")
+        self._assembly.add(
+            rows,
+            MinedTransactions(
+                transaction_id=chunk.transaction_id[taken], order_scn=chunk.order_scn[taken],
+                commit_scn=commit_scn[taken], commit_time_us=chunk.commit_time_us[taken],
+                tag=tag_place[chunk.tag[taken]], rows=kept_rows[taken], continues=continues,
+            ),
+        )
+
+    def _rows(
+        self, chunk: DecodedChunk, data: NDArray[np.uint8], row_slot: NDArray[np.int32], kept: NDArray[np.int64],
+        value_bytes: int, truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
+    ) -> MinedRows:
+        """The rows kept, without the log bytes of the others."""
+        slot = row_slot[kept]
+        place = {int(row): number for number, row in enumerate(kept)} if truncates else {}
+        rows = MinedRows(
+            data=data, slot=slot, command=chunk.command[kept], old_image=chunk.old_image[kept],
+            old_first=chunk.old_first[kept], new_first=chunk.new_first[kept], value_offset=chunk.value_offset,
+            value_length=chunk.value_length, value_binary=chunk.value_binary, value_bytes=value_bytes,
+            truncates={place[row]: what for row, what in truncates.items() if row in place},
+        )
+        columns = np.array([len(table.columns) for table in self._tables] + [0], np.int64)[slot]
+        return rows.without_waste(columns, has_all_rows=kept.shape[0] == row_slot.shape[0])
+
+    def _truncates(
+        self, chunk: DecodedChunk, tagged: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], dict[int, tuple[tuple[int, ...], bool, bool]]]:
+        """Which TRUNCATE rows are kept, and the tables (places) each truncates."""
+        if not chunk.truncates:
+            return _NO_TRUNCATES, {}
+        keep = np.zeros(chunk.command.shape[0], np.uint8)
+        kept: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
+        for row, (objects, cascade, restart_identity) in chunk.truncates.items():
+            transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
+            slots = self._truncated(objects, is_tagged=bool(tagged[transaction]))
+            if slots:
+                keep[row] = 1
+                kept[row] = (slots, cascade, restart_identity)
+        return keep, kept
+
+    def _truncated(self, objects: tuple[int, ...], *, is_tagged: bool) -> tuple[int, ...]:
+        """Places of the tables that a TRUNCATE of `objects` means and the rules keep.
+
+        The source truncates a partitioned table by truncating its partitions. Only when all of them are there is
+        it the whole table; else the partitions are named themselves, for truncating all of it would be a loss.
+        """
+        slots: list[int] = []
+        for number in objects:
+            known = self._dictionary.current(ObjectNumber(number))
+            if known is None or not self._keeps(known.table)[int(is_tagged)]:
+                continue
+            table = known.table
+            if known.is_partition and not self._dictionary.covers_all_partitions(table.owner, table.name, objects):
+                table = known.as_stored()
+            slot = self._slot(table)
+            if not any(_same_name(self._tables[other], table) for other in slots):
+                slots.append(slot)
+        return tuple(slots)
+
+    def _misfit(self, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:
+        number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
+        if found[ERROR] == UNKNOWN_OBJECT:
+            what = f"the redo never described object {number}"
+        else:
+            what = f"a row of object {number} has not the columns its description says"
+        return CaptureError(
+            f"a change of the transaction at SCN {scn} of site {self._source} cannot be read: {what}",
+            hint="this is a defect of the log writer or of the decoder", source=self._source, scn=scn,
+            object_number=number,
+        )
+
+    # ------------------------------------------------------------------ tables, rules and tags
+
+    def _use(self, known: KnownTable) -> None:
+        """Refer an object's rows to this version from now on."""
+        slot = self._slot(known.table)
+        if self._current.get(known.table.object_number) != slot:
+            self._current[known.table.object_number] = slot
+            self._index = None
+
+    def _slot(self, table: TableVersion) -> int:
+        slot = self._slots.get(table)
+        if slot is None:
+            slot = self._slots[table] = len(self._tables)
+            self._tables.append(table)
+        return slot
+
+    def _keeps(self, table: TableVersion) -> tuple[bool, bool]:
+        """What prefiltering says of a table's rows, untagged and tagged: keep (TRUE or MAYBE) or discard."""
+        if table.owner == HIDDEN_OWNER:
+            return False, False
+        untagged = self._rules.prefilter(table.owner, table.name, tagged=False)
+        tagged = self._rules.prefilter(table.owner, table.name, tagged=True)
+        return untagged is not TruthValue.FALSE, tagged is not TruthValue.FALSE
+
+    def _objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
+        """Objects ascending, and of each its table's place, number of columns and verdicts."""
+        if self._index is None:
+            objects = sorted(self._current)
+            slots = [self._current[number] for number in objects]
+            self._index = (
+                np.array(objects, np.int64),
+                np.array(slots, np.int32),
+                np.array([len(self._tables[slot].columns) for slot in slots], np.int64),
+                np.array([self._keeps(self._tables[slot]) for slot in slots], np.uint8).reshape(-1, 2),
+            )
+        return self._index
+
+    def _tag(self, tag: Tag) -> int:
+        if tag not in self._tags:
+            self._tags.append(tag)
+        return self._tags.index(tag)
+
+    # ------------------------------------------------------------------ the restart point
+
+    def _begin(self, durable: RedoPosition) -> bool:
+        """Go to the restart point, taking in the dictionary on the way; False when there is no redo yet.
+
+        Only headers are read, and of the payloads those that describe tables.
+        """
+        if durable.segment == 0:
+            return False
+        first = self._first_segment(durable)
+        segment, offset, begin_offset = self._restart_point(first, durable)
+        reader = RedoReader(self._folder, first)
+        while (header := reader.next_header(durable)) is not None:
+            is_restart = (reader.segment, reader.offset) == (segment, offset)
+            if is_restart and not begin_offset:
+                break
+            if header.type is RecordType.SEGMENT:
+                self._enter(decode_head(reader.payload(header)))
+            elif header.type is RecordType.DICTIONARY or header.has_descriptions:
+                payload = reader.payload(header)
+                payload = payload[:begin_offset] if is_restart else payload
+                self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
+            if is_restart:
+                break
+            reader.skip(header)
+        for known in self._dictionary.current_tables():
+            self._use(known)
+        self._reader, self._begin_offset = reader, begin_offset
+        return True
+
+    def _first_segment(self, durable: RedoPosition) -> int:
+        """The segment to begin with: every transaction after the start SCN begins in it or later."""
+        numbers = [file.number for file in list_segments(self._folder) if file.number <= durable.segment]
+        if not numbers:
+            raise RedoError(
+                f"redo segment {durable.segment} is missing", hint="restore the redo log from a copy",
+                segment=durable.segment, offset=0,
+            )
+        for number in reversed(numbers):
+            head = self._read_head(number, durable)
+            if head.last_commit_scn <= self._start_scn:
+                break
+        # A capture process that never captured begins with the first redo there ever was.
+        is_first_ever = head.number == 1 and self._start_scn == FIRST_SCN
+        if (head.last_commit_scn > self._start_scn and not is_first_ever) or head.restart_segment < numbers[0]:
+            raise LogGone(
+                f"the redo of site {self._source} begins at SCN {head.last_commit_scn}; it is needed from SCN "
+                f"{self._start_scn} on",
+                hint="instantiate the destinations again", source=self._source, needed_scn=self._start_scn,
+                first_scn=head.last_commit_scn,
+            )
+        return head.restart_segment
+
+    def _read_head(self, number: int, durable: RedoPosition) -> SegmentHead:
+        reader = RedoReader(self._folder, number)
+        try:
+            header = reader.next_header(durable)
+            assert header is not None
+            return decode_head(reader.payload(header))
+        finally:
+            reader.close()
+
+    def _restart_point(self, first: int, durable: RedoPosition) -> tuple[int, int, int]:
+        """Find the last place where no transaction is open, and before which none after the start SCN ends.
+
+        Without any it is right behind the head of the first segment.
+
+        Returns:
+            Segment, offset of the record, offset in the record's payload.
+        """
+        reader = RedoReader(self._folder, first)
+        point = (first, reader.offset, 0)
+        try:
+            while (header := reader.next_header(durable)) is not None:
+                if header.number < _HEAD_RECORDS:
+                    reader.skip(header)
+                    if reader.segment == first:
+                        point = (first, reader.offset, 0)
+                    continue
+                if header.last_commit_scn > self._start_scn:
+                    break
+                if not header.open_at_start:
+                    point = (reader.segment, reader.offset, 0)
+                if header.commit_end and header.commit_scn <= self._start_scn:
+                    point = (reader.segment, reader.offset, header.commit_end)
+                reader.skip(header)
+            return point
+        finally:
+            reader.close()
+
+
+def _same_name(one: TableVersion, other: TableVersion) -> bool:
+    return (one.owner, one.name) == (other.owner, other.name)
