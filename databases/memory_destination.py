@@ -1,0 +1,476 @@
+"""A database in memory that can be a destination: tables, transactions, progress, fencing, error queue.
+
+For unit tests and simulations; verified by the same contract suite as the real connector (`tests/contract`). It
+behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
+real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
+a row that another open transaction has written cannot be written (the real one waits, then says lock_not_available),
+a rollback undoes everything, a newer epoch ends older sessions. Values are bytes and equal when their bytes are.
+
+Several `MemoryDestination`s on one `MemoryStore` are several processes at one database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databases.memory_store import MemoryStore, Row, StoredError, StoredProcess, StoredServer, StoredTable
+from databases.ports import (
+    ApplyProgress,
+    DestinationTable,
+    ErrorTransaction,
+    Finding,
+    Instantiation,
+    ScnRange,
+    Write,
+)
+from databases.progress import covers, fold_ranges, merge_ranges
+from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
+from streams.lcr_batch import NULL, ColumnValues, Command, TableVersion
+from streams.scn import Scn
+
+__all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
+
+_UNIQUE_VIOLATION = "23505"
+_NOT_NULL_VIOLATION = "23502"
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+class MemoryDestination:
+    """See the module, and `databases.ports.DestinationDatabase`."""
+
+    def __init__(self, *, store: MemoryStore | None = None, site: str = "memory") -> None:
+        """A process's access to `store`, or to a new one."""
+        self.store = store or MemoryStore()
+        self._site = site
+
+    def preflight(self, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
+        """See `DestinationDatabase.preflight`."""
+        self._reach()
+        return ()
+
+    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_tables`."""
+        found = [(version, _missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
+        return tuple(
+            Finding(
+                path=f"sites.{self._site} table {version.qualified_name}", fix=fix,
+                problem="the table does not exist here or does not fit the source's rows",
+            )
+            for version, fix in found if fix
+        )
+
+    def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing to create
+        """See `DestinationDatabase.prepare`."""
+        self._reach()
+        return ()
+
+    def describe(self, owner: str, name: str) -> DestinationTable | None:
+        """See `DestinationDatabase.describe`."""
+        found = self._reach().tables.get((owner, name))
+        return found.table if found else None
+
+    def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
+        """See `DestinationDatabase.raise_epoch`."""
+        process = self._reach().processes.setdefault((topology, apply), StoredProcess())
+        process.epoch += 1
+        for session in list(process.sessions.values()):
+            session.close()
+        progress = self.progress(topology, apply)
+        assert progress is not None
+        process.low_watermark, process.applied, process.servers = progress.low_watermark, progress.above, {}
+        return progress
+
+    def progress(self, topology: str, apply: str) -> ApplyProgress | None:
+        """See `DestinationDatabase.progress`."""
+        process = self._reach().processes.get((topology, apply))
+        if process is None:
+            return None
+        parts = [(process.low_watermark, process.applied)]
+        parts += [(server.low_watermark, server.applied) for server in process.servers.values()]
+        low_watermark, above = fold_ranges(max(part[0] for part in parts), [r for part in parts for r in part[1]])
+        return ApplyProgress(epoch=process.epoch, low_watermark=low_watermark, above=above)
+
+    def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
+        """See `DestinationDatabase.record_low_watermark`."""
+        process = self._process(topology, apply, epoch)
+        process.low_watermark = Scn(max(process.low_watermark, scn))
+
+    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> MemorySession:
+        """See `DestinationDatabase.open_session`."""
+        process = self._process(topology, apply, epoch)
+        if server in process.sessions:
+            process.sessions[server].close()
+        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag)
+        process.sessions[server] = session
+        return session
+
+    def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
+        """See `DestinationDatabase.errors`."""
+        return tuple(
+            error.transaction for _, error in sorted(self._reach().errors.items())
+            if error.topology == topology and apply in {None, error.transaction.apply}
+        )
+
+    def error_batches(self, number: int) -> Iterator[bytes]:
+        """See `DestinationDatabase.error_batches`."""
+        error = self._reach().errors.get(number)
+        yield from (batch for _, (batch, _) in sorted(error.parts.items())) if error else ()
+
+    def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """See `DestinationDatabase.error_key_hashes`."""
+        for transaction in self.errors(topology, apply):
+            parts = sorted(self.store.errors[transaction.number].parts.items())
+            yield transaction.number, np.concatenate([np.empty(0, np.uint64), *(hashes for _, (_, hashes) in parts)])
+
+    def delete_error(self, topology: str, number: int) -> bool:
+        """See `DestinationDatabase.delete_error`."""
+        error = self._reach().errors.get(number)
+        if error is None or error.topology != topology:
+            return False
+        del self.store.errors[number]
+        return True
+
+    def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.instantiations`."""
+        found = sorted(self._reach().instantiations.items())
+        return tuple(instantiation for key, instantiation in found if key[:2] == (topology, apply))
+
+    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+        """See `DestinationDatabase.record_instantiation`."""
+        self._process(topology, apply, epoch)
+        key = (topology, apply, instantiation.source, instantiation.owner, instantiation.name)
+        self.store.instantiations[key] = instantiation
+
+    def close(self) -> None:
+        """See `DestinationDatabase.close`."""
+
+    def _reach(self) -> MemoryStore:
+        if not self.store.is_reachable:
+            raise DatabaseUnavailable(f"the database of {self._site} is not reachable")
+        return self.store
+
+    def _process(self, topology: str, apply: str, epoch: int) -> StoredProcess:
+        process = self._reach().processes.get((topology, apply), StoredProcess())
+        if process.epoch != epoch:
+            raise FencedError(f"apply process {apply} has epoch {process.epoch}, this one {epoch}", apply=apply, epoch=epoch)
+        return process
+
+
+class MemorySession:
+    """See `databases.ports.DestinationSession`."""
+
+    def __init__(self, store: MemoryStore, process: StoredProcess, identity: tuple[str, str, int, int], tag: bytes) -> None:
+        self._store, self._process, self._tag = store, process, tag
+        self._topology, self._apply, self._number, self._epoch = identity
+        self._server = process.servers.setdefault(self._number, StoredServer())
+        self._server.sequence += 1
+        self._sequence = self._server.sequence
+        self._is_closed = False
+        self._state = "idle"
+        self._undo: list[Callable[[], object]] = []
+        self._savepoint: int | None = None
+        self._at_commit: list[Callable[[], object]] = []
+        self._commit_savepoint = 0
+        self._rows_written = 0
+        self._deleted_errors: set[int] = set()
+
+    # ------------------------------------------------------------------ tables
+
+    def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:  # noqa: ARG002
+        """See `DestinationSession.describe`; nothing is cached here."""
+        self._live()
+        found = self._store.tables.get((owner, name))
+        return found.table if found else None
+
+    def missing_alter(self, version: TableVersion) -> str:
+        """See `DestinationSession.missing_alter`."""
+        return _missing_alter(version, self.describe(version.owner, version.name))
+
+    # ------------------------------------------------------------------ transactions
+
+    def begin(self) -> None:
+        """See `DestinationSession.begin`."""
+        self._live()
+        if self._state != "idle":
+            raise BugError(f"begin in a session that is {self._state}")
+        self._state = "open"
+
+    def savepoint(self) -> None:
+        """See `DestinationSession.savepoint`."""
+        self._in_transaction()
+        self._savepoint, self._commit_savepoint = len(self._undo), len(self._at_commit)
+
+    def rollback_to_savepoint(self) -> None:
+        """See `DestinationSession.rollback_to_savepoint`."""
+        self._live()
+        if self._savepoint is None:
+            raise BugError("there is no savepoint to go back to")
+        self._undo_to(self._savepoint)
+        del self._at_commit[self._commit_savepoint :]
+        self._state = "open"
+
+    def rollback(self) -> None:
+        """See `DestinationSession.rollback`."""
+        self._undo_to(0)
+        self._end()
+
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn) -> None:
+        """See `DestinationSession.commit`."""
+        self._in_transaction()
+        store = self._store
+        lost = store.lost_answers.popleft() if store.lost_answers else None
+        if lost is False:
+            self.close()
+            raise DatabaseUnavailable("the connection broke before COMMIT")
+        is_owner = self._process.servers.get(self._number) is self._server and self._server.sequence == self._sequence
+        if self._process.epoch != self._epoch or not is_owner:
+            self._state = "failed"
+            raise FencedError(f"apply server {self._number} does not own its progress any more", apply=self._apply)
+        for action in self._at_commit:
+            action()
+        self._server.low_watermark = Scn(max(self._server.low_watermark, low_watermark))
+        self._server.applied = merge_ranges([*self._server.applied, *applied], self._server.low_watermark)
+        self._server.sequence += 1
+        self._sequence = self._server.sequence
+        store.commit_count += 1
+        store.row_count_written += self._rows_written
+        store.tags.append(self._tag)
+        self._undo.clear()
+        self._end()
+        if lost:
+            self.close()
+            raise DatabaseUnavailable("the connection broke after COMMIT")
+
+    def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
+        """See `DestinationSession.ask_outcome`."""
+        self._live()
+        if not applied:
+            raise BugError("a commit that recorded nothing has no outcome to ask for")
+        return all(covers(self._server.low_watermark, self._server.applied, wanted) for wanted in applied)
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
+        """See `DestinationSession.write`."""
+        self._in_transaction()
+        try:
+            return tuple(self._write(write) for write in writes)
+        except (DatabaseError, UnfitTableError):
+            self._state = "failed"
+            raise
+
+    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:  # noqa: ARG002
+        """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
+        self._in_transaction()
+        for table in tables:
+            found = self._store.tables[table.owner, table.name]
+            for number in list(found.rows):
+                self._change(found, number, None)
+
+    def _write(self, write: Write) -> int:
+        version = write.version
+        found = self._store.tables.get((version.owner, version.name))
+        missing = _missing_alter(version, found.table if found else None)
+        if missing or found is None:
+            raise UnfitTableError(
+                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
+                table=version.qualified_name,
+            )
+        place = {column.name: position for position, column in enumerate(found.table.columns)}
+        target = [place[column.name] for column in version.columns]
+        writable = [p for p in write.set_columns if not found.table.columns[target[p]].is_generated]
+        if write.command is Command.INSERT:
+            assert write.new is not None
+            for values in _rows(write.new, writable, write):
+                row: list[bytes | None] = [None] * len(found.table.columns)
+                for position, value in zip(writable, values, strict=True):
+                    row[target[position]] = value
+                self._store.next_row += 1
+                self._change(found, self._store.next_row, tuple(row))
+            return write.row_count
+        matches = self._matches(found, write, target)
+        news = _rows(write.new, writable, write) if write.new is not None else iter([()] * write.row_count)
+        count = 0
+        for number, values in zip(matches, list(news), strict=True):
+            if number is None:
+                continue
+            changed: Row | None = None
+            if write.command is Command.UPDATE:
+                updated = list(found.rows[number])
+                for position, value in zip(writable, values, strict=True):
+                    updated[target[position]] = value
+                changed = tuple(updated)
+            self._change(found, number, changed)
+            count += 1
+        return count
+
+    def _matches(self, found: StoredTable, write: Write, target: list[int]) -> list[int | None]:
+        """Number of the row each of the write's rows finds, as of now; None: none, or taken by an earlier one."""
+        assert write.old is not None
+        compared = [
+            p for p in dict.fromkeys((*write.match_columns, *write.compare_columns))
+            if not found.table.columns[target[p]].is_generated
+        ]
+        index: dict[Row, list[int]] = {}
+        for number, row in reversed(found.rows.items()):
+            index.setdefault(tuple(row[target[p]] for p in compared), []).append(number)
+        matches: list[int | None] = []
+        for values in _rows(write.old, compared, write):
+            numbers = index.get(values)
+            matches.append(numbers.pop() if numbers else None)
+            if matches[-1] is None:
+                self._wait_for_key(found, write, target, dict(zip(compared, values, strict=True)))
+        return matches
+
+    def _wait_for_key(self, found: StoredTable, write: Write, target: list[int], values: dict[int, bytes | None]) -> None:
+        """A row that is not there may be one that another open transaction has changed: that would be waited for."""
+        by_target = {target[p]: value for p, value in values.items() if p in write.match_columns}
+        key = found.table.key
+        if key and all(column in by_target for column in key):
+            self._lock((id(found), 0, tuple(by_target[column] for column in key)), take=False)
+        elif any(lock[0] == id(found) and owner is not self for lock, owner in self._store.locks.items()):
+            raise _locked()
+
+    def _change(self, found: StoredTable, number: int, row: Row | None) -> None:
+        table = found.table
+        old = found.rows.get(number)
+        self._lock((id(found), "row", number))
+        for image in (old, row):
+            if image is not None:
+                for lock in found.keys_of(image):
+                    self._lock((id(found), *lock))
+        if row is not None:
+            for value, column in zip(row, table.columns, strict=True):
+                if value is None and column.not_null and not column.is_generated:
+                    raise DataError(
+                        f"null value in column {column.name}", sqlstate=_NOT_NULL_VIOLATION,
+                        table=f"{table.owner}.{table.name}",
+                    )
+            for index, key in found.keys_of(row):
+                if found.unique[index].get(key, number) != number:
+                    raise DataError(
+                        f"duplicate key in unique key {index}", sqlstate=_UNIQUE_VIOLATION,
+                        table=f"{table.owner}.{table.name}",
+                    )
+        found.put(number, row)
+        self._undo.append(lambda: found.put(number, old))
+        self._rows_written += 1
+
+    def _lock(self, lock: tuple[Any, ...], *, take: bool = True) -> None:
+        owner = self._store.locks.get(lock)
+        if owner is not None and owner is not self:
+            raise _locked()
+        if take:
+            self._store.locks[lock] = self
+
+    # ------------------------------------------------------------------ error queue
+
+    def put_error(
+        self, transaction: ErrorTransaction, batch: bytes, key_hashes: NDArray[np.uint64],
+        *, part: int, readable: Sequence[str] = (),
+    ) -> int:
+        """See `DestinationSession.put_error`."""
+        self._in_transaction()
+        store = self._store
+        number = transaction.number
+        if number == 0:
+            number = store.next_error
+            store.next_error += 1
+        described = replace(
+            transaction, number=number, readable=tuple(readable) or transaction.readable,
+            created_us=store.clock.time_us(),
+        )
+
+        def put() -> None:
+            if part == 0:
+                store.errors[number] = StoredError(self._topology, described)
+            store.errors[number].parts[part] = (batch, np.array(key_hashes, np.uint64))
+
+        self._at_commit.append(put)
+        return number
+
+    def delete_error(self, number: int) -> bool:
+        """See `DestinationSession.delete_error`."""
+        self._in_transaction()
+        error = self._store.errors.get(number)
+        if error is None or error.topology != self._topology or number in self._deleted_errors:
+            return False
+        self._deleted_errors.add(number)
+        self._at_commit.append(lambda: self._store.errors.pop(number, None))
+        return True
+
+    def close(self) -> None:
+        """See `DestinationSession.close`."""
+        if self._is_closed:
+            return
+        self.rollback()
+        self._is_closed = True
+        if self._process.sessions.get(self._number) is self:
+            del self._process.sessions[self._number]
+
+    # ------------------------------------------------------------------ below
+
+    def _undo_to(self, length: int) -> None:
+        while len(self._undo) > length:
+            self._undo.pop()()
+
+    def _end(self) -> None:
+        self._state, self._savepoint, self._rows_written = "idle", None, 0
+        self._at_commit.clear()
+        self._deleted_errors.clear()
+        for lock in [lock for lock, owner in self._store.locks.items() if owner is self]:
+            del self._store.locks[lock]
+
+    def _live(self) -> None:
+        if not self._store.is_reachable:
+            self.close()
+        if self._is_closed:
+            raise DatabaseUnavailable("the session at the destination is closed: open a new one")
+
+    def _in_transaction(self) -> None:
+        self._live()
+        if self._state != "open":
+            raise BugError(f"a transaction is needed, the session is {self._state}")
+
+
+def _locked() -> DatabaseUnavailable:
+    return DatabaseUnavailable("another transaction holds the row", sqlstate=_LOCK_NOT_AVAILABLE)
+
+
+def _rows(values: ColumnValues, columns: Sequence[int], write: Write) -> Iterator[Row]:
+    found: list[list[bytes | None]] = []
+    for column in columns:
+        lengths, offsets = values.lengths[column], values.offsets(column)
+        if (lengths < NULL).any():
+            raise BugError(f"a write to {write.version.qualified_name} uses a value that is not in the LCR")
+        found.append([
+            values.data[offset : offset + length].tobytes() if length >= 0 else None
+            for length, offset in zip(lengths.tolist(), offsets.tolist(), strict=True)
+        ])
+    if not found:
+        return iter([()] * values.row_count)
+    return iter(list(zip(*found, strict=True)))
+
+
+def _missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
+    if table is None:
+        return f"CREATE TABLE {version.qualified_name} (...);"
+    alter = f"ALTER TABLE {version.qualified_name}"
+    there = {column.name: column for column in table.columns}
+    missing = []
+    for column in version.columns:
+        found = there.pop(column.name, None)
+        if found is None:
+            missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
+        elif found.type_name != column.type_name and not found.is_generated:
+            missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
+    missing += [
+        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
+        if column.not_null and not column.has_default and not column.is_generated
+    ]
+    return "\n".join(missing)

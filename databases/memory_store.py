@@ -1,0 +1,167 @@
+"""What a database in memory keeps: tables, progress, error queue, locks. See `databases.memory_destination`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange
+from streams.clock import Clock, SystemClock
+from streams.scn import FIRST_SCN, Scn
+
+__all__ = ["MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column"]
+
+Row = tuple[bytes | None, ...]
+
+
+class StoreSession(Protocol):
+    """A session as the store knows it: something that can be ended."""
+
+    def close(self) -> None:
+        """End it, rolling back."""
+        ...
+
+
+def destination_column(
+    name: str, type_name: str = "pg_catalog.text", *, not_null: bool = False, has_default: bool = False,
+    is_generated: bool = False, equality: str = "bytes",
+) -> DestinationColumn:
+    """A column for `MemoryStore.create_table`."""
+    return DestinationColumn(
+        name=name, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
+        is_generated=is_generated, is_identity_always=False, equality=equality,
+    )
+
+
+@dataclass(slots=True)
+class StoredTable:
+    """Rows by number; per unique key the number of the row that has it."""
+
+    table: DestinationTable
+    rows: dict[int, Row] = field(default_factory=dict)
+    unique: tuple[dict[Row, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.unique = tuple({} for _ in self.table.unique_keys)
+
+    def keys_of(self, row: Row) -> Iterator[tuple[int, Row]]:
+        """(unique key, its values) of a row; a key with a NULL is never equal to another."""
+        for number, columns in enumerate(self.table.unique_keys):
+            key = tuple(row[column] for column in columns)
+            if None not in key:
+                yield number, key
+
+    def put(self, number: int, row: Row | None) -> Row | None:
+        """Set or remove a row; the row that was there."""
+        old = self.rows.pop(number, None)
+        if old is not None:
+            for index, key in self.keys_of(old):
+                if self.unique[index].get(key) == number:
+                    del self.unique[index][key]
+        if row is not None:
+            self.rows[number] = row
+            for index, key in self.keys_of(row):
+                self.unique[index][key] = number
+        return old
+
+
+@dataclass(slots=True)
+class StoredProcess:
+    """An apply process: epoch, progress, open sessions by server."""
+
+    epoch: int = 0
+    low_watermark: Scn = FIRST_SCN
+    applied: tuple[ScnRange, ...] = ()
+    servers: dict[int, StoredServer] = field(default_factory=dict)
+    sessions: dict[int, StoreSession] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StoredServer:
+    """An apply server's progress row."""
+
+    sequence: int = 0
+    low_watermark: Scn = FIRST_SCN
+    applied: tuple[ScnRange, ...] = ()
+
+
+@dataclass(slots=True)
+class StoredError:
+    """An error transaction: per part its batch and the hashes of its keys."""
+
+    topology: str
+    transaction: ErrorTransaction
+    parts: dict[int, tuple[bytes, NDArray[np.uint64]]] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """The database itself: what survives when every session is gone.
+
+    Attributes:
+        is_reachable: False: every call raises DatabaseUnavailable, open transactions are lost.
+        commit_count: transactions committed by sessions.
+        row_count_written: rows that committed writes changed.
+        tags: tag of each committed transaction, the last thousand.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.is_reachable = True
+        self.commit_count = 0
+        self.row_count_written = 0
+        self.tags: deque[bytes] = deque(maxlen=1000)
+        self.tables: dict[tuple[str, str], StoredTable] = {}
+        self.processes: dict[tuple[str, str], StoredProcess] = {}
+        self.errors: dict[int, StoredError] = {}
+        self.instantiations: dict[tuple[str, str, str, str, str], Instantiation] = {}
+        self.locks: dict[tuple[Any, ...], StoreSession] = {}
+        self.next_row = 0
+        self.next_error = 1
+        self.lost_answers: deque[bool] = deque()
+
+    # ------------------------------------------------------------------ for tests
+
+    def create_table(
+        self, owner: str, name: str, columns: Sequence[DestinationColumn], *,
+        key: Sequence[str] = (), unique: Sequence[Sequence[str]] = (),
+    ) -> DestinationTable:
+        """Create or replace a table; `key` and `unique` by column names. Rows of columns that stay are kept."""
+        names = [column.name for column in columns]
+        key_positions = tuple(names.index(column) for column in key)
+        unique_keys = ((key_positions,) if key else ()) + tuple(tuple(names.index(c) for c in u) for u in unique)
+        settled = tuple(replace(c, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns))
+        table = DestinationTable(
+            owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
+            ordered=len(unique_keys) > 1,
+        )
+        before = self.tables.get((owner, name))
+        made = self.tables[owner, name] = StoredTable(table)
+        if before is not None:
+            place = {column.name: p for p, column in enumerate(before.table.columns)}
+            for number, row in before.rows.items():
+                made.put(number, tuple(row[place[n]] if n in place else None for n in names))
+        return table
+
+    def drop_table(self, owner: str, name: str) -> None:
+        """Drop a table."""
+        del self.tables[owner, name]
+
+    def insert(self, owner: str, name: str, rows: Iterable[Row]) -> None:
+        """Put rows there, as a user would."""
+        table = self.tables[owner, name]
+        for row in rows:
+            self.next_row += 1
+            table.put(self.next_row, row)
+
+    def rows(self, owner: str, name: str) -> list[Row]:
+        """The rows, sorted; with what open transactions have written."""
+        return sorted(self.tables[owner, name].rows.values(), key=lambda row: [(v is not None, v or b"") for v in row])
+
+    def lose_next_commit_answer(self, *, committed: bool) -> None:
+        """The next COMMIT's answer is lost, and its session with it; whether it was made before that."""
+        self.lost_answers.append(committed)
