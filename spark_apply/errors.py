@@ -20,7 +20,7 @@ from spark_apply.groups import HeldTransaction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HASHES_PER_ERROR_MAX", "ErrorHolds", "bounded_hashes", "checked_hashes"]
+__all__ = ["HASHES_PER_ERROR_MAX", "ErrorHolds", "bounded_hashes", "checked_hashes", "tables_only"]
 
 HASHES_PER_ERROR_MAX = 1 << 16  # half a megabyte; a larger transaction holds its tables whole
 _HASHES_MAX = 1 << 22  # of all error transactions together: 64 MB in the coordinator
@@ -37,8 +37,11 @@ def checked_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Stored hashes as they are, or, when they are too many, exclusive use of all their tables instead."""
-    if stored.shape[0] <= HASHES_PER_ERROR_MAX:
-        return stored
+    return stored if stored.shape[0] <= HASHES_PER_ERROR_MAX else tables_only(stored)
+
+
+def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Exclusive use of the tables among stored hashes."""
     tables = stored[is_table_use(stored)]
     return np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
 
@@ -72,8 +75,7 @@ class ErrorHolds:
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
         if sum(found.shape[0] for found in self._hashes.values()) + kept.shape[0] > _HASHES_MAX:
-            tables = kept[is_table_use(kept)]
-            kept = np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
+            kept = tables_only(kept)
         self._hashes[number] = kept
         self._stale = True
 
