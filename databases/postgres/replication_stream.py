@@ -431,8 +431,7 @@ class PostgresLogStream:
 
 
 def open_log_stream(
-    dsn: str, *, slot: str, publication: str, start: Scn, options: StreamOptions, application_name: str,
-    force_libpq: bool = False,
+    dsn: str, *, slot: str, publication: str, start: Scn, binary: bool, application_name: str, force_libpq: bool = False,
 ) -> PostgresLogStream:
     """Authenticate, start replication and hand over the socket.
 
@@ -441,7 +440,7 @@ def open_log_stream(
         slot: name of a logical slot for pgoutput.
         publication: name.
         start: SCN after which transactions are wanted; not below what the slot was confirmed up to.
-        options: `binary` and `server_version` decide what is asked for.
+        binary: ask for values in binary form where their type has one.
         application_name: of the session.
         force_libpq: read through libpq even where the raw socket would do.
 
@@ -459,6 +458,7 @@ def open_log_stream(
         is_raw = not force_libpq and not pgconn.ssl_in_use and given in {None, "disable"}
         duplicate = socket.socket(fileno=os.dup(pgconn.socket))
         _enlarge(duplicate)
+        options = _identify(connection, binary=binary)
         command = _start_command(slot, publication, start, options)
         received = b""
         wire: _Wire
@@ -476,6 +476,19 @@ def open_log_stream(
         connection.close()
         raise
     return PostgresLogStream(connection, wire, options=options, start_scn=start, received=received)
+
+
+def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOptions:
+    """Ask the server who it is, over the very connection that will stream."""
+    with translated("opening the log stream"):
+        row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+    assert row is not None
+    # Text of such a database has no known encoding, so the server does not convert it.
+    is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+    return StreamOptions(
+        database_kind="postgres", system_identifier=str(row[0]), timeline=int(row[1]), binary=binary,
+        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000,
+    )
 
 
 def _start_command(slot: str, publication: str, start: Scn, options: StreamOptions) -> bytes:
