@@ -60,7 +60,7 @@ from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
-GULPS_BYTES_MAX = 1 << 20  # of stream data in one record: an fsync per MiB costs under a tenth of writing it
+RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
@@ -109,6 +109,7 @@ class LogWriter:
         dictionary_build: `SourceDatabase.dictionary_build`.
         segment_bytes: size at which a log switch happens.
         redo_bytes_max: bound of the redo log.
+        record_bytes: gulps are joined into one record, and one fsync, until it has that many bytes.
         clock: for time stamps and intervals.
 
     Attributes:
@@ -121,7 +122,7 @@ class LogWriter:
     def __init__(
         self, folder: Path, source: str, *, decoder_factory: Callable[[StreamOptions], LogDecoder],
         dictionary_build: Callable[[], DictionaryBuild], segment_bytes: int, redo_bytes_max: int,
-        clock: Clock | None = None,
+        record_bytes: int = RECORD_BYTES_DEFAULT, clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -129,6 +130,7 @@ class LogWriter:
         self._dictionary_build = dictionary_build
         self._segment_bytes = max(1, min(segment_bytes, redo_bytes_max // SEGMENTS_MIN))
         self._redo_bytes_max = redo_bytes_max
+        self._record_bytes = record_bytes
         self._clock = clock or SystemClock()
 
         self._stream: LogStream | None = None
@@ -300,7 +302,7 @@ class LogWriter:
             if chunk.data:
                 self._taken.append(chunk)
                 taken_bytes += len(chunk.data)
-            if taken_bytes >= GULPS_BYTES_MAX:
+            if taken_bytes >= self._record_bytes:
                 return
 
     def _pause(self, stream: LogStream) -> None:

@@ -68,7 +68,7 @@ def drain(writer: LogWriter, source: MemorySource, clock: VirtualClock | None = 
 
 def write_redo(folder: Path, source: MemorySource, **settings: Any) -> LogWriter:
     """Drain `source` into `folder`; the writer stays open."""
-    clock = VirtualClock()
+    clock = settings.pop("clock", None) or VirtualClock()
     writer = log_writer(folder, source, clock=clock, **settings)
     drain(writer, source, clock)
     return writer
@@ -113,7 +113,8 @@ def _expected_row(source: MemorySource, change: Any, rules: RuleSet, tag: Tag | 
         return owner != "headrace" and verdict is not TruthValue.FALSE
 
     if change.command is Command.TRUNCATE:
-        tables = tuple(".".join(named(version)) for version in change.truncated if keeps(version))
+        names = [".".join(named(version)) for version in change.truncated if keeps(version)]
+        tables = tuple(dict.fromkeys(names))
         return ("TRUNCATE", "", tables, (change.cascade, change.restart_identity)) if tables else None
     if not keeps(change.version):
         return None

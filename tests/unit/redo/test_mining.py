@@ -1,24 +1,414 @@
+"""Mining against what the source itself recorded as committed."""
+
 from __future__ import annotations
 
+import os
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from databases.memory_source import MemorySource
-from tests.support.redo_logs import committed, mine, miner, received, write_redo
+from redo.mining import Miner
+from redo.records import RedoPosition
+from redo.segments import list_segments
+from rules.rule import Rule, RuleSet
+from streams.clock import VirtualClock
+from streams.errors import CaptureError, LogGone, RedoError
+from streams.lcr_batch import Column, LcrBatch, OldImage
+from streams.scn import Scn
+from streams.tags import Tag
+from tests.support.redo_logs import (
+    SOURCE,
+    TAG,
+    committed,
+    decoder,
+    drain,
+    log_writer,
+    mine,
+    miner,
+    received,
+    rows_of,
+    write_redo,
+)
+from tests.support.workloads import Workload
+
+ALL = RuleSet(include=(Rule(tagged=True),))
+NULL_TAGS_ONLY = RuleSet(include=(Rule(),))
+SOME = RuleSet(include=(Rule(owner="hr"), Rule(owner="sales", tagged=True)), exclude=(Rule(name="bag", tagged=True),))
+RULES = (ALL, NULL_TAGS_ONLY, SOME, RuleSet(include=()), RuleSet())
+
+random_work = given(
+    seed=st.integers(0, 10_000), rules=st.sampled_from(RULES), gulp=st.integers(20, 3000),
+    segment=st.integers(500, 20_000), record=st.sampled_from([1, 300, 1 << 20]), rows_max=st.sampled_from([1, 3, 16, 4096]),
+    bytes_max=st.sampled_from([1, 200, 1 << 20]),
+)
+few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def small_source() -> MemorySource:
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    """Nothing here loses power, and fsync is most of the time."""
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+def source_with(rows: int) -> MemorySource:
     source = MemorySource()
-    source.create_table("hr.t", ["id", "a", "b"], key=["id"])
-    for n in range(20):
-        with source.transaction() as t:
-            t.insert("hr.t", id=str(n), a=f"a{n}")
-            if n > 3:
-                t.update("hr.t", {"id": str(n - 1)}, b="x" * n)
-            if n > 5:
-                t.delete("hr.t", {"id": str(n - 5)})
+    source.create_table("hr.t", ["id", "a"], key=["id"])
+    with source.transaction() as transaction:
+        for number in range(rows):
+            transaction.insert("hr.t", id=str(number), a=f"value {number}")
     return source
 
 
-def test_batches_hold_exactly_what_was_committed(tmp_path):
-    source = small_source()
+def busy_source(seed: int, gulp: int = 65536, transactions: int = 60) -> MemorySource:
+    cuts = random.Random(seed)
+    source = MemorySource(gulp_bytes=lambda: cuts.randint(1, gulp))
+    Workload(source, seed).run(transactions)
+    return source
+
+
+@few
+@random_work
+def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+    folder = tmp_path_factory.mktemp("redo")
+    source = busy_source(seed, gulp)
+    breaks = random.Random(seed)
+    source.break_after(*(breaks.randint(1, 200) for _ in range(6)))
+    writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)
+    reader = miner(folder, rules=rules)
+    batches = list(mine(reader, writer, rows_max=rows_max, bytes_max=bytes_max))
+    assert received(batches) == committed(source, rules)
+    assert all(batch.row_count <= rows_max for batch in batches)
+    assert reader.captured_scn == source.current_scn()
+
+
+@few
+@random_work
+def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+    folder = tmp_path_factory.mktemp("redo")
+    source = busy_source(seed, gulp, transactions=30)
+    breaks = random.Random(seed)
+    source.break_after(*(breaks.randint(1, 100) for _ in range(3)))
+    writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)
+    starts = [transaction.commit_scn for transaction in source.log] + [source.current_scn()]
+    for start in breaks.sample(starts, 8):
+        batches = mine(miner(folder, start, rules), writer, rows_max=rows_max, bytes_max=bytes_max)
+        assert received(batches, start) == committed(source, rules, start)
+
+
+@few
+@random_work
+def test_mining_while_redo_grows_gives_the_same(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
+    folder = tmp_path_factory.mktemp("redo")
+    cuts = random.Random(seed)
+    source = MemorySource(gulp_bytes=lambda: cuts.randint(1, gulp))
+    workload, clock = Workload(source, seed), VirtualClock()
+    writer = log_writer(folder, source, segment_bytes=segment, record_bytes=record, clock=clock)
+    reader = miner(folder, rules=rules, clock=clock)
+    batches: list[LcrBatch] = []
+    for turn in range(12):
+        workload.run(5)
+        source.break_after(cuts.randint(1, 60))
+        if turn % 3 == 2:  # the log writer dies; what it wrote stays
+            writer.close()
+            writer = log_writer(folder, source, segment_bytes=segment, record_bytes=record, clock=clock)
+        drain(writer, source, clock)
+        if turn % 5 == 4:  # the capture dies
+            reader = miner(folder, reader.sent_scn, rules, clock=clock)
+            batches = batches if not batches or not batches[-1].is_open else _without_open(batches)
+        batches += mine(reader, writer, rows_max=rows_max, bytes_max=bytes_max)
+    assert received(batches) == committed(source, rules)
+
+
+def _without_open(batches: list[LcrBatch]) -> list[LcrBatch]:
+    """What a receiver is left with when the publisher begins an open transaction again."""
+    while batches and batches[-1].is_open:
+        batches = batches[:-1]
+    return batches
+
+
+def test_batch_ends_at_a_transaction_end_and_keeps_to_the_bound(tmp_path):
+    source = MemorySource()
+    source.create_table("hr.t", ["id"], key=["id"])
+    for number in range(10):
+        with source.transaction() as transaction:
+            for row in range(30):
+                transaction.insert("hr.t", id=f"{number}-{row}")
+    writer = write_redo(tmp_path, source)
+    batches = list(mine(miner(tmp_path), writer, rows_max=100))
+    assert [batch.row_count for batch in batches] == [90, 90, 90, 30]
+    assert not any(batch.is_open or batch.continues for batch in batches)
+
+
+def test_large_transaction_travels_in_parts_of_its_own(tmp_path):
+    source = source_with(0)
+    with source.transaction() as transaction:
+        transaction.insert("hr.t", id="before")
+    with source.transaction() as transaction:
+        for number in range(250):
+            transaction.insert("hr.t", id=str(number))
+    with source.transaction() as transaction:
+        transaction.insert("hr.t", id="after")
+    writer = write_redo(tmp_path, source)
+    batches = [batch for batch in mine(miner(tmp_path), writer, rows_max=100) if not batch.is_progress_mark]
+    assert [(b.row_count, b.continues, b.is_open, b.first_position) for b in batches] == [
+        (1, False, False, 0), (100, False, True, 0), (100, True, True, 100), (50, True, False, 200), (1, False, False, 0),
+    ]
+    assert received(batches) == committed(source)
+    open_parts = [batch for batch in batches if batch.is_open]
+    assert {batch.through_scn for batch in open_parts} == {batches[0].through_scn}
+
+
+def test_memory_is_bound_by_a_batch_and_a_record_whatever_the_transaction(tmp_path):
+    source = source_with(30_000)
+    writer = write_redo(tmp_path, source, segment_bytes=1 << 16)
+    reader = miner(tmp_path)
+    held = []
+    while (batch := reader.next_batch(writer.position, rows_max=500)) is not None:
+        assembly = reader._assembly
+        held.append(assembly.row_count + batch.row_count)
+        held_bytes = sum(piece.data.base.nbytes if piece.data.base is not None else 0 for piece in assembly._pieces)
+        assert held_bytes <= 2 << 20
+    assert len(held) > 50
+    assert max(held) <= 1000
+
+
+def test_break_in_a_transaction_already_sent_in_parts_sends_it_again_from_its_beginning(tmp_path):
+    source = source_with(0)
+    with source.transaction() as transaction:
+        for number in range(100):
+            transaction.insert("hr.t", id=str(number))
+    source.gulp_bytes = lambda: 100
+    source.break_after(60)
+    writer = log_writer(tmp_path, source)
+    writer.attach(source.open_stream("t", writer.start_scn))
+    with pytest.raises(Exception, match="broke"):
+        while True:
+            writer.step(0.0)
+    reader = miner(tmp_path)
+    before = list(mine(reader, writer, rows_max=10))
+    assert before
+    assert all(batch.is_open for batch in before)
+    drain(writer, source, VirtualClock())
+    after = list(mine(reader, writer, rows_max=10))
+    assert not after[0].continues
+    assert received(before + after) == committed(source)
+
+
+def test_discarded_transactions_move_the_position_by_a_mark(tmp_path):
+    source = source_with(5)
+    writer = write_redo(tmp_path, source)
+    batches = list(mine(miner(tmp_path, rules=RuleSet(include=(Rule(owner="crm"),))), writer))
+    assert [batch.is_progress_mark for batch in batches] == [True]
+    assert batches[0].through_scn == source.current_scn()
+
+
+def test_marks_come_at_most_ten_times_a_second(tmp_path):
+    source, clock, reader_clock = source_with(1), VirtualClock(), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock)
+    reader = miner(tmp_path, clock=reader_clock)
+    drain(writer, source, clock)
+    list(mine(reader, writer))
+    source.other_activity()
+    drain(writer, source, clock)
+    assert reader.next_batch(writer.position) is None
+    due_at = reader.mark_due_at
+    assert due_at is not None
+    reader_clock.advance(due_at - reader_clock.monotonic())
+    mark = reader.next_batch(writer.position)
+    assert mark is not None
+    assert mark.is_progress_mark
+    assert mark.through_scn == source.current_scn()
+    assert reader.mark_due_at is None
+
+
+def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path):
+    source = MemorySource()
+    source.create_table("s.e1", ["id", "a", "b"], key=["id"], root="s.e")
+    source.create_table("s.e2", ["id", "b", "a"], key=["id"], root="s.e")
+    with source.transaction() as transaction:
+        transaction.insert("s.e1", id="1", a="A", b="B")
+        transaction.insert("s.e2", id="2", a="A", b="B")
+    writer = write_redo(tmp_path, source)
+    (batch,) = mine(miner(tmp_path), writer)
+    assert [table.qualified_name for table in batch.tables] == ["s.e", "s.e"]
+    assert rows_of(batch) == [
+        ("INSERT", "s.e", None, (b"1", b"A", b"B")), ("INSERT", "s.e", None, (b"2", b"B", b"A")),
+    ]
+
+
+def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
+    source = MemorySource()
+    source.create_table("s.e1", ["id"], key=["id"], root="s.e")
+    source.create_table("s.e2", ["id"], key=["id"], root="s.e")
+    with source.transaction() as transaction:
+        transaction.truncate("s.e1")
+        transaction.truncate("s.e1", "s.e2")
+    writer = write_redo(tmp_path, source)
+    (batch,) = mine(miner(tmp_path, rules=RuleSet(include=(Rule(owner="s", name="e"),))), writer)
+    assert [row[2] for row in rows_of(batch)] == [("s.e1",), ("s.e",)]
+
+
+def test_table_is_named_as_it_was_when_the_change_was_made(tmp_path):
+    source = source_with(1)
+    source.rename_table("hr.t", "u")
+    with source.transaction() as transaction:
+        transaction.insert("hr.u", id="x")
     writer = write_redo(tmp_path, source)
     found = received(mine(miner(tmp_path), writer))
-    assert found == committed(source)
+    assert [transaction.rows[0][1] for transaction in found] == ["hr.t", "hr.u"]
+
+
+def test_rows_before_and_after_alter_table_have_their_own_versions(tmp_path):
+    source = source_with(1)
+    source.add_column("hr.t", "more", "0")
+    with source.transaction() as transaction:
+        transaction.insert("hr.t", id="x", more="1")
+    writer = write_redo(tmp_path, source)
+    (batch,) = mine(miner(tmp_path), writer)
+    assert [len(table.columns) for table in batch.tables] == [2, 3]
+    assert len({table.version for table in batch.tables}) == 2
+
+
+def test_form_of_a_column_follows_its_values(tmp_path):
+    source = MemorySource()
+    columns = [Column(name="id", type_name="pg_catalog.int4", is_binary=True), Column(name="a", type_name="x")]
+    source.create_table("hr.t", columns, key=["id"], old_image=OldImage.FULL)
+    with source.transaction() as transaction:
+        transaction.insert("hr.t", id=b"\0\0\0\1", a="text")
+    writer = write_redo(tmp_path, source)
+    (batch,) = mine(miner(tmp_path), writer)
+    assert [column.is_binary for column in batch.tables[0].columns] == [True, False]
+
+
+def test_our_own_tables_are_never_captured(tmp_path):
+    source = MemorySource()
+    source.create_table("headrace.progress", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("headrace.progress", id="1")
+    writer = write_redo(tmp_path, source)
+    assert received(mine(miner(tmp_path), writer)) == []
+
+
+def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
+    source = source_with(1)
+    with source.transaction(TAG) as transaction:
+        transaction.insert("hr.t", id="tagged")
+    writer = write_redo(tmp_path, source)
+    assert [t.tag for t in received(mine(miner(tmp_path, rules=NULL_TAGS_ONLY), writer))] == [None]
+    assert [t.tag for t in received(mine(miner(tmp_path, rules=ALL), writer))] == [None, TAG]
+
+
+def test_tag_indexes_of_a_batch_point_into_its_own_tags(tmp_path):
+    source = source_with(0)
+    tags = [Tag(value=bytes([n])) for n in range(3)]
+    for n in (0, 1, 2, 2, 1):
+        with source.transaction(tags[n]) as transaction:
+            transaction.insert("hr.t", id=str(len(source.log)))
+    writer = write_redo(tmp_path, source)
+    batches = list(mine(miner(tmp_path, rules=ALL), writer, rows_max=2))
+    assert [t.tag for t in received(batches)] == [tags[n] for n in (0, 1, 2, 2, 1)]
+    assert batches[-1].tags == (tags[1],)
+
+
+def test_rules_that_match_no_table_are_reported(tmp_path):
+    source = source_with(1)
+    writer = write_redo(tmp_path, source)
+    wrong = Rule(owner="hr", name="emplyees")
+    reader = miner(tmp_path, rules=RuleSet(include=(Rule(owner="hr", name="t"), wrong)))
+    list(mine(reader, writer))
+    assert reader.unmatched_rules == (wrong,)
+
+
+def test_statistics_count_what_prefiltering_kept_and_discarded(tmp_path):
+    source = source_with(7)
+    source.create_table("hr.audit", ["id"])
+    with source.transaction() as transaction:
+        transaction.insert("hr.audit", id="1")
+        transaction.insert("hr.audit", id="2")
+    writer = write_redo(tmp_path, source)
+    reader = miner(tmp_path, rules=RuleSet(include=(Rule(name="t"),)))
+    list(mine(reader, writer))
+    statistics = reader.statistics()
+    assert (statistics.rows_kept, statistics.rows_discarded, statistics.transactions) == (7, 2, 2)
+    assert statistics.captured_scn == statistics.sent_scn == source.current_scn()
+    assert statistics.redo_bytes > 100
+
+
+def test_restart_reads_headers_only_up_to_the_restart_point(tmp_path):
+    source = source_with(0)
+    for number in range(400):
+        with source.transaction() as transaction:
+            transaction.insert("hr.t", id=str(number), a="x" * 200)
+    source.gulp_bytes = lambda: 300
+    writer = write_redo(tmp_path, source, record_bytes=600)
+    start = source.log[-3].commit_scn
+    reader = miner(tmp_path, start)
+    list(mine(reader, writer))
+    assert reader.statistics().redo_bytes < 3000
+    assert reader.statistics().transactions == 2
+
+
+def test_capture_that_needs_purged_redo_is_told(tmp_path):
+    source = busy_source(1, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    needed = source.log[3].commit_scn
+    assert writer.purge(source.current_scn()) > 0
+    with pytest.raises(LogGone) as raised:
+        miner(tmp_path, needed).next_batch(writer.position)
+    assert raised.value.context["needed_scn"] == needed
+
+
+def test_missing_segment_is_an_error_that_names_it(tmp_path):
+    source = busy_source(2, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    list_segments(tmp_path)[2].path.unlink()
+    with pytest.raises(RedoError) as raised:
+        list(mine(miner(tmp_path), writer))
+    assert raised.value.context["segment"] == 3
+
+
+def test_log_bytes_that_make_no_sense_are_an_error_with_the_scn(tmp_path):
+    source = source_with(3)
+    writer = write_redo(tmp_path, source)
+
+    class Broken:
+        def __init__(self, options):
+            self.describe = decoder(options).describe
+
+        def decode(self, data, start, *, rows_max):
+            raise ValueError("no such message")
+
+    reader = Miner(tmp_path, SOURCE, Scn(0), RuleSet(), Broken)
+    with pytest.raises(CaptureError, match="no such message") as raised:
+        reader.next_batch(writer.position)
+    assert "scn" in raised.value.context
+
+
+def test_row_with_too_few_columns_is_an_error_not_a_shifted_row(tmp_path):
+    source = source_with(3)
+    writer = write_redo(tmp_path, source)
+
+    class Short:
+        def __init__(self, options):
+            self._decoder = decoder(options)
+            self.describe = self._decoder.describe
+
+        def decode(self, data, start, *, rows_max):
+            chunk = self._decoder.decode(data, start, rows_max=rows_max)
+            object.__setattr__(chunk, "new_first", np.array([0, 1, 3], np.int64))
+            return chunk
+
+    with pytest.raises(CaptureError, match="columns"):
+        Miner(tmp_path, SOURCE, Scn(0), RuleSet(), Short).next_batch(writer.position)
+
+
+def test_folder_without_redo_is_mined_once_there_is_some(tmp_path):
+    reader = miner(tmp_path)
+    assert reader.next_batch(RedoPosition(0, 0, Scn(0))) is None
+    source = source_with(2)
+    writer = write_redo(tmp_path, source)
+    assert received(mine(reader, writer)) == committed(source)

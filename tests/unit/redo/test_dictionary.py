@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from databases.ports import DictionaryBuild, DictionaryTable
+from redo.dictionary import Dictionary, content_version
+from redo.records import decode_dictionary, encode_dictionary
+from streams.lcr_batch import Column, OldImage, TableVersion
+
+
+def described(number: int, name: str, *columns: str) -> TableVersion:
+    return TableVersion(
+        object_number=number, version=0, owner="s", name=name, old_image=OldImage.KEY,
+        columns=tuple(Column(name=column, type_name="pg_catalog.text") for column in columns),
+    )
+
+
+def entry(number: int, stored: str, root: str = "") -> DictionaryTable:
+    return DictionaryTable(object_number=number, owner="s", name=root or stored, stored_owner="s", stored_name=stored)
+
+
+def build(scn: int, *tables: DictionaryTable) -> DictionaryBuild:
+    return DictionaryBuild(scn=scn, tables=tables)
+
+
+def test_partition_is_named_like_its_table_and_a_plain_table_as_the_log_says():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "renamed_later")))
+    assert dictionary.describe(described(1, "e1", "a"), 5).table.name == "e"
+    assert dictionary.describe(described(2, "t", "a"), 5).table.name == "t"
+
+
+def test_version_depends_on_content_only():
+    one, two = described(1, "t", "a"), described(1, "t", "a", "b")
+    assert content_version(one) == content_version(replace(one, version=99))
+    assert content_version(one) != content_version(two)
+    assert content_version(one) != content_version(replace(one, old_image=OldImage.FULL))
+
+
+def test_attached_partition_is_mapped_from_its_next_description_on():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "t")))
+    dictionary.describe(described(1, "t", "a"), 5)
+    dictionary.add_build(build(9, entry(1, "t", "root")))
+    assert dictionary.current(1).table.name == "t"
+    dictionary.describe(described(1, "t", "a"), 10)
+    assert dictionary.current(1).table.name == "root"
+    assert [dictionary.as_of(1, scn).table.name for scn in (5, 9, 10, 11)] == ["t", "t", "root", "root"]
+    assert dictionary.as_of(1, 4) is None
+
+
+def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "e2", "e")))
+    dictionary.add_build(build(9, entry(2, "e2", "e")))
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    for one in (dictionary, again):
+        assert one.describe(described(1, "e1", "a"), 10).table.name == "e"
+        assert one.covers_all_partitions("s", "e", [2])
+        assert not one.covers_all_partitions("s", "e", [1])
+
+
+def test_snapshot_says_everything_that_is_in_force():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "übergröße")))
+    dictionary.describe(described(1, "e1", "a"), 5)
+    dictionary.describe(described(2, "übergröße", "a", "\udc80"), 5)
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    assert again.snapshot() == dictionary.snapshot()
+    assert again.current(1) == dictionary.current(1)
+    assert list(again.names()) == [("s", "e"), ("s", "übergröße")]
+    version = dictionary.current(2).table.version
+    assert again.version(2, version) == dictionary.current(2)

@@ -1,0 +1,292 @@
+"""The log writer: what is confirmed is durable, what is purged nobody needs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from databases.memory_source import MemorySource
+from databases.ports import StreamOptions
+from redo.checkpoints import RequiredCheckpoints
+from redo.log_writer import LogWriter
+from redo.records import RecordType
+from redo.segments import RedoReader, list_segments
+from rules.rule import RuleSet
+from streams import failpoints
+from streams.clock import VirtualClock
+from streams.errors import DatabaseUnavailable, LogGone, RedoError
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.workloads import Workload
+
+
+def busy(seed: int = 1, transactions: int = 40, gulp: int = 200) -> MemorySource:
+    source = MemorySource(gulp_bytes=lambda: gulp)
+    Workload(source, seed).run(transactions)
+    return source
+
+
+def record_types(folder, writer) -> list[RecordType]:
+    reader, found = RedoReader(folder, 1), []
+    while (header := reader.next_header(writer.position)) is not None:
+        found.append(header.type)
+        reader.skip(header)
+    return found
+
+
+def attach(writer: LogWriter, source: MemorySource) -> None:
+    writer.attach(source.open_stream("t", writer.start_scn))
+
+
+def test_only_what_is_fsynced_is_confirmed(tmp_path, monkeypatch):
+    source = busy()
+    writer = log_writer(tmp_path, source)
+    attach(writer, source)
+    monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse("log_writer.before_fsync=error"))
+    with pytest.raises(RedoError):
+        writer.step(0.0)
+    assert source.confirmed_scn == FIRST_SCN
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    assert writer.step(0.0)
+    assert source.confirmed_scn == writer.position.scn > FIRST_SCN
+
+
+def test_nothing_is_written_twice_when_it_fails_after_the_fsync(tmp_path, monkeypatch):
+    source, clock = busy(), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock)
+    attach(writer, source)
+    monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse("log_writer.after_fsync=error"))
+    with pytest.raises(RedoError):
+        writer.step(0.0)
+    assert source.confirmed_scn == FIRST_SCN
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    drain(writer, source, clock)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_restart_after_fsync_without_confirmation_doubles_nothing(tmp_path):
+    source = busy()
+    write_redo(tmp_path, source).close()
+    source.confirmed_scn = FIRST_SCN
+    writer = write_redo(tmp_path, source)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_slot_moves_when_only_other_tables_change(tmp_path):
+    source = busy()
+    clock = VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    source.other_activity()
+    drain(writer, source, clock)
+    assert source.confirmed_scn == source.current_scn()
+    assert record_types(tmp_path, writer)[-1] is RecordType.PROGRESS
+
+
+def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
+    source, clock = MemorySource(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    attach(writer, source)
+    clock.advance(1.0)
+    written = 0
+    for _ in range(100):
+        source.other_activity()
+        written += writer.step(0.0)
+        clock.advance(0.01)
+    assert 8 <= written <= 11
+
+
+def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    size = writer.statistics().redo_bytes
+    for _ in range(20):
+        attach(writer, source)
+        writer.step(0.0)
+    assert writer.statistics().redo_bytes == size
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="x")
+    drain(writer, source, clock)
+    assert record_types(tmp_path, writer).count(RecordType.RESUME) == 1
+
+
+def test_what_came_before_a_break_is_kept(tmp_path):
+    """A break at every few messages still gets on."""
+    source = busy(transactions=20)
+    source.break_after(*([9] * 500))
+    writer = write_redo(tmp_path, source)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_another_cluster_is_refused(tmp_path):
+    write_redo(tmp_path, busy()).close()
+    other = MemorySource(system_identifier="memory-2")
+    writer = log_writer(tmp_path, other)
+    with pytest.raises(LogGone, match="another cluster"):
+        attach(writer, other)
+
+
+def test_another_timeline_is_refused(tmp_path):
+    write_redo(tmp_path, busy()).close()
+    other = MemorySource(timeline=2)
+    writer = log_writer(tmp_path, other)
+    with pytest.raises(LogGone, match="timeline 2"):
+        attach(writer, other)
+
+
+def test_stream_that_begins_behind_the_redo_is_refused(tmp_path):
+    source = busy()
+    writer = write_redo(tmp_path, source)
+    for _ in range(3):
+        source.other_activity()
+    source.confirmed_scn = source.current_scn()
+    with pytest.raises(LogGone, match="are gone"):
+        writer.attach(source.open_stream("t", FIRST_SCN))
+
+
+def test_other_stream_options_begin_a_new_segment(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    options = source.options
+    source.options = StreamOptions(
+        database_kind="memory", system_identifier=options.system_identifier, timeline=options.timeline, binary=True,
+        encoding="UTF8", server_version=2,
+    )
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="x")
+    attach(writer, source)
+    drain(writer, source, clock)
+    assert writer.position.segment == 2
+    assert writer.options == source.options
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_full_redo_pauses_until_purged_and_drops_nothing(tmp_path):
+    source, clock = MemorySource(gulp_bytes=lambda: 300), VirtualClock()
+    workload = Workload(source, 4)
+    writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=20_000, segment_bytes=3000, record_bytes=300)
+    writer.required_checkpoints.register("c")
+    workload.run(300)
+    drain(writer, source, clock)
+    assert writer.state == "PAUSED: REDO IS FULL"
+    assert source.confirmed_scn < source.current_scn()
+    size = writer.statistics().redo_bytes
+    drain(writer, source, clock)
+    assert writer.statistics().redo_bytes == size
+    assert size < 30_000
+    reader, batches, turns = miner(tmp_path, clock=clock), [], 0
+    while source.confirmed_scn < source.current_scn():
+        batches += mine(reader, writer)
+        clock.advance(1.0)
+        batches += mine(reader, writer)
+        writer.required_checkpoints.record("c", reader.sent_scn)
+        drain(writer, source, clock)
+        turns += 1
+        assert turns < 100
+    batches += mine(reader, writer)
+    assert received(batches) == committed(source)
+    assert writer.statistics().purged_bytes > 0
+
+
+def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=5000, segment_bytes=1 << 20)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    assert writer.state == "PAUSED: REDO IS FULL"
+    writer.required_checkpoints.record("c", writer.position.scn)
+    drain(writer, source, clock)
+    assert writer.state == "IDLE"
+    assert [file.number for file in list_segments(tmp_path)] == [2]
+
+
+def test_purge_keeps_what_mining_from_the_required_checkpoint_needs(tmp_path):
+    source = busy(transactions=80, gulp=150)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=150)
+    scns = random.Random(1).sample([t.commit_scn for t in source.log], 20)
+    for scn in sorted(scns):
+        writer.purge(Scn(scn))
+        assert received(mine(miner(tmp_path, scn), writer), scn) == committed(source, after_scn=scn)
+    assert writer.statistics().purged_bytes > 0
+
+
+def test_nothing_is_purged_before_every_capture_told(tmp_path):
+    source, clock = busy(transactions=80), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
+    for capture in ("a", "b"):
+        writer.required_checkpoints.register(capture)
+    drain(writer, source, clock)
+    writer.required_checkpoints.record("a", writer.position.scn)
+    drain(writer, source, clock)
+    assert writer.statistics().purged_bytes == 0
+    writer.required_checkpoints.forget("b")
+    drain(writer, source, clock)
+    assert writer.statistics().purged_bytes > 0
+
+
+def test_required_checkpoints_survive_as_a_lower_bound(tmp_path):
+    checkpoints = RequiredCheckpoints(tmp_path)
+    checkpoints.register("c")
+    checkpoints.record("c", Scn(10))
+    assert RequiredCheckpoints(tmp_path).lowest == FIRST_SCN
+    checkpoints.save()
+    assert RequiredCheckpoints(tmp_path).lowest == 10
+    assert checkpoints.record("c", Scn(5)) == 10
+    assert checkpoints.register("c") == 10
+
+
+def test_damaged_required_checkpoints_are_told_not_guessed(tmp_path):
+    (tmp_path / "required_checkpoints.json").write_text("[1")
+    with pytest.raises(RedoError, match="damaged"):
+        RequiredCheckpoints(tmp_path)
+
+
+def test_new_table_gets_a_dictionary_build_before_its_first_change(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    source.create_table("sales.events_3", ["id"], key=["id"], root="sales.events")
+    with source.transaction() as transaction:
+        transaction.insert("sales.events_3", id="1")
+    drain(writer, source, clock)
+    found = received(mine(miner(tmp_path), writer))
+    assert found[-1].rows[0][1] == "sales.events"
+    assert found == committed(source)
+
+
+def test_dictionary_is_the_same_after_a_restart_of_the_writer(tmp_path):
+    source, clock = busy(transactions=60), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=200)
+    before = writer._dictionary.snapshot()
+    writer.close()
+    assert log_writer(tmp_path, source)._dictionary.snapshot() == before
+
+
+def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    source.create_table("hr.new", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("hr.new", id="1")
+    build, calls = writer._dictionary_build, []
+
+    def unavailable():
+        calls.append(1)
+        if len(calls) == 1:
+            raise DatabaseUnavailable("gone")
+        return build()
+
+    writer._dictionary_build = unavailable
+    with pytest.raises(DatabaseUnavailable):
+        writer.step(0.0)
+    drain(writer, source, clock)
+    assert received(mine(miner(tmp_path, rules=RuleSet()), writer)) == committed(source)
+
+
+def test_segment_of_another_site_is_refused(tmp_path):
+    source = busy()
+    write_redo(tmp_path, source).close()
+    with pytest.raises(RedoError, match="of site dbs1"):
+        LogWriter(
+            tmp_path, "dbs2", decoder_factory=lambda options: None, dictionary_build=source.dictionary_build,
+            segment_bytes=1, redo_bytes_max=1,
+        )

@@ -1,0 +1,248 @@
+"""What damage, torn writes and full disks do to redo segments."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.memory_source import MemorySource
+from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
+from redo.segments import PREAMBLE_BYTES, RedoReader, list_segments, scan_segment
+from streams.clock import VirtualClock
+from streams.errors import CaptureError, LogGone, RedoError
+from streams.scn import Scn
+from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.workloads import Workload
+
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A redo log of several segments, as (bytes by file name, what was committed, position)."""
+    folder = tmp_path_factory.mktemp("redo")
+    cuts = random.Random(5)
+    source = MemorySource(gulp_bytes=lambda: cuts.randint(1, 400))
+    Workload(source, 5).run(60)
+    writer = write_redo(folder, source, segment_bytes=6000, record_bytes=600)
+    writer.close()
+    files = {path.name: path.read_bytes() for path in folder.glob("*.redo")}
+    assert len(files) > 3
+    return files, committed(source), writer.position
+
+
+def restore(folder, files):
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+@few
+@given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7))
+def test_flipped_bit_anywhere_is_noticed_or_harmless(tmp_path_factory, archive, place, bit):
+    """Never other data: an error, or exactly what was committed."""
+    files, expected, position = archive
+    folder = tmp_path_factory.mktemp("flip")
+    name = sorted(files)[place % len(files)]
+    data = bytearray(files[name])
+    data[place // len(files) % len(data)] ^= 1 << bit
+    restore(folder, {**files, name: bytes(data)})
+    (file,) = (file for file in list_segments(folder) if file.path.name == name)
+    if file.is_archived:
+        with pytest.raises(RedoError):
+            scan_segment(file, lambda header, payload: None)
+    reader = miner(folder)
+    try:
+        found = received(_all(reader, position))
+    except (RedoError, CaptureError) as error:
+        assert not isinstance(error, CaptureError)
+        return
+    assert found == expected
+
+
+def _all(reader, position):
+    while (batch := reader.next_batch(position)) is not None:
+        yield batch
+
+
+@few
+@given(cut=st.floats(0, 1), tail=st.binary(max_size=100), seed=st.integers(0, 100))
+def test_torn_tail_is_cut_and_the_source_sends_again(tmp_path_factory, cut, tail, seed):
+    folder, cuts, clock = tmp_path_factory.mktemp("torn"), random.Random(seed), VirtualClock()
+    source = MemorySource(gulp_bytes=lambda: cuts.randint(1, 300))
+    workload = Workload(source, seed)
+    workload.run(10)
+    write_redo(folder, source, record_bytes=300, clock=clock).close()
+    (file,) = list_segments(folder)
+    before = file.path.read_bytes()
+    head_end = _head_end(before)
+    keep = head_end + int(cut * (len(before) - head_end))
+    # Undurable bytes only: nothing later knows that what is cut was durable.
+    file.path.write_bytes(before[:keep] + tail)
+    source.confirmed_scn = Scn(0)
+    workload.run(5)
+    writer = log_writer(folder, source, clock=clock)
+    drain(writer, source, clock)
+    assert received(mine(miner(folder), writer)) == committed(source)
+
+
+def _head_end(data: bytes) -> int:
+    offset = PREAMBLE_BYTES
+    for _ in range(2):
+        header = RecordHeader.unpack(data[offset : offset + HEADER_BYTES])
+        assert header is not None
+        offset += header.record_bytes
+    return offset
+
+
+def test_damage_below_a_durable_record_is_no_torn_tail(tmp_path):
+    source = MemorySource(gulp_bytes=lambda: 100)
+    Workload(source, 1).run(20)
+    writer = write_redo(tmp_path, source, record_bytes=100)
+    writer.close()
+    (file,) = list_segments(tmp_path)
+    data = bytearray(file.path.read_bytes())
+    damaged = _head_end(bytes(data)) + 400
+    data[damaged] ^= 1
+    file.path.write_bytes(bytes(data))
+    with pytest.raises(RedoError) as raised:
+        log_writer(tmp_path, source)
+    context = raised.value.context
+    assert context["segment"] == file.path.name
+    assert context["offset"] <= damaged
+    assert context["through_scn"] >= context["after_scn"]
+
+
+def test_leftover_of_a_log_switch_is_removed(tmp_path):
+    (tmp_path / "0000000000000001.redo.tmp").write_bytes(b"half a head")
+    source = MemorySource()
+    Workload(source, 1).run(5)
+    writer = write_redo(tmp_path, source)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_segment_finished_but_not_renamed_is_archived_on_open(tmp_path):
+    source = MemorySource()
+    workload = Workload(source, 1)
+    workload.run(5)
+    writer = write_redo(tmp_path, source)
+    writer.switch_log()
+    writer.close()
+    (file,) = list_segments(tmp_path)
+    assert file.is_archived
+    file.path.rename(tmp_path / "0000000000000001.redo")
+    workload.run(5)
+    writer = write_redo(tmp_path, source)
+    assert [file.is_archived for file in list_segments(tmp_path)] == [True, False]
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_other_format_version_is_refused(tmp_path):
+    source = MemorySource()
+    write_redo(tmp_path, source).close()
+    (file,) = list_segments(tmp_path)
+    data = bytearray(file.path.read_bytes())
+    data[12] = 99
+    file.path.write_bytes(bytes(data))
+    with pytest.raises(RedoError, match="format 99"):
+        log_writer(tmp_path, source)
+
+
+def test_reader_never_goes_beyond_the_durable_offset(tmp_path):
+    source = MemorySource(gulp_bytes=lambda: 100)
+    Workload(source, 1).run(20)
+    writer = write_redo(tmp_path, source, record_bytes=100)
+    reader = RedoReader(tmp_path, 1)
+    limit = RedoPosition(1, writer.position.offset // 2, Scn(0))
+    ends = []
+    while (header := reader.next_header(limit)) is not None:
+        reader.skip(header)
+        ends.append(reader.offset)
+    assert ends[-2] < limit.offset
+    assert reader.next_header(writer.position) is not None
+
+
+def test_reader_of_a_purged_segment_is_told(tmp_path):
+    source = MemorySource(gulp_bytes=lambda: 100)
+    Workload(source, 1).run(40)
+    writer = write_redo(tmp_path, source, record_bytes=100, segment_bytes=2000)
+    writer.purge(source.current_scn())
+    with pytest.raises(LogGone):
+        RedoReader(tmp_path, 1)
+
+
+@pytest.mark.parametrize("place", ["write", "half a write", "fsync"])
+def test_full_disk_leaves_nothing_half_written_and_ends_by_itself(tmp_path, monkeypatch, place):
+    source, clock = MemorySource(), VirtualClock()
+    workload = Workload(source, 3)
+    workload.run(10)
+    writer = write_redo(tmp_path, source, clock=clock)
+    confirmed, position = source.confirmed_scn, writer.position
+    workload.run(10)
+    real_write, real_sync = os.pwritev, os.fdatasync
+
+    def full_write(descriptor, buffers, offset):
+        if place == "half a write":
+            os.pwrite(descriptor, bytes(buffers[0])[:40], offset)
+        raise OSError(errno.ENOSPC, "full")
+
+    def full_sync(descriptor):
+        raise OSError(errno.ENOSPC, "full")
+
+    if place == "fsync":
+        calls = iter([full_sync])
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: next(calls, real_sync)(descriptor))
+    else:
+        monkeypatch.setattr(os, "pwritev", full_write)
+    with pytest.raises(RedoError) as raised:
+        writer.step(0.0)
+    assert raised.value.retry.value == "timed"
+    assert writer.state == "PAUSED: DISK IS FULL"
+    assert (source.confirmed_scn, writer.position) == (confirmed, position)
+    (file,) = list_segments(tmp_path)
+    assert file.size_bytes == position.offset
+    monkeypatch.setattr(os, "pwritev", real_write)
+    monkeypatch.setattr(os, "fdatasync", real_sync)
+    drain(writer, source, clock)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
+    source, clock = MemorySource(gulp_bytes=lambda: 200), VirtualClock()
+    Workload(source, 3).run(60)
+    writer = log_writer(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=200)
+    real, turn = os.pwritev, random.Random(1)
+
+    def sometimes_full(descriptor, buffers, offset):
+        if turn.random() < 0.4:
+            os.pwrite(descriptor, bytes(buffers[0])[: turn.randint(0, 70)], offset)
+            raise OSError(errno.ENOSPC, "full")
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", sometimes_full)
+    for _ in range(400):
+        try:
+            if writer.state == "DISABLED":
+                writer.attach(source.open_stream("t", writer.start_scn))
+            writer.step(0.0)
+        except RedoError as error:
+            assert error.retry.value == "timed"
+        clock.advance(1.0)
+    assert len(list_segments(tmp_path)) > 3
+    assert not list(tmp_path.glob("*.tmp"))
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_every_field_of_a_header_survives():
+    header = RecordHeader(
+        type=RecordType.DATA, payload_bytes=7, payload_crc=1 << 31, number=3, end_scn=Scn(1 << 62),
+        last_commit_scn=Scn(5), commit_scn=Scn(6), commit_end=4, open_at_start=True, has_descriptions=True,
+        written_us=8, durable_offset=9,
+    )
+    assert RecordHeader.unpack(header.pack()) == header
+    assert len(header.pack()) == HEADER_BYTES
