@@ -39,7 +39,7 @@ __all__ = ["PostgresDestination"]
 class PostgresDestination:
     """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
 
-    def __init__(self, dsn: str, *, site: str) -> None:
+    def __init__(self, dsn: str, *, site: str = "") -> None:
         """Nothing is opened before the first call.
 
         Args:

@@ -80,7 +80,12 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
        a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
-       b.modifier AS base_modifier, coalesce(l.collisdeterministic, true) AS is_deterministic
+       b.modifier AS base_modifier, coalesce(l.collisdeterministic, true) AS is_deterministic,
+       (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
+        FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+        WHERE f.oid = bt.typinput AND EXISTS (
+            SELECT FROM pg_catalog.pg_cast k
+            WHERE k.castsource = 'pg_catalog.text'::regtype AND k.casttarget = bt.oid AND k.castmethod = 'f')) AS input
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 JOIN bases b ON b.oid = t.oid
@@ -127,6 +132,8 @@ class CatalogColumn:
         base_modifier: the domain's modifier of its base type; -1 for none.
         equals: the key index's equality operator for the column; empty when it is in no key.
         is_hashable: `hash_record_extended` can hash it.
+        input: call of the base type's input function with `%s` for a cstring, when casting text means something
+            else (text to regclass refuses numbers); empty: a cast is the same.
     """
 
     name: str
@@ -137,6 +144,7 @@ class CatalogColumn:
     base_modifier: int
     equals: str
     is_hashable: bool
+    input: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +264,7 @@ def _catalog_column(column: dict[str, Any], equals: str) -> CatalogColumn:
     return CatalogColumn(
         name=quote(column["name"]), type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
         type_number=column["type_number"], base_type=base, base_modifier=column["base_modifier"], equals=equals,
-        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"),
+        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"), input=column["input"] or "",
     )
 
 

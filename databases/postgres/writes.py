@@ -127,7 +127,9 @@ class _Builder:
         """The set's expression for parameter `number`."""
         details = self.details(position)
         if not self.write.version.columns[position].is_binary:
-            return f"(pg_catalog.unnest(${number}::pg_catalog.text[]))::{details.type_name}"
+            text = f"pg_catalog.unnest(${number}::pg_catalog.text[])"
+            value = details.input % f"pg_catalog.textout({text})" if details.input else f"({text})"
+            return f"{value}::{details.type_name}"
         if details.array_type:
             return f"pg_catalog.unnest(${number}::{details.array_type})"
         self.wrapped[details.type_number] = details
