@@ -1,0 +1,75 @@
+"""Acknowledged positions of a queue, kept across restarts.
+
+One small JSON file, replaced whole: written aside, fsynced, renamed. After any crash it is the old one or the new one.
+A position may be lower than what was acknowledged last, never higher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from streams.errors import QueueError
+from streams.scn import Scn
+
+__all__ = ["PositionsFile"]
+
+_FORMAT = 1
+
+
+class PositionsFile:
+    """Positions by source and subscriber, in `acknowledged.json`.
+
+    Args:
+        folder: of the queue; made when it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / "acknowledged.json"
+
+    def load(self) -> dict[str, dict[str, Scn]]:
+        """Read them; empty when the queue never ran.
+
+        Raises:
+            QueueError: the file is damaged, which no crash can do.
+        """
+        try:
+            content = json.loads(self._path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise QueueError(
+                    f"{self._path.name} has format {content['format']}, this version knows {_FORMAT}",
+                    hint="start the version of Headrace that wrote it",
+                )
+            return {
+                source: {subscriber: Scn(int(scn)) for subscriber, scn in subscribers.items()}
+                for source, subscribers in content["acknowledged"].items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise QueueError(
+                f"{self._path.name} of queue {self._folder.name} is damaged",
+                hint="remove the file: the queue then asks for everything that is still in the redo log",
+            ) from error
+
+    def save(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
+        """Write them; durable when it returns.
+
+        Raises:
+            OSError: they could not be written; the old ones are still there.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(".new")
+        with aside.open("wb") as file:
+            file.write(json.dumps({"format": _FORMAT, "acknowledged": positions}, indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._path)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,133 @@
+"""What publishers, queues and subscribers say to each other, apart from how it travels.
+
+A queue is one object behind one lock. Publishers and subscribers hold a session each; what a queue has to tell one of
+them is asked for (`publisher_news`, `dequeue`), so that many changes between two answers become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from protos.codec import BatchHeader
+from streams.errors import StreamsError
+from streams.scn import Scn
+
+__all__ = ["Delivery", "PublisherNews", "QueuePort", "SessionPort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A batch on its way to a subscriber: its header and its serialized bytes."""
+
+    header: BatchHeader
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherNews:
+    """What changed for a publisher; None: nothing.
+
+    Args:
+        through_scn: the queue's position in the publisher's source.
+        accepted_bytes: bytes of this session's batches the queue has taken since the session began.
+        credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
+        durable_scn: committed at every subscriber up to here, and remembered by the queue across restarts.
+        rewind_scn: the queue no longer has what a subscriber needs: send everything after this again.
+    """
+
+    through_scn: Scn
+    accepted_bytes: int
+    credit_bytes: int
+    durable_scn: Scn | None = None
+    rewind_scn: Scn | None = None
+
+
+class SessionPort(Protocol):
+    """A publisher's or a subscriber's session."""
+
+    @property
+    def ended(self) -> StreamsError | None:
+        """Why the queue ended it; None while it goes on."""
+        ...
+
+
+_Publisher = TypeVar("_Publisher", bound=SessionPort)
+_Subscriber = TypeVar("_Subscriber", bound=SessionPort)
+
+
+class QueuePort(Protocol[_Publisher, _Subscriber]):
+    """A queue as its server sees it. Not thread-safe: the server holds a lock around every call."""
+
+    @property
+    def topology_name(self) -> str:
+        """The topology it belongs to."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name there."""
+        ...
+
+    def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
+        """Begin a publisher's session; an older incarnation's ends."""
+        ...
+
+    def resume(self, session: _Publisher) -> tuple[Scn, int]:
+        """Where the publisher must begin (everything after this SCN), and its first credit in bytes."""
+        ...
+
+    def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
+        """Take a batch."""
+        ...
+
+    def publisher_news(self, session: _Publisher) -> PublisherNews | None:
+        """What changed for the publisher since it was last asked."""
+        ...
+
+    def close_publisher(self, session: _Publisher) -> None:
+        """The stream is gone; idempotent."""
+        ...
+
+    def open_subscriber(
+        self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
+    ) -> _Subscriber:
+        """Begin a subscriber's session; an older incarnation's ends."""
+        ...
+
+    def grant(self, session: _Subscriber, credit_bytes: int) -> None:
+        """The subscriber can take so much in addition."""
+        ...
+
+    def acknowledge(self, session: _Subscriber, source: str, scn: Scn) -> None:
+        """The subscriber's destinations have committed everything up to `scn`."""
+        ...
+
+    def dequeue(self, session: _Subscriber) -> Delivery | None:
+        """The next batch for the subscriber; None when there is none or no credit."""
+        ...
+
+    def close_subscriber(self, session: _Subscriber) -> None:
+        """The stream is gone; idempotent."""
+        ...
+
+    def housekeeping(self, now: float) -> float:
+        """Do what time asks for; answers when to be called next, in the clock's seconds."""
+        ...
+
+    def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
+        """Acknowledged positions that changed since they were saved, or None. (source -> subscriber -> SCN)."""
+        ...
+
+    def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
+        """Make positions durable. The only method that may be called without the lock: it writes a file.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        ...
+
+    def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
+        """Tell the outcome of `save_positions`."""
+        ...

@@ -1,0 +1,237 @@
+"""Random histories of a queue, its publisher and its subscribers, with crashes of each.
+
+Whatever happens, every subscriber sees every transaction once and in order, a progress mark never overtakes data, and
+memory stays within its bound.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from actors.queue import SAVE_PERIOD_S, QueueCore
+from actors.queue_sessions import PublisherSession, SubscriberSession
+from protos import codec
+from streams.clock import VirtualClock
+from streams.lcr_batch import LcrBatch
+from tests.support.staging import History, Subscriber, one_way
+
+NAMES = ("apply_a", "to_b")
+MEMORY = 30_000
+SPILL = 60_000
+VALUE = bytes(1500)
+
+
+class QueueHistories(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="h-queue-"))
+        self.random = random.Random(seed)
+        self.clock = VirtualClock()
+        self.history = History(value=VALUE)
+        self.models = {name: Subscriber() for name in NAMES}
+        self.sessions: dict[str, SubscriberSession] = {}
+        self.publisher: PublisherSession | None = None
+        self.to_send: list[LcrBatch] = []
+        self.outstanding = self.credit = self.durable_told = 0
+        self.incarnation = 0
+        self.start_queue()
+
+    def start_queue(self) -> None:
+        self.core = QueueCore(
+            one_way(self.folder, subscribers=NAMES, memory=MEMORY, spill=SPILL), "q_dbs1", self.folder / "q", self.clock
+        )
+
+    def next_incarnation(self) -> str:
+        self.incarnation += 1
+        return f"{self.incarnation:06d}"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        try:
+            self.drain()
+        finally:
+            self.core.close()
+            shutil.rmtree(self.folder)
+
+    # ------------------------------------------------------------------- source and publisher
+
+    @rule(count=st.integers(1, 4))
+    def commit_small_transactions(self, count: int) -> None:
+        for _ in range(count):
+            self.history.commit()
+
+    @rule(parts=st.integers(2, 40))
+    def commit_large_transaction(self, parts: int) -> None:
+        self.history.commit(parts)
+
+    @rule()
+    def connect_publisher(self) -> None:
+        """Also a restart of the publisher: the batches are cut anew."""
+        self.publisher = self.core.open_publisher("capture_dbs1", self.next_incarnation(), "dbs1")
+        needed, self.credit = self.core.resume(self.publisher)
+        assert needed >= self.durable_told, "the queue asks for what the publisher may have purged"
+        self.sent = 0
+        self.plan(needed)
+
+    def plan(self, scn: int) -> None:
+        self.to_send = self.history.batches_after(scn, self.random)
+        self.planned_end = self.history.end
+        self.planned_through = self.to_send[-1].through_scn if self.to_send else scn
+
+    @precondition(lambda self: self.publisher is not None)
+    @rule(count=st.integers(1, 30))
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.hear()
+            if not self.to_send:
+                if self.planned_end == self.history.end:
+                    return
+                self.plan(self.planned_through)
+            data = codec.encode(self.to_send[0])
+            if self.credit == 0 or (self.outstanding and self.outstanding + len(data) > self.credit):
+                return
+            batch = self.to_send.pop(0)
+            self.sent += len(data)
+            self.core.enqueue(self.publisher, codec.header_of(batch), data)
+
+    def hear(self) -> None:
+        news = self.core.publisher_news(self.publisher)
+        self.outstanding = self.sent - self.publisher.accepted_bytes
+        if news is None:
+            return
+        self.credit = news.credit_bytes
+        if news.durable_scn is not None:
+            lowest = min(model.durable for model in self.models.values())
+            assert news.durable_scn <= lowest, "told durable what is not"
+            self.durable_told = news.durable_scn
+        if news.rewind_scn is not None:
+            assert news.rewind_scn >= self.durable_told
+            self.plan(news.rewind_scn)
+
+    @precondition(lambda self: self.publisher is not None)
+    @rule()
+    def publisher_dies(self) -> None:
+        self.core.close_publisher(self.publisher)
+        self.publisher = None
+
+    # ------------------------------------------------------------------- subscribers
+
+    @rule(name=st.sampled_from(NAMES))
+    def connect_subscriber(self, name: str) -> None:
+        needed = self.models[name].crash()
+        self.sessions[name] = self.core.open_subscriber(name, self.next_incarnation(), {"dbs1": needed}, 1)
+
+    @rule(name=st.sampled_from(NAMES))
+    def subscriber_dies(self, name: str) -> None:
+        session = self.sessions.pop(name, None)
+        if session is not None:
+            self.core.close_subscriber(session)
+        self.models[name].crash()
+
+    @precondition(lambda self: any(model.durable for model in self.models.values()))
+    @rule(name=st.sampled_from(NAMES), back=st.integers(1, 100))
+    def destination_is_restored_from_a_backup(self, name: str, back: int) -> None:
+        """It needs again what it had acknowledged: the one way to need less than before."""
+        model = self.models[name]
+        model.restore(max(0, model.durable - back))
+        self.durable_told = min(self.durable_told, model.durable)
+        self.connect_subscriber(name)
+
+    @precondition(lambda self: self.publisher is not None)
+    @rule()
+    def everybody_works_for_a_while(self) -> None:
+        for name in NAMES:
+            if name not in self.sessions:
+                self.connect_subscriber(name)
+        for _ in range(30):
+            self.publish(2)
+            for name in NAMES:
+                self.dequeue(name, 3)
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 30))
+    def dequeue(self, name: str, count: int) -> None:
+        if name not in self.sessions:
+            return
+        for _ in range(count):
+            delivery = self.core.dequeue(self.sessions[name])
+            if delivery is None:
+                return
+            self.core.grant(self.sessions[name], len(delivery.data))
+            self.models[name].take(delivery.header, delivery.data)
+
+    @rule(name=st.sampled_from(NAMES))
+    def commit_at_destination(self, name: str) -> None:
+        self.models[name].commit()
+
+    @rule(name=st.sampled_from(NAMES))
+    def acknowledge(self, name: str) -> None:
+        if name in self.sessions:
+            self.core.acknowledge(self.sessions[name], "dbs1", self.models[name].durable)
+
+    # ------------------------------------------------------------------- the queue
+
+    @rule(seconds=st.sampled_from([0.1, SAVE_PERIOD_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.core.housekeeping(self.clock.monotonic())
+        positions = self.core.positions_to_save()
+        if positions is not None:
+            self.core.save_positions(positions)
+            self.core.positions_saved(positions, None)
+
+    @rule()
+    def queue_dies(self) -> None:
+        self.start_queue()
+        self.publisher = None
+        self.sessions.clear()
+        for model in self.models.values():
+            model.crash()
+
+    # ------------------------------------------------------------------- what must hold
+
+    @invariant()
+    def every_subscriber_has_a_prefix_of_the_history(self) -> None:
+        for model in getattr(self, "models", {}).values():
+            assert model.applied == list(range(10, 10 * len(model.applied) + 1, 10))
+            for commit, parts in model.parts_of.items():
+                assert parts == self.history.parts[commit // 10 - 1]
+
+    @invariant()
+    def memory_stays_within_its_bound(self) -> None:
+        if hasattr(self, "core"):
+            # One batch may be larger than what was left.
+            assert self.core.status()["memory_bytes"] <= MEMORY + SPILL + 4 * len(VALUE) + 2000
+            assert self.core.status()["spill_bytes"] <= SPILL
+
+    def drain(self) -> None:
+        """Everybody comes back and keeps running: then everything arrives everywhere."""
+        self.connect_publisher()
+        for name in NAMES:
+            self.connect_subscriber(name)
+        for _ in range(2000):
+            if all(len(model.applied) == len(self.history.parts) for model in self.models.values()):
+                break
+            self.publish(5)
+            for name in NAMES:
+                self.dequeue(name, 5)
+                self.commit_at_destination(name)
+                self.acknowledge(name)
+        for model in self.models.values():
+            assert len(model.applied) == len(self.history.parts), "something never arrived"
+        self.every_subscriber_has_a_prefix_of_the_history()
+        self.time_passes(SAVE_PERIOD_S)
+        self.hear()
+        status = self.core.status()
+        assert (status["batches"], status["memory_bytes"], status["spill_bytes"]) == (0, 0, 0)
+
+
+TestQueueHistories = QueueHistories.TestCase
+TestQueueHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
