@@ -253,6 +253,23 @@ class PlannedStatement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedApply:
+    """An apply process, as far as its destination notices it.
+
+    Args:
+        name: of the apply process.
+        source: whose changes it applies.
+        parallelism: apply servers, a session each.
+        tag: what marks its changes.
+    """
+
+    name: str
+    source: str
+    parallelism: int
+    tag: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """A table the rules select at a source: root tables and plain tables, never partitions."""
 

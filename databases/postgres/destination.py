@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import ApplyProgress, DestinationTable, ErrorTransaction, Finding, Instantiation
+from databases.ports import (
+    ApplyProgress,
+    DestinationTable,
+    ErrorTransaction,
+    Finding,
+    Instantiation,
+    PlannedApply,
+    PlannedStatement,
+)
 from databases.postgres import destination_errors
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination_catalog import describe_table
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
 from databases.postgres.destination_preflight import preflight, preflight_tables
 from databases.postgres.destination_schema import prepare_schema, schema_version
+from databases.postgres.planning import plan_destination
 from databases.postgres.session import PostgresSession
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from streams.errors import FencedError
@@ -66,6 +75,11 @@ class PostgresDestination:
         """See `DestinationDatabase.prepare`."""
         with self._use("preparing the destination") as connection:
             return prepare_schema(connection)
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
+        """What `prepare`, instantiation and these apply processes would do, with the locks they take."""
+        with self._use("planning the destination") as connection:
+            return plan_destination(connection, topology, applies)
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """See `DestinationDatabase.describe`."""

@@ -1,0 +1,142 @@
+"""The plan of a PostgreSQL database tells the truth: every object it names is made, every lock it names is taken."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+
+from databases.ports import PlannedApply, PlannedStatement
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.planning import plan_destination, plan_unseen_source
+from databases.postgres.source import PostgresSource
+from rules.rule import Rule, RuleSet
+
+pytestmark = pytest.mark.postgres
+
+RULES = (RuleSet(include=(Rule(owner="public", name="t*"),)),)
+APPLY = PlannedApply(name="apply_from_dbs1", source="dbs1", parallelism=2, tag=b"\x00")
+
+
+def only_created(planned: tuple[PlannedStatement, ...]) -> list[PlannedStatement]:
+    return [step for step in planned if step.statement.startswith(("CREATE ", "SELECT pg_replication_origin_create"))]
+
+
+def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done_then(fresh_database, pg_destination):
+    dsn = fresh_database(pg_destination)
+    destination = PostgresDestination(dsn, site="dbs2")
+    assert only_created(destination.plan("planned", (APPLY,))) == only_created(plan_destination(None, "planned", (APPLY,)))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        before = only_created(plan_destination(connection, "planned", (APPLY,)))
+        assert before == only_created(plan_destination(None, "planned", (APPLY,)))
+        assert not any(step.is_done for step in before)
+        destination.prepare("planned")
+        progress = destination.raise_epoch("planned", APPLY.name)
+        for server in range(APPLY.parallelism):
+            destination.open_session("planned", APPLY.name, server=server, epoch=progress.epoch, tag=APPLY.tag).close()
+        after = only_created(plan_destination(connection, "planned", (APPLY,)))
+        assert [step.statement for step in after] == [step.statement for step in before]
+        assert all(step.is_done for step in after)
+        named = {step.statement.split()[-1].removeprefix("headrace.") for step in before if step.statement.startswith("CREATE")}
+        there = connection.execute(
+            "SELECT relname::text FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND relkind IN ('r', 'v')"
+        ).fetchall()
+        assert {name for (name,) in there} <= named
+        for server in range(APPLY.parallelism):
+            connection.execute(
+                "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE %s",
+                (f"headrace:planned/{APPLY.name}/{server}:%",),
+            )
+    destination.close()
+
+
+@pytest.fixture
+def source(fresh_database, pg_source):
+    dsn = fresh_database(pg_source)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t1 (id int PRIMARY KEY, a text); CREATE TABLE t2 (a text)")
+        yield dsn, connection
+
+
+def test_the_plan_of_a_source_that_does_not_exist_yet_is_what_prepare_then_does(source):
+    dsn, _ = source
+    database = PostgresSource(dsn, site="dbs1")
+    try:
+        unseen = plan_unseen_source("planned", "dbs1", RULES, version=18)
+        seen = database.plan("planned", RULES)
+        assert [step.effect.replace("2 ", "") for step in seen] == [step.effect for step in unseen]
+        assert [step.lock.replace("is running now", "is running then") for step in seen] == [step.lock for step in unseen]
+        for real, planned in zip(seen, unseen, strict=True):
+            pattern = re.escape(planned.statement).replace(re.escape("<each table like public.t*>"), ".*")
+            assert re.fullmatch(pattern, real.statement)
+    finally:
+        database.close()
+
+
+def test_making_the_publication_takes_the_lock_the_plan_names_and_no_other(source):
+    dsn, connection = source
+    database = PostgresSource(dsn, site="dbs1")
+    try:
+        statement = next(step for step in database.plan("planned", RULES) if step.statement.startswith("CREATE PUBLICATION"))
+        assert statement.lock.startswith("SHARE UPDATE EXCLUSIVE on each table")
+        with connection.transaction():
+            connection.execute(statement.statement)
+            modes = connection.execute(
+                "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('t1'::regclass, 't2'::regclass)"
+            ).fetchall()
+            raise psycopg.Rollback
+        assert modes == [("ShareUpdateExclusiveLock",)]
+    finally:
+        database.close()
+
+
+def test_the_statements_the_plan_warns_of_do_fail_and_the_others_do_not(source):
+    dsn, connection = source
+    database = PostgresSource(dsn, site="dbs1")
+    try:
+        (publication,) = [step for step in database.plan("planned", RULES) if "PUBLICATION" in step.statement]
+        assert [line.partition(":")[0] for line in publication.breaks] == ['UPDATE and DELETE on "public"."t2"'] or [
+            line.partition(":")[0] for line in publication.breaks
+        ] == ["UPDATE and DELETE on public.t2"]
+        connection.execute(publication.statement)
+        connection.execute("INSERT INTO t1 VALUES (1); UPDATE t1 SET a = 'x'; DELETE FROM t1; INSERT INTO t2 VALUES ('x')")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
+            connection.execute("UPDATE t2 SET a = 'y'")
+    finally:
+        database.close()
+
+
+def test_the_copy_of_a_table_takes_access_share_alone(source):
+    _, connection = source
+    with connection.transaction():
+        with connection.cursor().copy("COPY (SELECT * FROM t1 WHERE ctid >= '(0,1)') TO STDOUT (FORMAT binary)") as copy:
+            list(copy)
+        modes = connection.execute(
+            "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't1'::regclass"
+        ).fetchall()
+    assert modes == [("AccessShareLock",)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "mode"),
+    [
+        ("COPY t1 FROM STDIN", "RowExclusiveLock"),
+        ("INSERT INTO t1 VALUES (1)", "RowExclusiveLock"),
+        ("UPDATE t1 SET a = 'x'", "RowExclusiveLock"),
+        ("DELETE FROM t1", "RowExclusiveLock"),
+        ("TRUNCATE t1", "AccessExclusiveLock"),
+    ],
+)
+def test_apply_s_writes_take_the_lock_the_plan_names(source, statement, mode):
+    _, connection = source
+    with connection.transaction():
+        if statement.startswith("COPY"):
+            with connection.cursor().copy(statement):
+                pass
+        else:
+            connection.execute(statement)
+        modes = connection.execute(
+            "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't1'::regclass"
+        ).fetchall()
+    assert (mode,) in modes
