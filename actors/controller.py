@@ -140,15 +140,17 @@ class Controller(Host):
         spec: the desired state.
         actors: what runs the components; found in the own process when not given.
         environment: handed to every component's process (failpoints).
-        fingerprint: of `spec`.
+        keep_existing: instantiation keeps the rows that destination tables hold.
     """
 
     kind: ClassVar[str] = "controller"
 
     def __init__(
         self, spec: TopologySpec, *, actors: ActorSystem | None = None, environment: Mapping[str, str] | None = None,
+        keep_existing: bool = False,
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
+        self._keep_existing = keep_existing
         self._spec = spec
         self._given_actors = actors
         self._environment = dict(environment or {})
@@ -195,7 +197,11 @@ class Controller(Host):
 
     def overview(self) -> dict[str, Any]:
         """The whole topology as it was at the last look (`at_us`), JSON-able."""
-        components = [dict(component) for component in self._latest]
+        seen = {status["name"]: status for status in self._latest}
+        components = [
+            dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
+            for c in self._components
+        ]
         return {
             "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
             "at_us": self._latest_us, "findings": [_as_dict(finding) for finding in self._findings],
@@ -236,7 +242,11 @@ class Controller(Host):
 
     def _create(self, component: Component) -> None:
         site = self._spec.site(component.site)
-        arguments = {"spec": self._spec, "name": component.name.partition(":")[2], "fingerprint": self._fingerprint}
+        arguments: dict[str, Any] = {
+            "spec": self._spec, "name": component.name.partition(":")[2], "fingerprint": self._fingerprint,
+        }
+        if component.kind == "apply":
+            arguments["keep_existing"] = self._keep_existing
         self._actors.create(
             component.name, component.factory, arguments, state_dir=self._spec.state_dir, node=dict(site.node),
             environment={**self._environment, **self._overrides.get(component.name, {})},
@@ -340,10 +350,11 @@ class Controller(Host):
 
 def build(
     spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
+    *, keep_existing: bool = False,
 ) -> Controller:
     """Factory of the controller's actor."""
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
-    return Controller(spec, environment=environment)
+    return Controller(spec, environment=environment, keep_existing=keep_existing)
 
 
 def _site_factory(kind: str) -> str:

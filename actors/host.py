@@ -43,7 +43,7 @@ RETRY_DELAY_MIN_S = 0.1  # most breaks are a peer restarting: it is back within 
 RETRY_DELAY_MAX_S = 5.0  # an outage of hours ends within seconds of its end
 # A component that ran this long without an error has recovered: the next error starts with the short pause.
 _HEALTHY_AFTER_S = 5.0
-_JOIN_TIMEOUT_S = 10.0  # a step is bounded work; the longest wait in one is a database call's
+_JOIN_TIMEOUT_S = 45.0  # a step is bounded work; closing may wait for a Spark driver to end in order
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 log = logging.getLogger("headrace")
@@ -147,6 +147,10 @@ class Host:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
 
+    def shut_down(self) -> None:
+        """End the thread in order and answer when it ended: the process is about to be ended too."""
+        self.end()
+
     def wake(self) -> None:
         """End the pause between two steps; callable from any thread."""
         self._wake.set()
@@ -230,6 +234,8 @@ class Host:
             self.close()
 
     def _failed(self, error: StreamsError) -> None:
+        if self._ending or not self._wanted:
+            return  # it was told to stop: what broke on the way is no news
         self._error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
         if is_timed(error):

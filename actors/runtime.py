@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorSystem", "Factory", "RayActors", "Resolver", "connect", "disconnect", "namespace_of", "own_actors",
-    "own_host", "prepare_loopback", "resolver",
+    "own_address", "own_host", "prepare_loopback", "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
@@ -130,6 +130,13 @@ def disconnect() -> None:
         import ray
 
         ray.shutdown()
+
+
+def own_address() -> str:
+    """Address of the Ray cluster this process belongs to."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def own_host() -> str:
@@ -227,6 +234,15 @@ class RayActors:
         except ValueError:
             return  # not there
 
+    def pid(self, name: str) -> int:
+        """Process of the actor, on whatever node it is: fault tests and the demo end it."""
+        import ray
+
+        try:
+            return int(ray.get(ray.get_actor(name, namespace=self.namespace).pid.remote(), timeout=CALL_TIMEOUT_S))
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise _translate(name, error) from error
+
     def _submit(self, name: str, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - a Ray reference
         import ray
 
@@ -262,7 +278,12 @@ class ComponentActor:
         _log_to(Path(state_dir) / "logs" / f"{name.replace(':', '.')}.log")
         logging.getLogger("headrace").info("%s: process %d starts", name, os.getpid())
         module, _, attribute = factory.partition(":")
-        self._host: Host = getattr(importlib.import_module(module), attribute)(**arguments)
+        try:
+            self._host: Host = getattr(importlib.import_module(module), attribute)(**arguments)
+        except BaseException:
+            # Ray does not restart what fails here, and tells nobody: the log must.
+            logging.getLogger("headrace").exception("%s: cannot be built", name)
+            raise
         self._host.start()
 
     def call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer

@@ -1,0 +1,56 @@
+"""Which connector speaks to a site's database, and how the other components learn to reach it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from databases.embedded import EmbeddedServer
+    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
+    from topology.spec import SiteSpec, TopologySpec
+
+__all__ = ["decoder_for", "embedded_server", "open_destination", "open_source", "site_folder"]
+
+
+def site_folder(spec: TopologySpec, site: str) -> Path:
+    """Everything a site keeps on disk."""
+    return spec.state_dir / "sites" / site
+
+
+def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
+    """The steering of a site's embedded server; it need not run."""
+    from databases.embedded import EmbeddedServer
+
+    return EmbeddedServer(
+        site_folder(spec, site.name) / "database", version=site.database.version, name=f"{spec.name}-{site.name}"
+    )
+
+
+def open_source(dsn: str, site: str) -> SourceDatabase:
+    """The source half of the connector; connects when it is first used."""
+    from databases.postgres.source import PostgresSource
+
+    return PostgresSource(dsn, site=site)
+
+
+def open_destination(dsn: str, site: str) -> DestinationDatabase:
+    """The destination half of the connector; connects when it is first used."""
+    from databases.postgres.destination import PostgresDestination
+
+    return PostgresDestination(dsn, site=site)
+
+
+def decoder_for(options: StreamOptions) -> LogDecoder:
+    """The decoder of a log stream's bytes.
+
+    Raises:
+        ConfigError: redo of a database this version cannot read.
+    """
+    if options.database_kind == "postgres":
+        from databases.postgres.pgoutput import PostgresLogDecoder
+
+        return PostgresLogDecoder(options)
+    raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")

@@ -1,0 +1,55 @@
+"""Intermediate site: queues only, no database. It exists so that every site answers the same questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.host import Host
+
+if TYPE_CHECKING:
+    from databases.ports import Finding
+    from topology.spec import TopologySpec
+
+__all__ = ["IntermediateSite", "build"]
+
+WATCH_INTERVAL_S = 1.0  # nothing to do; only shows that the process lives
+
+
+class IntermediateSite(Host):
+    """One site without a database."""
+
+    kind: ClassVar[str] = "site"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"site:{name}", spec.state_dir)
+        self._name = name
+        self._fingerprint = fingerprint
+
+    def step(self) -> float:
+        """Nothing to do."""
+        return WATCH_INTERVAL_S
+
+    def detail_state(self) -> str:
+        """Always READY."""
+        return "READY"
+
+    def details(self) -> dict[str, Any]:
+        """See `Host.details`."""
+        return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
+
+    def preflight(self) -> tuple[Finding, ...]:
+        """Nothing can be wrong with a database that is not there."""
+        return ()
+
+    def prepare(self) -> tuple[str, ...]:
+        """Nothing to prepare."""
+        return ()
+
+    def remove(self) -> tuple[str, ...]:
+        """Nothing to remove."""
+        return ()
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> IntermediateSite:
+    """Factory of the site's actor."""
+    return IntermediateSite(spec, name, fingerprint)

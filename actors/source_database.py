@@ -1,0 +1,359 @@
+"""Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
+
+Job
+    Own everything of one site that has a database: keep the embedded server running (the user's own is only
+    reached), drain the source's log into the site's redo log, tell captures how far redo is durable, and write
+    heartbeats. A site nobody captures from has no log writer.
+
+Main path
+    DatabaseSite.step -> LogWriter.step -> RedoService.announce; the sampler thread asks for the source's position.
+
+States
+    STARTING DATABASE        the embedded server or the user's one does not answer yet. Memory only.
+    WAITING FOR PREPARATION  the database answers, `prepare` was not called yet. `prepared.json` persists that it was.
+    READY                    a site without a log writer.
+    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `redo.log_writer`.
+
+Durable when
+    As the log writer says. The embedded server is a daemon of its own: it survives this process and is found again.
+
+Worked flow
+    the source's server stops -> LogStream.read raises DatabaseUnavailable -> the host opens again with backoff, the
+    embedded server is started by `open` -> LogWriter.attach at its own SCN -> nothing lost, nothing twice
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.connectors import decoder_for, embedded_server, open_destination, open_source, site_folder
+from actors.host import Host
+from streams.errors import ConfigError, DatabaseUnavailable, PropagationError, RedoError, StreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protos.redo_link import RedoServer
+
+    from databases.embedded import EmbeddedServer
+    from databases.ports import Finding, LogStream, SourceDatabase, SourceTable
+    from redo.log_writer import LogWriter
+    from rules.rule import RuleSet
+    from topology.spec import TopologySpec
+
+__all__ = ["DatabaseSite", "build"]
+
+READ_TIMEOUT_S = 0.1  # how long an idle read waits: positions without data are due ten times a second
+FULL_PAUSE_S = 0.5  # a full redo log or disk is looked at again this often
+WATCH_INTERVAL_S = 1.0  # a site without a log writer only looks after its server
+SAMPLE_INTERVAL_S = 1.0  # lag in seconds is told with this precision
+HEARTBEAT = b"heartbeat"
+
+
+class DatabaseSite(Host):
+    """One site with a database; see the module."""
+
+    kind: ClassVar[str] = "site"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"site:{name}", spec.state_dir)
+        self._spec = spec
+        self._site = spec.site(name)
+        self._fingerprint = fingerprint
+        self._is_source = any(capture.source == name for capture in spec.captures)
+        self._applies = tuple(apply for apply in spec.applies if apply.site == name)
+        self._folder = site_folder(spec, name)
+        self._server: EmbeddedServer | None = (
+            embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
+        )
+        self._writer: LogWriter | None = None
+        self._stream: LogStream | None = None
+        self._source: SourceDatabase | None = None
+        self._service: RedoServer | None = None
+        self._sampler: threading.Thread | None = None
+        self._sampler_stop = threading.Event()
+        self._answers = False
+        self._source_scn = self._source_scn_us = 0
+        self._retained_bytes: int | None = None
+        self._sample_problem = ""
+        self._heartbeats = 0
+
+    # ------------------------------------------------------------------ hosting
+
+    def open(self) -> None:
+        """Start the embedded server, serve what redo there is, and attach the log writer to a new stream."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._server is not None:
+            self._server.start()
+        if self._sampler is None:
+            self._sampler = threading.Thread(target=self._sample_loop, name=f"{self.name}-sampler", daemon=True)
+            self._sampler.start()
+        if self._is_source and self._is_prepared():
+            self._attach()
+
+    def step(self) -> float:
+        """Let the log writer take a gulp; without one look after the server."""
+        writer = self._writer
+        if writer is None or self._stream is None:
+            return self._watch()
+        try:
+            wrote = writer.step(READ_TIMEOUT_S)
+        except RedoError as error:
+            if not writer.state.startswith("PAUSED"):
+                self._drop_writer()
+                raise
+            # What was read is kept by the writer: the stream stays, space may come back.
+            self._note(error)
+            return FULL_PAUSE_S
+        if wrote and self._service is not None:
+            self._service.announce()
+        return FULL_PAUSE_S if writer.state.startswith("PAUSED") else 0.0
+
+    def close(self) -> None:
+        """Close the stream; the log writer and its service stay: captures can mine what is there."""
+        if self._writer is not None:
+            self._writer.detach()
+        for closable in (self._stream, self._source):
+            if closable is not None:
+                closable.close()
+        self._stream = self._source = None
+
+    def end(self) -> None:
+        """End everything of this process; the embedded server goes on."""
+        super().end()
+        self._sampler_stop.set()
+        if self._service is not None:
+            self._service.stop()
+        self._drop_writer()
+
+    def detail_state(self) -> str:
+        """See the module."""
+        if not self._answers:
+            return "STARTING DATABASE"
+        if not self._is_source:
+            return "READY"
+        return "WAITING FOR PREPARATION" if self._stream is None or self._writer is None else self._writer.state
+
+    def details(self) -> dict[str, Any]:
+        """The log writer's statistics and what is known of the database."""
+        details: dict[str, Any] = {
+            "site": self._site.name, "fingerprint": self._fingerprint, "database": self._site.database.kind,
+            "ready": self._answers, "is_source": self._is_source, "source_scn": self._source_scn,
+            "source_scn_us": self._source_scn_us, "heartbeats": self._heartbeats,
+        }
+        if self._sample_problem:
+            details["database_problem"] = self._sample_problem
+        if self._is_source:
+            details["source_retained_bytes"] = self._retained_bytes
+        if self._server is not None:
+            details["server_pid"] = self._server.pid() or 0
+        if self._writer is not None:
+            statistics = self._writer.statistics()
+            details |= {
+                "redo_bytes": statistics.redo_bytes, "redo_bytes_max": statistics.redo_bytes_max,
+                "redo_segments": statistics.segments, "redo_scn": statistics.position.scn,
+                "redo_segment": statistics.position.segment, "bytes_total": statistics.data_bytes,
+                "fsyncs_total": statistics.syncs, "resumes_total": statistics.resumes,
+                "purged_bytes_total": statistics.purged_bytes,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+            }
+        return details
+
+    def endpoint(self) -> str:
+        """Where captures watch the redo log."""
+        if self._service is None:
+            raise PropagationError(f"{self.name} does not serve redo yet")
+        return self._service.endpoint
+
+    # ------------------------------------------------------------------ what the controller and the command line ask
+
+    def database_dsn(self) -> str:
+        """How to reach the database; holds the password: for components only, never shown."""
+        if self._server is None:
+            return str(self._site.database.dsn)
+        if not self._server.is_running:
+            raise DatabaseUnavailable(f"{self.name}: the embedded server does not run yet")
+        return str(self._server.dsn())
+
+    def preflight(self) -> tuple[Finding, ...]:
+        """Ask the database whether it can be what the topology wants."""
+        findings: list[Finding] = []
+        dsn = self.database_dsn()
+        if self._is_source:
+            # The log stream; while a destination is instantiated or compared, a snapshot for each of them.
+            streams = 1 + sum(1 for apply in self._spec.applies if apply.source == self._site.name)
+            source = open_source(dsn, self._site.name)
+            try:
+                findings += source.preflight(self._rules(), streams=streams)
+            finally:
+                source.close()
+        if self._applies:
+            destination = open_destination(dsn, self._site.name)
+            try:
+                findings += destination.preflight(sessions=sum(apply.parallelism for apply in self._applies))
+            finally:
+                destination.close()
+        return tuple(findings)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create what the database needs for its roles; idempotent. Returns the statements that were run."""
+        statements: list[str] = []
+        dsn = self.database_dsn()
+        if self._is_source:
+            source = open_source(dsn, self._site.name)
+            try:
+                statements += source.prepare(self._spec.name, self._rules())
+            finally:
+                source.close()
+        if self._applies:
+            destination = open_destination(dsn, self._site.name)
+            try:
+                statements += destination.prepare(self._spec.name)
+            finally:
+                destination.close()
+        self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
+        self.wake()
+        return tuple(statements)
+
+    def tables(self, rules: Sequence[RuleSet]) -> tuple[SourceTable, ...]:
+        """Every table of the source that one of the rule sets selects."""
+        source = open_source(self.database_dsn(), self._site.name)
+        try:
+            return source.tables(rules)
+        finally:
+            source.close()
+
+    def write_marker(self, content: bytes) -> int:
+        """Write a marker into the source's log; everything committed before has a commit SCN <= the answer."""
+        if not self._is_source:
+            raise ConfigError(f"nothing is captured from site {self._site.name}")
+        source = open_source(self.database_dsn(), self._site.name)
+        try:
+            return source.write_marker(content)
+        finally:
+            source.close()
+
+    def remove(self) -> tuple[str, ...]:
+        """Drop what `prepare` created at the source (`down --purge`)."""
+        if not self._is_source:
+            return ()
+        self.close()
+        source = open_source(self.database_dsn(), self._site.name)
+        try:
+            return source.remove(self._spec.name)
+        finally:
+            source.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _rules(self) -> tuple[RuleSet, ...]:
+        return self._spec.capture_rules(self._site.name)
+
+    @property
+    def _prepared_file(self) -> Any:  # noqa: ANN401 - a Path
+        return self._folder / "prepared.json"
+
+    def _is_prepared(self) -> bool:
+        return bool(self._prepared_file.exists())
+
+    def _watch(self) -> float:
+        if self._server is not None and not self._server.is_running:
+            raise DatabaseUnavailable(f"{self.name}: the embedded server does not run")
+        if self._is_source and self._is_prepared():
+            self._attach()
+            return 0.0
+        return WATCH_INTERVAL_S
+
+    def _attach(self) -> None:
+        """Open the redo log if it is not, and a stream that begins where redo ends."""
+        dsn = self.database_dsn()
+        self._source = open_source(dsn, self._site.name)
+        writer = self._writer or self._open_writer()
+        stream = self._source.open_stream(self._spec.name, writer.start_scn)
+        try:
+            writer.attach(stream)
+        except BaseException:
+            stream.close()
+            raise
+        self._stream = stream
+        if self._service is not None:
+            self._service.announce()
+
+    def _open_writer(self) -> LogWriter:
+        from protos.redo_link import RedoServer
+
+        from redo.log_writer import LogWriter
+
+        writer = LogWriter(
+            self._folder / "redo", self._site.name, decoder_factory=decoder_for, dictionary_build=self._dictionary_build,
+            segment_bytes=self._spec.segment_bytes, redo_bytes_max=self._spec.redo_bytes_max,
+        )
+        for capture in self._spec.captures:
+            if capture.source == self._site.name:
+                writer.required_checkpoints.register(capture.name)
+        self._writer = writer
+        if self._service is None:
+            from actors.runtime import own_host
+
+            self._service = RedoServer(self._spec.name, self._site.name, writer, host=own_host())
+        return writer
+
+    def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
+        assert self._source is not None
+        return self._source.dictionary_build(self._spec.name)
+
+    def _drop_writer(self) -> None:
+        """Forget the log writer: the next one reads what is on disk."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    # ------------------------------------------------------------------ sampling
+
+    def _sample_loop(self) -> None:
+        """Ask the database for its position every second, on connections of its own; write heartbeats."""
+        source: SourceDatabase | None = None
+        seen_bytes, seen_at = -1, self._clock.monotonic()
+        while not self._sampler_stop.wait(SAMPLE_INTERVAL_S if self._answers else READ_TIMEOUT_S):
+            try:
+                if source is None:
+                    source = open_source(self.database_dsn(), self._site.name)
+                asked_us = self._clock.time_us()
+                scn = source.current_scn()
+                # The time before the question: the answer proves what was committed by then, not after.
+                self._source_scn, self._source_scn_us = int(scn), asked_us
+                self._answers, self._sample_problem = True, ""
+                if self._stream is None or self._writer is None:
+                    continue
+                self._retained_bytes = _retained_bytes(source, self._spec.name)
+                data_bytes, now = self._writer.statistics().data_bytes, self._clock.monotonic()
+                if data_bytes != seen_bytes:
+                    seen_bytes, seen_at = data_bytes, now
+                elif now - seen_at >= self._spec.heartbeat_s:
+                    source.write_marker(HEARTBEAT)
+                    self._heartbeats += 1
+                    seen_at = now
+            except StreamsError as error:
+                self._sample_problem = error.message
+                if source is not None:
+                    source.close()
+                    source = None
+        if source is not None:
+            source.close()
+
+    def _note(self, error: StreamsError) -> None:
+        self._error, self._error_us = error, self._clock.time_us()
+        self._errors_total += 1
+
+
+def _retained_bytes(source: SourceDatabase, topology: str) -> int | None:
+    """Log the source keeps for us; None: this connector cannot tell."""
+    ask = getattr(source, "retained_bytes", None)
+    return None if ask is None else int(ask(topology))
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:
+    """Factory of a site's actor."""
+    return DatabaseSite(spec, name, fingerprint)

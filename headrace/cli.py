@@ -1,0 +1,368 @@
+"""The command line: `headrace VERB FILE`. Every verb is a few lines here; what it does is in the module it names."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE, Output, exit_code_of
+from streams.errors import ConfigError, StreamsError
+
+if TYPE_CHECKING:
+    from headrace.deployment import Deployment
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
+
+app = typer.Typer(
+    name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False,
+)
+errors_app = typer.Typer(name="errors", help="The error queue of the destinations.", no_args_is_help=True)
+app.add_typer(errors_app)
+
+File = Annotated[Path, typer.Argument(help="The topology's YAML file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Address = Annotated[
+    str, typer.Option("--address", help="Ray cluster to run on; without it a private one on this machine.", envvar="HEADRACE_RAY_ADDRESS")
+]
+Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
+Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
+
+
+def main() -> None:
+    """Entry point: run a verb and end with its exit code; errors are shown without tracebacks."""
+    output = Output(as_json="--json" in sys.argv)
+    try:
+        code = app(standalone_mode=False)
+    except StreamsError as error:
+        output.error(error)
+        code = exit_code_of(error)
+    except (KeyboardInterrupt, typer.Abort):
+        output.say("interrupted")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = DONE
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
+        code = _wrong_use(error) or _defect(output, error)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _wrong_use(error: Exception) -> int:
+    """Show a mistake in the arguments; 0 when it is something else."""
+    # Typer brings click along under names that change between its versions; what can be shown stays the same.
+    show = getattr(error, "show", None)
+    if show is None or not hasattr(error, "exit_code"):
+        return 0
+    show()
+    return WRONG_USE
+
+
+def _defect(output: Output, error: Exception) -> int:
+    """A defect: its traceback goes to a file, people get one line."""
+    with tempfile.NamedTemporaryFile("w", prefix="headrace-traceback-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    output.say(f"error: unexpected {type(error).__name__}: {error}")
+    output.say(f"fix: this is a defect of Headrace; its traceback is in {file.name}")
+    return FAILURE
+
+
+@contextmanager
+def _deployment(file: Path, address: str = "") -> Iterator[Deployment]:
+    from headrace.deployment import Deployment
+
+    deployment = Deployment.read(file, address)
+    try:
+        yield deployment
+    finally:
+        deployment.disconnect()
+
+
+# --------------------------------------------------------------------------- before anything runs
+
+
+@app.command()
+def check(
+    file: File, as_json: Json = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the databases.")] = False,
+) -> int:
+    """Report every problem of a topology, and of its databases as far as they can be reached."""
+    from headrace.inspection import check_topology
+
+    output = Output(as_json=as_json)
+    findings = check_topology(file, ask_databases=not offline)
+    output.json({"findings": [_finding(finding) for finding in findings]})
+    output.findings(findings)
+    problems = sum(1 for finding in findings if finding.is_error)
+    output.result(f"{file}: {problems} problems, {len(findings) - problems} warnings")
+    return FINDING if problems else DONE
+
+
+@app.command()
+def plan(
+    file: File, as_json: Json = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the databases.")] = False,
+) -> int:
+    """Show what `up` would create or change, and every lock it takes. Changes nothing."""
+    from headrace.inspection import plan_topology
+
+    output = Output(as_json=as_json)
+    made = plan_topology(file, ask_databases=not offline)
+    output.json(made.as_dict())
+    output.result(made.as_text())
+    return FINDING if any(finding.is_error for finding in made.findings) else DONE
+
+
+@app.command()
+def doctor(
+    file: Annotated[Path | None, typer.Argument(help="Also ask this topology's databases.", show_default=False)] = None,
+    as_json: Json = False,
+) -> int:
+    """Check this machine's prerequisites, and a topology's databases, with exact fixes."""
+    from headrace.doctor import examine
+    from headrace.inspection import check_topology
+
+    output = Output(as_json=as_json)
+    report = examine()
+    findings = [*report.findings, *(check_topology(file, ask_databases=True) if file is not None else ())]
+    output.json({"facts": report.facts, "findings": [_finding(finding) for finding in findings]})
+    output.result("\n".join(f"{name}: {fact}" for name, fact in report.facts.items()))
+    output.findings(findings)
+    return FINDING if any(finding.is_error for finding in findings) else DONE
+
+
+# --------------------------------------------------------------------------- life
+
+
+@app.command()
+def up(
+    file: File, address: Address = "", as_json: Json = False,
+    keep_existing: Annotated[
+        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; nothing is copied there.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
+) -> int:
+    """Start a topology, or change what runs to what the file says. Idempotent."""
+    from headrace.progress import live_lines
+    from headrace.status_view import render, summary_line
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment, live_lines(output, "up") as show:
+        overview = deployment.up(
+            environment=_failpoints(), keep_existing=keep_existing, wait=wait,
+            progress=lambda overview: show(summary_line(overview)),
+        )
+    output.json(overview)
+    output.findings(overview["findings"])
+    if overview["state"] == "REFUSED":
+        return FINDING
+    output.result(render(overview))
+    return DONE
+
+
+@app.command()
+def down(
+    file: File, address: Address = "", as_json: Json = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove what was made too: slots, publications, redo, embedded servers.")
+    ] = False,
+) -> int:
+    """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        problems = deployment.down(purge=purge, progress=output.say)
+        kept = [] if purge else [
+            site.name for site in deployment.spec.sites
+            if site.database.kind == "postgres" and any(c.source == site.name for c in deployment.spec.captures)
+        ]
+    output.json({"problems": problems, "slots_kept_at": kept})
+    for problem in problems:
+        output.say(f"error: {problem}")
+    if kept:
+        output.say(f"warning: the slots at {', '.join(kept)} stay and retain WAL until `up`, or `down --purge`")
+    return FAILURE if problems else DONE
+
+
+@app.command()
+def start(file: File, component: str, address: Address = "") -> int:
+    """Start a component that was stopped or gave up; stays started over restarts."""
+    return _switch(file, component, address, "start_component")
+
+
+@app.command()
+def stop(file: File, component: str, address: Address = "") -> int:
+    """Stop a component; stays stopped over restarts."""
+    return _switch(file, component, address, "stop_component")
+
+
+def _switch(file: Path, component: str, address: str, method: str) -> int:
+    with _deployment(file, address) as deployment:
+        name = deployment.component(component)
+        deployment.connect().call(name, method)
+        Output().say(f"{name}: {'started' if method == 'start_component' else 'stopped'}")
+    return DONE
+
+
+# --------------------------------------------------------------------------- watching
+
+
+@app.command()
+def status(
+    file: File, address: Address = "", as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+) -> int:
+    """Show the state, throughput, lag and errors of every component."""
+    from headrace.progress import watch_forever
+    from headrace.status_view import is_healthy, render
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        if watch and not as_json:
+            watch_forever(lambda: render(deployment.overview()))
+        overview = deployment.overview()
+    output.json(overview)
+    output.result(render(overview))
+    return DONE if is_healthy(overview) else FINDING
+
+
+@app.command()
+def wait(
+    file: File, address: Address = "", as_json: Json = False,
+    caught_up: Annotated[bool, typer.Option("--caught-up", help="Until all that is committed now is applied.")] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds; without it as long as it takes.")] = None,
+) -> int:
+    """Wait until everything committed at the sources before this call is applied at the destinations."""
+    from headrace.console import bytes_text
+    from headrace.progress import live_lines
+    from headrace.waiting import wait_caught_up
+
+    if not caught_up:
+        raise ConfigError("say what to wait for", hint="headrace wait FILE --caught-up")
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment, live_lines(output, "wait") as show:
+        markers = wait_caught_up(
+            deployment.spec, deployment.connect(), timeout_s=timeout,
+            progress=lambda behind: show(", ".join(f"{name} {bytes_text(left)} behind" for name, left in behind.items())),
+        )
+    output.json({"caught_up": True, "markers": markers})
+    output.result("caught up")
+    return DONE
+
+
+@app.command()
+def verify(
+    file: File, address: Address = "", as_json: Json = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,
+) -> int:
+    """Compare every replicated table at source and destination."""
+    from headrace.progress import live_lines
+    from headrace.verification import comparison_line, verify_topology
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment, live_lines(output, "verify") as show:
+        comparisons = verify_topology(deployment.spec, deployment.connect(), timeout_s=timeout, progress=show)
+    identical = all(comparison["equal"] for comparison in comparisons)
+    output.json({"identical": identical, "tables": comparisons})
+    for comparison in comparisons:
+        output.result(comparison_line(comparison))
+    output.result("identical" if identical else "different")
+    return DONE if identical else FINDING
+
+
+# --------------------------------------------------------------------------- error queue
+
+
+@errors_app.command("list")
+def errors_list(file: File, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
+    """List error transactions in the order they failed."""
+    return _errors(file, address, as_json, lambda queue, output: queue.list_all(output, apply))
+
+
+@errors_app.command("show")
+def errors_show(file: File, number: int, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
+    """Show one error transaction with its row LCRs."""
+    return _errors(file, address, as_json, lambda queue, output: queue.show(output, number, apply))
+
+
+@errors_app.command("execute")
+def errors_execute(
+    file: File, numbers: Numbers = None, address: Address = "", as_json: Json = False, apply: Apply = "",
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> int:
+    """Execute error transactions again, in order."""
+    return _errors(file, address, as_json, lambda queue, output: queue.execute(output, _chosen(numbers, everything), apply))
+
+
+@errors_app.command("delete")
+def errors_delete(
+    file: File, numbers: Numbers = None, address: Address = "", as_json: Json = False, apply: Apply = "",
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> int:
+    """Delete error transactions: their changes are lost at the destination."""
+    return _errors(file, address, as_json, lambda queue, output: queue.delete(output, _chosen(numbers, everything), apply))
+
+
+def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output], int]) -> int:  # noqa: FBT001
+    from headrace.error_queue import ErrorQueue
+
+    with _deployment(file, address) as deployment:
+        return run(ErrorQueue(deployment.spec, deployment.connect()), Output(as_json=as_json))
+
+
+def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: FBT001
+    """The numbers given; none for all."""
+    if bool(numbers) == everything:
+        raise ConfigError("name error transactions, or say --all", hint="headrace errors list FILE shows their numbers")
+    return numbers or []
+
+
+# --------------------------------------------------------------------------- demo
+
+
+@app.command()
+def demo(
+    as_json: Json = False,
+    two_way: Annotated[bool, typer.Option("--two-way", help="Clients write at both sites.")] = False,
+    tagged: Annotated[
+        bool, typer.Option("--tagged", help="Two-way with rules that take tagged changes too: shows what cycles then.", hidden=True)
+    ] = False,
+    transactions: Annotated[int, typer.Option("--transactions", min=100, help="At each writing site.")] = 8000,
+    clients: Annotated[int, typer.Option("--clients", min=1, help="Concurrent clients at each writing site.")] = 4,
+    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="Where everything is kept; removed at the end.")] = None,
+) -> int:
+    """Replicate pgbench between two embedded servers, kill a component, compare. Leaves nothing running."""
+    from headrace.demo import DemoOptions, run_demo
+
+    output = Output(as_json=as_json)
+    summary = run_demo(
+        DemoOptions(
+            two_way=two_way or tagged, tagged=tagged, transactions=transactions, clients=clients, state_dir=state_dir,
+        ),
+        output,
+    )
+    output.json(summary)
+    return DONE if summary["identical"] else FINDING
+
+
+def _failpoints() -> dict[str, str]:
+    import os
+
+    from streams.failpoints import ENVIRONMENT
+
+    return {ENVIRONMENT: os.environ[ENVIRONMENT]} if os.environ.get(ENVIRONMENT) else {}
+
+
+def _finding(finding: Any) -> dict[str, Any]:  # noqa: ANN401 - a Finding
+    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What people see: messages, errors with their fix, JSON. The only module that writes to the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from streams.errors import ConfigError, StreamsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from databases.ports import Finding
+
+__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "exit_code_of", "scn_text", "seconds_text"]
+
+DONE = 0
+FINDING = 1  # a difference, a problem of the topology or of a database
+WRONG_USE = 2
+PIPE_WIDTH = 200
+FAILURE = 3
+
+
+def exit_code_of(error: StreamsError) -> int:
+    """The exit code an error means."""
+    from topology.problems import TopologyError
+
+    if isinstance(error, TopologyError):
+        return FINDING
+    return WRONG_USE if isinstance(error, ConfigError) else FAILURE
+
+
+class Output:
+    """Where a command writes: results to standard output, everything else to standard error.
+
+    Args:
+        as_json: results are JSON; nothing else goes to standard output.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._consoles: dict[bool, Console] = {}
+
+    def _console(self, *, err: bool) -> Console:
+        if err not in self._consoles:
+            from rich.console import Console
+
+            stream = sys.stderr if err else sys.stdout
+            # A file or a pipe has no width: lines must stay whole there.
+            width = None if stream.isatty() else PIPE_WIDTH
+            self._consoles[err] = Console(stderr=err, highlight=False, soft_wrap=True, width=width)
+        return self._consoles[err]
+
+    @property
+    def progress_console(self) -> Console:
+        """The console for live displays: standard error, so that results can be piped."""
+        return self._console(err=True)
+
+    def say(self, text: str) -> None:
+        """Tell people something that is not a result."""
+        self._console(err=True).print(text, markup=False)
+
+    def result(self, text: object) -> None:
+        """Print a result for people (a renderable of rich, or text); nothing with `--json`."""
+        if not self.as_json:
+            console = self._console(err=False)
+            if isinstance(text, str):
+                console.print(text, markup=False)
+            else:
+                console.print(text)
+
+    def json(self, document: object) -> None:
+        """Print the result as one JSON document, with `--json`."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(document, indent=2, default=_encode) + "\n")
+            sys.stdout.flush()
+
+    def error(self, error: StreamsError) -> None:
+        """Tell what went wrong and what to do about it, without a traceback."""
+        if self.as_json:
+            self.json({
+                "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
+                "context": error.context,
+            })
+        self._console(err=True).print(f"error: {error.message}", style="red", markup=False)
+        if error.hint:
+            self._console(err=True).print(f"fix: {error.hint}", markup=False)
+
+    def findings(self, findings: Iterable[Finding | Mapping[str, Any]]) -> None:
+        """List findings, errors first."""
+        rows = [finding if isinstance(finding, Mapping) else _as_mapping(finding) for finding in findings]
+        console = self._console(err=True)
+        for row in sorted(rows, key=lambda row: not row["is_error"]):
+            style, word = ("red", "error") if row["is_error"] else ("yellow", "warning")
+            console.print(f"{word}: {row['path']}: {row['problem']}", style=style, markup=False)
+            console.print(f"  fix: {row['fix']}", markup=False)
+
+
+def scn_text(scn: int | None) -> str:
+    """An SCN for people: as PostgreSQL writes a position; "unknown" when it is not known."""
+    return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:08X}" if scn else "unknown"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A duration for people; "unknown" when it is not known."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 36_000 else f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(count: int | None) -> str:
+    """A size for people; "unknown" when it is not known."""
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _as_mapping(finding: Finding) -> dict[str, Any]:
+    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    return str(value)

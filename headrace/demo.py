@@ -1,0 +1,360 @@
+"""The demo: the main job end to end, with a component killed in the middle and everything compared at the end.
+
+Main path
+    run_demo -> servers and Ray start side by side -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
+    measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
+
+Nothing stays: whatever ends it, the topology is taken down and its state folder removed; what a killed demo left is
+removed by the next one.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.connectors import embedded_server
+from actors.controller import components_of
+from headrace.console import Output, bytes_text, seconds_text
+from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
+from headrace.deployment import Deployment
+from headrace.progress import live_lines
+from headrace.status_view import is_healthy, render, summary_line
+from headrace.verification import comparison_line, verify_topology
+from headrace.waiting import wait_caught_up
+from streams.errors import ApplyError, ConfigError, StreamsError
+from topology.plan import make_plan
+from topology.reading import read_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from databases.embedded import EmbeddedServer
+    from headrace.demo_load import Load
+    from rules.rule import RuleSet
+    from topology.spec import TopologySpec
+
+__all__ = ["DemoOptions", "run_demo"]
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+KILL_AFTER = 0.4  # of the transactions: everything is warm, and enough comes after it
+HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small machine
+CAUGHT_UP_TIMEOUT_S = 300.0
+SHOW_INTERVAL_S = 1.0
+CALL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What the demo does.
+
+    Args:
+        two_way: clients write at both sites.
+        tagged: the rules take tagged changes too, so that changes cycle (only to show what tags prevent).
+        transactions: at each site that writes.
+        clients: concurrent clients at each site that writes.
+        rate: transactions per second and site; below what the machine can do, so that latency means something.
+        kill: kind of the component that is killed: capture, queue, propagation, apply, driver, site, controller.
+        state_dir: where everything is kept; the example's own when None.
+    """
+
+    two_way: bool = False
+    tagged: bool = False
+    transactions: int = 8000
+    clients: int = 4
+    rate: int = 400
+    kill: str = "capture"
+    state_dir: Path | None = None
+
+
+@dataclass(slots=True)
+class _Outage:
+    """What was killed, and when the system had healed."""
+
+    component: str = ""
+    killed_at: float = 0.0
+    healed_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Demo:
+    options: DemoOptions
+    output: Output
+    spec: TopologySpec
+    deployment: Deployment
+    show: Callable[[str], None]
+    servers: dict[str, EmbeddedServer] = field(default_factory=dict)
+    outage: _Outage = field(default_factory=_Outage)
+
+    # ------------------------------------------------------------------ the way
+
+    def run(self) -> dict[str, Any]:
+        """Everything between a clean machine and a clean machine; returns the summary."""
+        began = time.monotonic()
+        self._start_machines()
+        load: Load = self._load()
+        load.create_tables()
+        self.output.say(self._plan_line())
+        overview = self.deployment.up(progress=lambda overview: self.show(summary_line(overview)))
+        if overview["state"] == "REFUSED":
+            self.output.findings(overview["findings"])
+            raise ConfigError("the preflight refused the demo's topology", hint="headrace doctor")
+        self.output.say(f"replication runs after {time.monotonic() - began:.0f} s")
+        load.prepare()
+        probe = self._probe()
+        with probe:
+            load_s = self._write_and_kill(load, probe)
+            self.output.say("clients are done, waiting until caught up")
+            started = time.monotonic()
+            self._wait_caught_up()
+            drain_s = load_s + time.monotonic() - started
+            self._wait_healed(probe)
+        comparisons = self._verify()
+        problems = load.differences()
+        identical = all(comparison["equal"] for comparison in comparisons) and not problems
+        for problem in problems:
+            self.output.say(f"DIFFERENT: {problem}")
+        if not self.output.as_json:
+            self.output.result(render(self.deployment.overview()))
+        return self._summary(
+            load, probe, identical=identical, drain_s=drain_s, duration_s=time.monotonic() - began,
+        )
+
+    def _start_machines(self) -> None:
+        """Start the servers and Ray side by side: each waits for its disk or its processor in turn."""
+        self.show("starting PostgreSQL and Ray")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            cluster = pool.submit(self.deployment.cluster.start)
+            started = [pool.submit(self._start_server, site.name) for site in self.spec.sites]
+            for server in started:
+                server.result()
+            cluster.result()
+        versions = ", ".join(f"{name}: PostgreSQL {server.version}" for name, server in self.servers.items())
+        self.output.say(f"servers run ({versions}); Ray runs at {self.deployment.cluster.address()}")
+
+    def _start_server(self, site: str) -> None:
+        server = embedded_server(self.spec, self.spec.site(site))
+        server.start()
+        self.servers[site] = server
+
+    def _load(self) -> Load:
+        options = self.options
+        build = TwoWayLoad if options.two_way else OneWayLoad
+        names = [site.name for site in self.spec.sites]
+        return build(
+            self.servers[names[0]], self.servers[names[1]], transactions=options.transactions, clients=options.clients,
+            rate=options.rate, logs=self.spec.state_dir / "logs",
+        )
+
+    def _plan_line(self) -> str:
+        plan = make_plan(self.spec)
+        ways = "; ".join(f"{way.source} -> {way.destination}" for way in plan.ways)
+        return f"topology {self.spec.file.name} checked: {ways}; {len(plan.actors)} actors"
+
+    def _probe(self) -> Probe:
+        names = [site.name for site in self.spec.sites]
+        table = "sales.probe" if self.options.two_way else "public.pgbench_probe"
+        return Probe(self.servers[names[0]].dsn(), self.servers[names[1]].dsn(), table)
+
+    def _write_and_kill(self, load: Load, probe: Probe) -> float:
+        """Run the clients to their end, killing one component on the way; returns the seconds it took."""
+        began = shown_at = time.monotonic()
+        with load.running() as clients:
+            while not clients.are_done():
+                done = clients.transactions_done()
+                if not self.outage.component and done >= KILL_AFTER * load.transactions_wanted:
+                    self._kill(probe)
+                if time.monotonic() - shown_at >= SHOW_INTERVAL_S:
+                    shown_at = time.monotonic()
+                    self._show_state(done, load.transactions_wanted, probe)
+                time.sleep(0.05)
+        if not self.outage.component:
+            raise ApplyError("the clients were done before anything was killed", hint="use more --transactions")
+        return time.monotonic() - began
+
+    def _show_state(self, done: int, wanted: int, probe: Probe) -> None:
+        self._note_healing(probe)
+        try:
+            overview = self.deployment.overview()
+        except StreamsError as error:
+            self.show(f"{done}/{wanted} transactions, {error.message}")
+            return
+        flows = " ".join(
+            f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])} ({bytes_text(flow['scn_gap'])})"
+            for flow in overview["flows"]
+        )
+        applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
+        states = " ".join(f"{_short(c['name'])}={c['state'].lower()}" for c in overview["components"])
+        mark = "" if is_healthy(overview) else " !"
+        self.show(f"{done}/{wanted} tx, {applied:.0f} rows/s applied, {flows}{mark} | {states}")
+
+    # ------------------------------------------------------------------ the fault
+
+    def _kill(self, probe: Probe) -> None:
+        name, pid = self._victim()
+        self.outage.killed_at = time.time()
+        os.kill(pid, signal.SIGKILL)
+        self.outage.component = f"{name} (process {pid}, SIGKILL)"
+        probe.outage_began(self.outage.killed_at)
+        self.output.say(f"killed {self.outage.component}")
+
+    def _victim(self) -> tuple[str, int]:
+        """Name and process of the first component of the wanted kind."""
+        actors = self.deployment.connect()
+        if self.options.kill == "driver":
+            name = f"apply:{self.spec.applies[0].name}"
+            return f"Spark driver of {name}", int(actors.call(name, "status")["driver_pid"])
+        if self.options.kill == "controller":
+            return "controller", actors.pid("controller")
+        names = [c.name for c in components_of(self.spec) if c.kind == self.options.kill]
+        if not names:
+            raise ConfigError(
+                f"cannot kill a {self.options.kill!r}",
+                hint="one of capture, queue, propagation, apply, site, driver, controller",
+            )
+        name = names[0]
+        return name, actors.pid(name)
+
+    def _note_healing(self, probe: Probe) -> None:
+        if self.outage.component and self.outage.healed_s is None:
+            self.outage.healed_s = probe.healed_s(self.outage.killed_at)
+            if self.outage.healed_s is not None:
+                self.output.say(f"healed after {self.outage.healed_s:.1f} s")
+
+    def _wait_healed(self, probe: Probe) -> None:
+        deadline = time.monotonic() + HEAL_TIMEOUT_S
+        while self.outage.healed_s is None:
+            self._note_healing(probe)
+            if time.monotonic() > deadline:
+                raise ApplyError(f"not healed within {HEAL_TIMEOUT_S:g} s", hint="see the logs")
+            time.sleep(0.05)
+
+    # ------------------------------------------------------------------ the end
+
+    def _wait_caught_up(self) -> None:
+        wait_caught_up(
+            self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S,
+            progress=lambda behind: self.show(", ".join(f"{name} {bytes_text(left)} behind" for name, left in behind.items())),
+        )
+
+    def _verify(self) -> list[dict[str, Any]]:
+        comparisons = verify_topology(
+            self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S, progress=self.show
+        )
+        for comparison in comparisons:
+            self.output.say(comparison_line(comparison))
+        return comparisons
+
+    def _returned_changes(self) -> int:
+        """Changes of a site's own clients that came back to it, as its apply process counted them on arrival."""
+        returned = 0
+        for apply in self.spec.applies:
+            status = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
+            returned += int(status["counters"].get("returned_changes", 0))
+        return returned
+
+    def _summary(
+        self, load: Load, probe: Probe, *, identical: bool, drain_s: float, duration_s: float,
+    ) -> dict[str, Any]:
+        p50_ms, p99_ms = probe.latencies_ms()
+        rows = load.row_changes()
+        summary = {
+            "identical": identical, "transactions": load.transactions_done(), "row_changes": rows,
+            "rows_per_s": round(rows / drain_s, 1), "latency_p50_ms": p50_ms, "latency_p99_ms": p99_ms,
+            "killed": self.outage.component, "healed_s": round(self.outage.healed_s or 0.0, 2),
+            "returned_changes": self._returned_changes(), "duration_s": round(duration_s, 1),
+        }
+        self.output.result(
+            f"\n{summary['transactions']} transactions with {rows} row changes, {summary['rows_per_s']:.0f} rows/s while "
+            f"the clients wrote {self.options.rate} transactions/s\n"
+            f"commit to visible: p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms (outside the outage)\n"
+            f"killed {summary['killed']}: healed after {summary['healed_s']:.1f} s\n"
+            f"changes that came back to their site: {summary['returned_changes']}\n"
+            f"{'identical' if identical else 'DIFFERENT'}, after {summary['duration_s']:.0f} s"
+        )
+        return summary
+
+
+def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
+    """Run the demo and clean up, whatever happens.
+
+    Args:
+        options: what it does.
+        output: where it tells.
+
+    Returns:
+        The summary; `identical` says how it ended.
+    """
+    spec = _topology(options)
+    deployment = Deployment(spec)
+    with live_lines(output, "demo") as show, _terminated_as_interrupt():
+        show("removing what an earlier demo left")
+        deployment.down(purge=True)
+        try:
+            return _Demo(options, output, spec, deployment, show).run()
+        finally:
+            show("ending everything")
+            with _uninterrupted():
+                for problem in deployment.down(purge=True):
+                    output.say(f"error: {problem}")
+
+
+def _topology(options: DemoOptions) -> TopologySpec:
+    file = EXAMPLES / ("two_way.yaml" if options.two_way else "one_way.yaml")
+    spec = read_topology(file)
+    # A topology of the same file that somebody runs must not be the demo's to remove.
+    state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
+    spec = replace(spec, state_dir=state_dir.absolute())
+    if options.tagged:
+        spec = replace(spec, captures=tuple(replace(c, rules=_tagged(c.rules)) for c in spec.captures))
+    return spec
+
+
+def _tagged(rules: RuleSet) -> RuleSet:
+    return replace(rules, include=tuple(replace(rule, tagged=True) for rule in rules.include or ()))
+
+
+def _short(name: str) -> str:
+    kind, _, rest = name.partition(":")
+    return f"{kind}:{rest}" if len(name) < 24 else f"{kind}:{rest[:10]}..."
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: with everything cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let the cleaning come to its end: a second Ctrl-C would leave servers running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,433 @@
+"""What the demo's clients do, and the probe that measures latency while they do it.
+
+One way: pgbench's own TPC-B (4 row changes a transaction). Two ways: own scripts, each site with keys of its own, one
+update and one insert or two inserts a transaction. Both keep a sum that must come out right at every site.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+
+from databases.postgres.connection import connect
+from streams.errors import ApplyError, StreamsError
+
+if TYPE_CHECKING:
+    from databases.embedded import EmbeddedServer
+
+__all__ = ["Clients", "Load", "OneWayLoad", "Probe", "TwoWayLoad"]
+
+SCALE = 2  # pgbench: 200,000 accounts, so that instantiation copies something and is still quick
+THREADS = 2  # of pgbench: the clients mostly wait
+ORDERS = 1000  # each site's own rows in the two-way demo
+ORDER_IDS_BEGIN = 1_000_000  # further orders get identifiers from here on
+PROBE_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.01  # the precision of a latency
+INIT_TIMEOUT_S = 300.0
+
+_PROGRESS = re.compile(r"progress: ([0-9.]+) s, ([0-9.]+) tps")
+_PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
+_FAILED = re.compile(r"number of failed transactions: (\d+)")
+
+_ORDERS_TABLES = """
+CREATE SCHEMA IF NOT EXISTS sales;
+DROP TABLE IF EXISTS sales.orders, sales.order_lines, sales.probe;
+DROP SEQUENCE IF EXISTS sales.order_ids;
+CREATE TABLE sales.orders (
+    id bigint PRIMARY KEY, side int NOT NULL, amount bigint NOT NULL, version int NOT NULL, note text
+);
+CREATE TABLE sales.order_lines (side int, client int, order_id bigint, delta int, at timestamptz DEFAULT now());
+ALTER TABLE sales.order_lines REPLICA IDENTITY FULL;
+CREATE TABLE sales.probe (id bigint PRIMARY KEY);
+CREATE SEQUENCE sales.order_ids START {start} INCREMENT 2;
+"""
+
+_CHANGE_SCRIPT = f"""\\set n random(1, {ORDERS})
+\\set delta random(-500, 500)
+BEGIN;
+UPDATE sales.orders SET amount = amount + :delta, version = version + 1 WHERE id = :n * 2 + :side;
+INSERT INTO sales.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :n * 2 + :side, :delta);
+END;
+"""
+
+_ADD_SCRIPT = """\\set delta random(1, 500)
+BEGIN;
+SELECT nextval('sales.order_ids') AS id \\gset
+INSERT INTO sales.orders VALUES (:id, :side, :delta, 1, 'added by client ' || :client_id);
+INSERT INTO sales.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :id, :delta);
+END;
+"""
+
+
+class Load(Protocol):
+    """The clients of one demo."""
+
+    transactions_wanted: int
+
+    def create_tables(self) -> None:
+        """Create the tables at both sites, before replication starts."""
+        ...
+
+    def prepare(self) -> None:
+        """What is done when replication runs, before the clients start."""
+        ...
+
+    def running(self) -> contextlib.AbstractContextManager[Clients]:
+        """Run the clients; they are ended when the block is left."""
+        ...
+
+    def transactions_done(self) -> int:
+        """Transactions the clients committed, all sites together; exact once they are done."""
+        ...
+
+    def row_changes(self) -> int:
+        """Row changes of those."""
+        ...
+
+    def differences(self) -> list[str]:
+        """What is not equal at the two sites, and sums that do not come out right, by plain SQL."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pgbench:
+    """One run of pgbench at one server."""
+
+    server: EmbeddedServer
+    arguments: Sequence[str]
+    log: Path
+    wanted: int
+    _process: subprocess.Popen[bytes] | None = None
+    _output: IO[bytes] | None = None
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._output = self.log.open("wb")
+        self._process = subprocess.Popen(
+            [str(self.server.binary("pgbench")), "-n", "-P", "1", *self.arguments, "postgres"],
+            env=self.server.environment(), stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+        )
+
+    def is_done(self) -> bool:
+        assert self._process is not None
+        code = self._process.poll()
+        if code:
+            raise ApplyError(f"pgbench ended with code {code}: {self.text()[-500:]}", hint=f"see {self.log}")
+        return code is not None
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._output is not None:
+            self._output.close()
+
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def transactions(self) -> int:
+        text = self.text()
+        done = _PROCESSED.search(text)
+        if done is not None:
+            return int(done.group(1))
+        total = before = 0.0
+        for at, rate in _PROGRESS.findall(text):
+            total += float(rate) * (float(at) - before)
+            before = float(at)
+        return min(int(total), self.wanted)
+
+    def failed(self) -> int:
+        found = _FAILED.search(self.text())
+        return int(found.group(1)) if found else 0
+
+
+class Clients:
+    """pgbench at every site that writes."""
+
+    def __init__(self, runs: Sequence[_Pgbench]) -> None:
+        self._runs = runs
+
+    def are_done(self) -> bool:
+        """All have ended. Raises ApplyError when one failed."""
+        # All are asked: one that failed must be noticed although another still runs.
+        return all(list(map(_Pgbench.is_done, self._runs)))
+
+    def transactions_done(self) -> int:
+        """Committed so far, to about a second."""
+        return sum(run.transactions() for run in self._runs)
+
+
+@contextlib.contextmanager
+def _running(runs: Sequence[_Pgbench]) -> Iterator[Clients]:
+    try:
+        for run in runs:
+            run.start()
+        yield Clients(runs)
+    finally:
+        for run in runs:
+            run.end()
+
+
+class OneWayLoad:
+    """pgbench's TPC-B at the source."""
+
+    rows_per_transaction = 4  # three updates, one insert
+
+    def __init__(
+        self, source: EmbeddedServer, destination: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
+    ) -> None:
+        self._source, self._destination = source, destination
+        each = math.ceil(transactions / clients)
+        self.transactions_wanted = each * clients
+        arguments = ["-c", str(clients), "-j", str(min(THREADS, clients)), "-t", str(each), "-R", str(rate)]
+        self._run = _Pgbench(source, arguments, logs / "pgbench.log", self.transactions_wanted)
+
+    def create_tables(self) -> None:
+        """Make pgbench's own tables: full at the source, empty at the destination."""
+        _initialize(self._source, f"dtgvp -s {SCALE}")
+        _initialize(self._destination, "dtp")
+        for server in (self._source, self._destination):
+            _execute(
+                server,
+                "DROP TABLE IF EXISTS public.pgbench_probe; CREATE TABLE public.pgbench_probe (id bigint PRIMARY KEY);"
+                # It has no key: whole rows tell which row is meant.
+                "ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL",
+            )
+
+    def prepare(self) -> None:
+        """Nothing: instantiation brought the rows."""
+
+    def running(self) -> contextlib.AbstractContextManager[Clients]:
+        """See `Load.running`."""
+        return _running([self._run])
+
+    def transactions_done(self) -> int:
+        """See `Load.transactions_done`."""
+        return self._run.transactions()
+
+    def row_changes(self) -> int:
+        """See `Load.row_changes`."""
+        return self.transactions_done() * self.rows_per_transaction
+
+    def differences(self) -> list[str]:
+        """Tables compared as multisets of rows; every balance must be the sum of the history's deltas."""
+        tables = [f"public.pgbench_{name}" for name in ("accounts", "branches", "tellers", "history", "probe")]
+        problems = _table_differences(self._source, self._destination, tables)
+        count, deltas, *sums = _row(
+            self._destination,
+            "SELECT (SELECT count(*) FROM pgbench_history), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),"
+            " (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),"
+            " (SELECT sum(tbalance) FROM pgbench_tellers)",
+        )
+        if count != self.transactions_done():
+            problems.append(f"{count} rows of history for {self.transactions_done()} transactions")
+        for name, total in zip(("accounts", "branches", "tellers"), sums, strict=True):
+            if total != deltas:
+                problems.append(f"the balances of {name} make {total}, the deltas {deltas}")
+        return problems
+
+
+class TwoWayLoad:
+    """Orders with their lines, written at both sites, each with identifiers of its own."""
+
+    rows_per_transaction = 2
+
+    def __init__(
+        self, first: EmbeddedServer, second: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
+    ) -> None:
+        self._servers = (first, second)
+        each = math.ceil(transactions / clients)
+        self.transactions_wanted = 2 * each * clients
+        self._scripts = [(logs / "change.sql", _CHANGE_SCRIPT, 4), (logs / "add.sql", _ADD_SCRIPT, 1)]
+        self._runs = []
+        for side, server in enumerate(self._servers):
+            arguments = [
+                "-c", str(clients), "-j", str(min(THREADS, clients)), "-t", str(each), "-R", str(rate), "-D", f"side={side}",
+            ]
+            for path, _, weight in self._scripts:
+                arguments += ["-f", f"{path}@{weight}"]
+            self._runs.append(_Pgbench(server, arguments, logs / f"pgbench_{side}.log", each * clients))
+
+    def create_tables(self) -> None:
+        """Equal, empty tables at both sites."""
+        for side, server in enumerate(self._servers):
+            _execute(server, _ORDERS_TABLES.format(start=ORDER_IDS_BEGIN + side))
+        for path, text, _ in self._scripts:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def prepare(self) -> None:
+        """Each site's own orders, made while replication runs."""
+        for side, server in enumerate(self._servers):
+            _execute(
+                server,
+                f"INSERT INTO sales.orders SELECT n * 2 + {side}, {side}, 0, 0, repeat('x', (n % 40)::int)"
+                f" FROM generate_series(1, {ORDERS}) n",
+            )
+
+    def running(self) -> contextlib.AbstractContextManager[Clients]:
+        """See `Load.running`."""
+        return _running(self._runs)
+
+    def transactions_done(self) -> int:
+        """See `Load.transactions_done`."""
+        return sum(run.transactions() for run in self._runs)
+
+    def row_changes(self) -> int:
+        """See `Load.row_changes`; the sites' first orders included."""
+        return self.transactions_done() * self.rows_per_transaction + 2 * ORDERS
+
+    def differences(self) -> list[str]:
+        """Tables compared as multisets of rows; every order's amount must be the sum of its lines, at both sites."""
+        first, second = self._servers
+        problems = _table_differences(first, second, ["sales.orders", "sales.order_lines", "sales.probe"])
+        for server in self._servers:
+            wrong, lines = _row(
+                server,
+                "SELECT (SELECT count(*) FROM sales.orders o LEFT JOIN (SELECT order_id, sum(delta) AS deltas"
+                " FROM sales.order_lines GROUP BY order_id) l ON l.order_id = o.id"
+                " WHERE o.amount <> coalesce(l.deltas, 0)), (SELECT count(*) FROM sales.order_lines)",
+            )
+            if wrong:
+                problems.append(f"{wrong} orders at {server.name} are not the sum of their lines")
+            if lines != self.transactions_done():
+                problems.append(f"{lines} lines at {server.name} for {self.transactions_done()} transactions")
+        return problems
+
+
+# --------------------------------------------------------------------------- the probe
+
+
+@dataclass(slots=True)
+class _Sample:
+    committed_at: float
+    visible_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Probe:
+    """Writes a row twenty times a second at one site and polls for it at the other.
+
+    Args:
+        source: dsn where it writes.
+        destination: dsn where it looks.
+        table: replicated, with one column `id`.
+    """
+
+    source: str
+    destination: str
+    table: str
+    _samples: dict[int, _Sample] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _killed_at: float = 0.0
+
+    def __enter__(self) -> Self:
+        self._threads = [
+            threading.Thread(target=self._retrying, args=(work,), name=f"probe-{work.__name__}", daemon=True)
+            for work in (self._write, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def outage_began(self, killed_at: float) -> None:
+        """A component was killed: what is under way from here until it has healed is no ordinary latency."""
+        self._killed_at = killed_at
+
+    def healed_s(self, killed_at: float) -> float | None:
+        """Seconds from the kill until the first commit made after it was visible; None: it is not yet."""
+        visible = [
+            sample.visible_at for sample in list(self._samples.values())
+            if sample.committed_at > killed_at and sample.visible_at
+        ]
+        return min(visible) - killed_at if visible else None
+
+    def latencies_ms(self) -> tuple[float, float]:
+        """p50 and p99 of commit to visible, without what the outage held up."""
+        samples = [sample for sample in self._samples.values() if sample.visible_at]
+        if self._killed_at:
+            healed_at = self._killed_at + (self.healed_s(self._killed_at) or math.inf)
+            # A sample took part in the outage when it was under way at any time of it.
+            samples = [s for s in samples if s.visible_at < self._killed_at or s.committed_at > healed_at]
+        latencies = sorted(max(0.0, s.visible_at - s.committed_at) * 1000 for s in samples)
+        if not latencies:
+            return math.nan, math.nan
+        return tuple(round(latencies[min(len(latencies) - 1, int(len(latencies) * q))], 1) for q in (0.5, 0.99))  # type: ignore[return-value]
+
+    def _retrying(self, work: Any) -> None:  # noqa: ANN401 - one of the two below
+        while not self._ended.is_set():
+            try:
+                work()
+            except StreamsError:
+                self._ended.wait(PROBE_INTERVAL_S)
+
+    def _write(self) -> None:
+        number = max(self._samples, default=0)
+        with contextlib.closing(connect(self.source, application_name="headrace demo probe")) as connection:
+            while not self._ended.wait(PROBE_INTERVAL_S):
+                number += 1
+                connection.execute(f"INSERT INTO {self.table} VALUES (%s)", (number,))
+                self._samples[number] = _Sample(time.time())
+
+    def _watch(self) -> None:
+        with contextlib.closing(connect(self.destination, application_name="headrace demo probe")) as connection:
+            query, below = f"SELECT id FROM {self.table} WHERE id > %s", 0
+            while not self._ended.wait(POLL_INTERVAL_S):
+                rows = connection.execute(query, (below,), prepare=True).fetchall()
+                now = time.time()
+                for (number,) in rows:
+                    sample = self._samples.get(number)
+                    if sample is not None and not sample.visible_at:
+                        sample.visible_at = now
+                # Parallel apply servers may commit out of order: only a run without a gap needs no further look.
+                while (following := self._samples.get(below + 1)) is not None and following.visible_at:
+                    below += 1
+
+
+# --------------------------------------------------------------------------- plain SQL
+
+
+def _initialize(server: EmbeddedServer, steps: str) -> None:
+    done = subprocess.run(
+        [str(server.binary("pgbench")), "-i", "-q", "-I", *steps.split(), "postgres"], env=server.environment(),
+        capture_output=True, text=True, timeout=INIT_TIMEOUT_S, check=False,
+    )
+    if done.returncode != 0:
+        raise ApplyError(f"pgbench -i failed: {done.stderr[-500:]}")
+
+
+def _execute(server: EmbeddedServer, statements: str) -> None:
+    with contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection:
+        connection.execute(statements)
+
+
+def _row(server: EmbeddedServer, query: str) -> tuple[Any, ...]:
+    with contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection:
+        row = connection.execute(query).fetchone()
+        assert row is not None
+        return tuple(row)
+
+
+def _table_differences(first: EmbeddedServer, second: EmbeddedServer, tables: Sequence[str]) -> list[str]:
+    """Tables whose rows are not the same multiset: counts, and sums of a 64-bit hash of every row's text."""
+    problems = []
+    for table in tables:
+        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
+        one, other = _row(first, query), _row(second, query)
+        if one != other:
+            problems.append(f"{table}: {one[0]} rows at {first.name}, {other[0]} at {second.name}, or other contents")
+    return problems

@@ -1,0 +1,332 @@
+"""A topology as something that can be started, reached and ended: what every verb of the command line begins with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
+from actors.local_cluster import LocalCluster
+from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
+from topology.problems import nearest
+from topology.reading import read_topology
+
+if TYPE_CHECKING:
+    from actors.runtime import RayActors
+    from topology.spec import TopologySpec
+
+__all__ = ["Deployment", "NotUp", "Progress"]
+
+POLL_S = 0.2  # of what `up` and `wait` look at
+CONTROLLER_TIMEOUT_S = 5.0
+DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
+GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
+NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
+
+Progress = Callable[[Mapping[str, Any]], None]
+"""Told the overview of the topology whenever it was looked at."""
+
+
+class NotUp(ConfigError):  # noqa: N818 - says what is the matter
+    """The topology does not run."""
+
+    code = "HDR-7001"
+
+
+@dataclass(slots=True)
+class Deployment:
+    """One topology on one Ray cluster.
+
+    Args:
+        spec: the topology as its file says.
+        address: of a Ray cluster; empty: the private one of the topology's state folder.
+    """
+
+    spec: TopologySpec
+    address: str = ""
+    _actors: RayActors | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, file: Path, address: str = "") -> Deployment:
+        """Read a topology file.
+
+        Raises:
+            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).
+        """
+        spec = read_topology(file)
+        remembered = spec.state_dir / "ray_address"
+        if not address and remembered.exists():
+            address = remembered.read_text(encoding="utf-8").strip()
+        return cls(spec, address)
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The private cluster of the state folder; it need not run."""
+        resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
+        # A worker for every component, so that all start at once, and a few for Spark's executors.
+        cpus = len(components_of(self.spec)) + 2
+        return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources)
+
+    # ------------------------------------------------------------------ reaching it
+
+    def connect(self) -> RayActors:
+        """Connect to the cluster the topology runs on.
+
+        Raises:
+            NotUp: there is none.
+        """
+        if self._actors is None:
+            address = self.address or self.cluster.address()
+            if address is None:
+                raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
+            self._actors = _connect(address, self.spec.name)
+        return self._actors
+
+    def disconnect(self) -> None:
+        """Leave the cluster; everything goes on. Idempotent."""
+        from actors.runtime import disconnect
+
+        self._actors = None
+        disconnect()
+
+    def overview(self) -> dict[str, Any]:
+        """The topology's state as the controller tells it, or, when that is dead, as its components do."""
+        actors = self.connect()
+        try:
+            overview: dict[str, Any] = actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S)
+        except PropagationError as error:
+            components = gather(actors, components_of(self.spec))
+            return {
+                "topology": self.spec.name, "state": "CONTROLLER UNREACHABLE", "problem": error.message,
+                "at_us": time.time_ns() // 1000, "findings": [], "statements": {}, "components": components, "flows": [],
+            }
+        return overview
+
+    def component(self, name: str) -> str:
+        """The full name of a component given by full or short name.
+
+        Raises:
+            ConfigError: there is none of that name, or several.
+        """
+        names = [component.name for component in components_of(self.spec)]
+        matches = [full for full in names if name in (full, full.partition(":")[2])]
+        if not matches:
+            raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
+        if len(matches) > 1:
+            raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
+        return matches[0]
+
+    # ------------------------------------------------------------------ starting
+
+    def up(
+        self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, wait: bool = True,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Start what does not run, change what is outdated; idempotent. Returns the last overview.
+
+        Args:
+            environment: for the components' processes (armed failpoints).
+            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set.
+            wait: until every component runs and every table is instantiated; False: until everything is created.
+            progress: told what is going on.
+
+        Raises:
+            StreamsError: what stopped it. A refused preflight is no error: the overview's state is REFUSED.
+        """
+        if not self.address:
+            address = self.cluster.start()
+        else:
+            address = self.address
+            self.spec.state_dir.mkdir(parents=True, exist_ok=True)
+            (self.spec.state_dir / "ray_address").write_text(address + "\n", encoding="utf-8")
+        self._actors = _connect(address, self.spec.name)
+        self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
+        while True:
+            overview = self.overview()
+            if progress is not None:
+                progress(overview)
+            if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
+                return overview
+            _raise_if_aborted(overview)
+            time.sleep(POLL_S)
+
+    def _ensure_controller(self, environment: Mapping[str, str], *, keep_existing: bool) -> None:
+        actors = self.connect()
+        wanted = fingerprint_of(self.spec)
+        if CONTROLLER in actors.names():
+            try:
+                status = actors.call(CONTROLLER, "status")
+            except PropagationError:
+                status = {}
+            if status.get("fingerprint") == wanted and not environment:
+                actors.call(CONTROLLER, "start_component")
+                actors.call(CONTROLLER, "retry")
+                return
+            self._kill_and_wait([CONTROLLER])
+        arguments = {
+            "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
+            "keep_existing": keep_existing,
+        }
+        actors.create(
+            CONTROLLER, "actors.controller:build", arguments, state_dir=self.spec.state_dir, node={},
+            environment=dict(environment),
+        )
+
+    # ------------------------------------------------------------------ ending
+
+    def down(self, *, purge: bool = False, progress: Callable[[str], None] | None = None) -> list[str]:
+        """End everything that runs. Idempotent, and works on what a crash left.
+
+        Args:
+            purge: remove what was made too: at the source databases, and the state folder.
+            progress: told each thing that is done.
+
+        Returns:
+            What could not be done, for people; empty when nothing is left.
+        """
+        tell = progress or (lambda _: None)
+        problems: list[str] = []
+        reachable = False
+        try:
+            actors = self.connect()
+            reachable = True
+        except ConfigError:
+            tell("no running cluster")
+        if reachable:
+            names = actors.names()
+            drivers = self._driver_processes(actors, names)
+            self._kill_and_wait([CONTROLLER])
+            self._stop_applies(actors, names, tell)
+            self._kill_and_wait([name for name in names if not name.startswith("site:")])
+            if purge:
+                problems += self._remove_from_sources(actors, tell)
+            self._kill_and_wait(list(names))
+            tell("components ended")
+            problems += _wait_gone(drivers)
+            self.disconnect()
+        if not self.address:
+            self.cluster.stop()
+            tell("cluster ended")
+        problems += self._stop_servers(purge=purge, tell=tell)
+        if purge:
+            problems += self._remove_state(tell)
+        return problems
+
+    def _kill_and_wait(self, names: list[str]) -> None:
+        actors = self.connect()
+        for name in names:
+            actors.kill(name)
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while actors.names() & set(names) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
+        """Let the drivers end in order: servers finish their group, progress is recorded."""
+        applies = [name for name in names if name.startswith("apply:")]
+        if not applies:
+            return
+        actors.call_all(applies, "shut_down", timeout_s=60.0)
+        tell("apply processes ended")
+
+    def _driver_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
+        """The Spark drivers that run on this machine."""
+        applies = [name for name in names if name.startswith("apply:")]
+        found = []
+        for status in actors.call_all(applies, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
+            pid = status.get("driver_pid") if isinstance(status, Mapping) else None
+            if pid and not self.address:
+                try:
+                    found.append(psutil.Process(pid))
+                except psutil.Error:
+                    continue
+        return found
+
+    def _remove_from_sources(self, actors: RayActors, tell: Callable[[str], None]) -> list[str]:
+        problems = []
+        for site in self.spec.sites:
+            name = f"site:{site.name}"
+            if site.database.kind == "none" or name not in actors.names():
+                continue
+            try:
+                for statement in actors.call(name, "remove", timeout_s=DATABASE_TIMEOUT_S):
+                    tell(f"{site.name}: {statement}")
+            except StreamsError as error:
+                problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
+        return problems
+
+    def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        from actors.connectors import embedded_server
+
+        problems = []
+        for site in self.spec.sites:
+            if site.database.kind != "embedded":
+                continue
+            server = embedded_server(self.spec, site)
+            try:
+                if purge:
+                    server.destroy()
+                else:
+                    server.stop()
+            except StreamsError as error:
+                problems.append(f"{site.name}: the embedded server could not be stopped: {error.message}")
+            else:
+                tell(f"{site.name}: embedded server {'removed' if purge else 'stopped'}")
+        return problems
+
+    def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
+        """Remove the state folder's contents that are ours, and the folder when nothing else is in it."""
+        import shutil
+
+        folder = self.spec.state_dir
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "cluster.lock"):
+            path = folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
+        tell("state folder removed")
+        return [f"{folder} could not be removed"] if (folder / "sites").exists() else []
+
+
+def _connect(address: str, topology: str) -> RayActors:
+    from actors.runtime import connect, prepare_loopback
+
+    prepare_loopback(address)
+    return connect(address, topology)
+
+
+def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
+    if overview["state"] != "RUNNING":
+        return False
+    components = overview["components"]
+    missing = {"NOT CREATED", "UNREACHABLE"}
+    starting = {"INITIALIZING", "RETRYING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"}
+    if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
+        return False
+    applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]
+    return not ready or all(component.get("ready", False) for component in applies)
+
+
+def _raise_if_aborted(overview: Mapping[str, Any]) -> None:
+    """A component that gave up will not come up by waiting; its own error says why."""
+    for component in overview["components"]:
+        if component["state"] == "ABORTED":
+            error = component.get("last_error", {})
+            raise ApplyError(
+                f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),
+            )
+
+
+def _wait_gone(processes: list[psutil.Process]) -> list[str]:
+    _, alive = psutil.wait_procs(processes, timeout=GONE_TIMEOUT_S)
+    for process in alive:
+        process.kill()
+    _, alive = psutil.wait_procs(alive, timeout=GONE_TIMEOUT_S)
+    return [f"process {process.pid} (a Spark driver) could not be ended" for process in alive]

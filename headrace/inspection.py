@@ -1,0 +1,135 @@
+"""Check and plan: what can be said about a topology, and about its databases as they are now, without changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from actors.connectors import embedded_server, open_destination, open_source
+from databases.ports import Finding, PlannedApply, PlannedStatement
+from databases.postgres.planning import plan_destination, plan_instantiation, plan_unseen_source
+from streams.errors import DatabaseUnavailable, StreamsError
+from topology.checks import check
+from topology.plan import LiveSite, Plan, make_plan
+from topology.problems import TopologyError
+from topology.reading import read_topology
+
+if TYPE_CHECKING:
+    from databases.ports import SourceTable
+    from topology.spec import ApplySpec, SiteSpec, TopologySpec
+
+__all__ = ["check_topology", "live_sites", "plan_topology"]
+
+
+@runtime_checkable
+class PlansSource(Protocol):
+    """A source connector that can say beforehand what `prepare` would do."""
+
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """The statements in order."""
+        ...
+
+
+@runtime_checkable
+class PlansDestination(Protocol):
+    """Likewise, a destination connector."""
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
+        """The statements in order."""
+        ...
+
+
+def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
+    """Everything that is wrong with a topology file and, if wanted, with its databases."""
+    try:
+        spec = read_topology(file)
+    except TopologyError as error:
+        return error.findings
+    findings = list(check(spec))
+    if ask_databases:
+        for live in live_sites(spec).values():
+            findings += live.findings
+    return tuple(findings)
+
+
+def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
+    """The plan of a topology file.
+
+    Raises:
+        TopologyError: the file has problems.
+    """
+    spec = read_topology(file)
+    return make_plan(spec, live_sites(spec) if ask_databases else None)
+
+
+def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
+    """Ask every database that can be reached; of an embedded server that does not run, say what an empty one gets."""
+    answers = {}
+    for site in spec.sites:
+        dsn = _dsn(spec, site)
+        if dsn is None:
+            if site.database.kind == "embedded":
+                answers[site.name] = _unseen(spec, site)
+            continue
+        try:
+            answers[site.name] = _ask(spec, site, dsn)
+        except StreamsError as error:
+            fix = error.hint or "see that the database runs and the connection string is right"
+            answers[site.name] = LiveSite(findings=(Finding(path=f"sites.{site.name}", problem=error.message, fix=fix),))
+    return answers
+
+
+def _dsn(spec: TopologySpec, site: SiteSpec) -> str | None:
+    if site.database.kind == "none":
+        return None
+    if site.database.kind != "embedded":
+        return site.database.dsn
+    server = embedded_server(spec, site)
+    try:
+        return server.dsn() if server.is_running else None
+    except DatabaseUnavailable:
+        return None
+
+
+def _ask(spec: TopologySpec, site: SiteSpec, dsn: str) -> LiveSite:
+    applies = [apply for apply in spec.applies if apply.site == site.name]
+    rules = spec.capture_rules(site.name)
+    statements: list[PlannedStatement] = []
+    findings: list[Finding] = []
+    tables: tuple[SourceTable, ...] = ()
+    if rules:
+        with closing(open_source(dsn, site.name)) as source:
+            streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
+            findings += source.preflight(rules, streams=streams)
+            tables = source.tables(rules)
+            if isinstance(source, PlansSource):
+                statements += source.plan(spec.name, rules)
+                statements.append(plan_instantiation(site.name))
+    if applies:
+        with closing(open_destination(dsn, site.name)) as destination:
+            findings += destination.preflight(sessions=sum(apply.parallelism for apply in applies))
+            if isinstance(destination, PlansDestination):
+                statements += destination.plan(spec.name, _planned(applies))
+    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings))
+
+
+def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
+    """What an embedded server will be asked to do that was not made yet, or does not run."""
+    statements: list[PlannedStatement] = []
+    rules = spec.capture_rules(site.name)
+    if rules:
+        statements += plan_unseen_source(spec.name, site.name, rules, version=site.database.version)
+        statements.append(plan_instantiation(site.name))
+    applies = [apply for apply in spec.applies if apply.site == site.name]
+    if applies:
+        statements += plan_destination(None, spec.name, _planned(applies))
+    return LiveSite(statements=tuple(statements), is_live=False)
+
+
+def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
+    return tuple(
+        PlannedApply(name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag)
+        for apply in applies
+    )

@@ -1,0 +1,55 @@
+"""Live progress: one line that changes in a terminal, a line per change elsewhere, nothing with `--json`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headrace.console import Output
+
+__all__ = ["live_lines", "watch_forever"]
+
+WATCH_INTERVAL_S = 1.0
+QUIET_INTERVAL_S = 2.0  # without a terminal: a log should not fill with progress
+
+
+@contextmanager
+def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
+    """Show what is going on while the block runs."""
+    console = output.progress_console
+    began = time.monotonic()
+    if console.is_terminal:
+        with console.status(f"{what} ...") as status:
+            yield lambda text: status.update(f"{what} [{time.monotonic() - began:.0f} s]: {_escaped(text)}")
+        return
+    last_text, last_at = "", -QUIET_INTERVAL_S
+
+    def show(text: str) -> None:
+        nonlocal last_text, last_at
+        now = time.monotonic()
+        if text != last_text and now - last_at >= QUIET_INTERVAL_S:
+            last_text, last_at = text, now
+            output.say(f"{what} [{now - began:.0f} s]: {text}")
+
+    yield show
+
+
+def watch_forever(look: Callable[[], RenderableType]) -> NoReturn:
+    """Show something again every second until Ctrl-C."""
+    from rich.live import Live
+
+    with Live(look(), auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_INTERVAL_S)
+            live.update(look(), refresh=True)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headrace.cli
+from databases.ports import Finding
+from headrace.cli import main
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.deployment import Deployment
+from streams.errors import ConfigError, DatabaseUnavailable
+
+TOPOLOGY = """
+topology: t
+sites:
+  a: {database: {kind: embedded}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [public.*], from: a, to: [b]}
+"""
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    file = tmp_path / "t.yaml"
+    file.write_text(TOPOLOGY)
+    return file
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run_it(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    return run_it
+
+
+def test_sound_topology_is_done(run, topology, capsys):
+    assert run("check", topology) == DONE
+    assert "0 problems" in capsys.readouterr().out
+
+
+def test_problem_of_a_topology_is_a_finding_with_its_fix(run, tmp_path, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(TOPOLOGY.replace("to: [b]", "to: [c]"))
+    assert run("check", file) == FINDING
+    told = capsys.readouterr().err
+    assert "error: " in told
+    assert "fix: " in told
+
+
+def test_problem_of_a_topology_is_a_finding_for_every_verb(run, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("topology: t\n")
+    assert [run(verb, file) for verb in ("plan", "up", "status", "down")] == [FINDING] * 4
+
+
+def test_findings_are_one_json_document(run, tmp_path, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(TOPOLOGY.replace("replicate", "replicat"))
+    assert run("check", file, "--json") == FINDING
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {"path", "problem", "fix", "is_error"} == set(findings[0])
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["up"], ["check", "--nonsense", "x"], ["errors"], []])
+def test_wrong_use_says_so_without_a_traceback(run, arguments, capsys):
+    assert run(*arguments) == WRONG_USE
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err + told.out
+
+
+def test_verbs_that_need_a_running_topology_say_that_it_is_not_up(run, topology, capsys):
+    for verb in ("status", "verify"):
+        assert run(verb, topology) == WRONG_USE
+        told = capsys.readouterr().err
+        assert "is not up" in told
+        assert f"headrace up {topology}" in told
+
+
+def test_wait_wants_to_know_for_what(run, topology):
+    assert run("wait", topology) == WRONG_USE
+
+
+def test_deleting_errors_needs_numbers_or_all(run, topology, monkeypatch):
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    assert run("errors", "delete", topology) == WRONG_USE
+    assert run("errors", "delete", topology, "1", "--all") == WRONG_USE
+
+
+def test_unknown_component_names_the_nearest(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    assert run("stop", topology, "capture:capture_b") == WRONG_USE
+    assert "capture:capture_a" in capsys.readouterr().err
+
+
+def test_failure_shows_message_and_fix_only(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise DatabaseUnavailable("the server does not answer", hint="start it")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    assert capsys.readouterr().err == "error: the server does not answer\nfix: start it\n"
+    assert run("status", topology, "--json") == FAILURE
+    assert json.loads(capsys.readouterr().out)["hint"] == "start it"
+
+
+def test_defect_is_one_line_and_a_file_with_the_traceback(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told
+    assert "Traceback" not in told
+    file = Path(told.strip().rpartition(" ")[2])
+    assert "ZeroDivisionError: oops" in file.read_text()
+    file.unlink()
+
+
+def test_ctrl_c_is_no_failure(run, topology, monkeypatch, capsys):
+    def interrupt(self: Deployment) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Deployment, "overview", interrupt)
+    assert run("status", topology) == headrace.cli.INTERRUPTED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def overview(*states: str) -> dict[str, object]:
+    return {
+        "topology": "t", "state": "RUNNING", "at_us": 0, "findings": [], "statements": {}, "flows": [
+            {"apply": "x", "source": "a", "destination": "b", "lag_s": None, "applied_scn": None, "source_scn": 5,
+             "scn_gap": None, "errors": None},
+        ],
+        "components": [{"name": f"queue:q{n}", "kind": "queue", "site": "a", "state": s} for n, s in enumerate(states)],
+    }
+
+
+def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", "PAUSED FOR FLOW CONTROL"))
+    assert run("status", topology) == DONE
+    assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING"])
+def test_status_with_a_broken_component_is_a_finding(run, topology, monkeypatch, state):
+    monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", state))
+    assert run("status", topology) == FINDING
+
+
+def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
+    finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM SET wal_level = logical", "is_error": True}
+    refused = {**overview(), "state": "REFUSED", "findings": [finding]}
+    monkeypatch.setattr(Deployment, "up", lambda self, **_: refused)
+    assert run("up", topology) == FINDING
+    assert "fix: ALTER SYSTEM SET wal_level = logical" in capsys.readouterr().err
+
+
+def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
+    import headrace.verification
+
+    same = {
+        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "equal": True, "source_rows": 3,
+        "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "",
+    }
+    other = {**same, "name": "u", "equal": False, "destination_rows": 2}
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same])
+    assert run("verify", topology) == DONE
+    monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same, other])
+    assert run("verify", topology) == FINDING
+    assert "public.u a -> b: DIFFERENT" in capsys.readouterr().out
+
+
+def test_doctor_reports_findings(run, monkeypatch, capsys):
+    import headrace.doctor
+
+    report = headrace.doctor.Report({"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),))
+    monkeypatch.setattr(headrace.doctor, "examine", lambda: report)
+    assert run("doctor") == FINDING
+    assert "fix: make setup" in capsys.readouterr().err
+
+
+def test_demo_ends_with_one_json_object(run, monkeypatch, capsys):
+    import headrace.demo
+
+    summary = {"identical": False, "transactions": 1}
+    monkeypatch.setattr(headrace.demo, "run_demo", lambda options, output: summary)
+    assert run("demo", "--json") == FINDING
+    assert json.loads(capsys.readouterr().out) == summary
+
+
+def test_configuration_errors_are_wrong_use(run, topology, monkeypatch):
+    def fail(self: Deployment) -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == WRONG_USE
