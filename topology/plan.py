@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from databases.ports import Finding, PlannedStatement, SourceTable
@@ -302,9 +303,15 @@ def _live_text(live: LiveSite) -> Iterator[str]:
             kind = ", partitioned" if table.is_partitioned else ""
             yield f"    {table.owner}.{table.name}: about {max(table.row_estimate, 0)} rows, {_size(table.bytes)}{kind}"
     if not live.is_live:
-        yield "  the database does not exist yet, or was not asked: this is what an empty one gets"
-    for planned in live.statements:
-        yield f"  {'has already' if planned.is_done else 'will do'}: {planned.effect}"
-        yield from (f"    | {line}" for line in planned.statement.splitlines())
-        yield f"    locks: {planned.lock or 'nothing that a statement of yours could wait for'}"
-        yield from (f"    will fail from then on: {statement}" for statement in planned.breaks)
+        yield "  the database does not exist yet, or does not run: this is what an empty one gets"
+    if live.statements:
+        yield "  statements (+ will be run, = is done already)"
+    # What has one lock in common is shown together: the lock is said once, below.
+    for (lock, breaks), steps in groupby(live.statements, key=lambda planned: (planned.lock, planned.breaks)):
+        for planned in steps:
+            first, *rest = planned.statement.splitlines()
+            yield f"  {'=' if planned.is_done else '+'} {first}"
+            yield from (f"    {line}" for line in rest)
+            yield f"      {planned.effect}"
+        yield f"    locks: {lock or 'nothing that a statement of yours could wait for'}"
+        yield from (f"    will fail from then on: {statement}" for statement in breaks)

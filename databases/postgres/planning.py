@@ -16,7 +16,7 @@ import psycopg
 from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.connection import quote, translated
 from databases.postgres.destination_fencing import origin_name
-from databases.postgres.destination_schema import VERSION, VERSIONS, schema_version
+from databases.postgres.destination_schema import VERSIONS, schema_version
 from databases.postgres.source_catalog import slot_name
 from rules.rule import Rule, RuleSet
 
@@ -102,9 +102,13 @@ def _schema_steps(version: int) -> Iterator[PlannedStatement]:
             if created is not None:
                 yield PlannedStatement(
                     statement=f"CREATE {created['kind']} {created['name']}",
-                    effect=_EFFECTS.get(created["name"], f"part of the schema headrace, version {number + 1} of {VERSION}"),
+                    effect=_EFFECTS.get(created["name"], _effect(created["kind"])),
                     lock="" if created["kind"] == "SCHEMA" else _NEW_OBJECTS, is_done=number < version,
                 )
+
+
+def _effect(kind: str) -> str:
+    return "for people: what the tables say, in the manuals' words" if kind == "VIEW" else "finds rows of these tables"
 
 
 _EFFECTS = {

@@ -78,16 +78,24 @@ def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
     for line in (
         "  1 tables are captured",
         "    hr.employees: about 107 rows, 80kB",
-        "  will do: makes something",
-        "    | CREATE SOMETHING",
+        "  + CREATE SOMETHING",
+        "      makes something",
         "    locks: TableLock on hr.employees for a moment",
         "    will fail from then on: UPDATE hr.log: it has no key",
-        "  has already: makes another thing",
+        "  = CREATE OTHER",
+        "      makes another thing",
         "    locks: nothing that a statement of yours could wait for",
         "  error sites.dbs1: too few senders: raise the limit",
     ):
         assert line in text.splitlines()
     assert text.count("not asked: what would be done to it is not listed") == 2
+
+
+def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path):
+    steps = tuple(PlannedStatement(statement=f"CREATE {name}", effect=f"makes {name}", lock="L") for name in "ab")
+    lines = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LiveSite(statements=steps)}).as_text().splitlines()
+    start = lines.index("  + CREATE a")
+    assert lines[start : start + 5] == ["  + CREATE a", "      makes a", "  + CREATE b", "      makes b", "    locks: L"]
 
 
 def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
