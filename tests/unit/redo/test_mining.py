@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 
@@ -16,7 +17,7 @@ from redo.records import RedoPosition
 from redo.segments import list_segments
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import CaptureError, LogGone, RedoError
+from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError
 from streams.lcr_batch import Column, LcrBatch, OldImage
 from streams.scn import Scn
 from streams.tags import Tag
@@ -51,7 +52,8 @@ few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scop
 @pytest.fixture(autouse=True)
 def _no_fsync(monkeypatch):
     """Nothing here loses power, and fsync is most of the time."""
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
 
 
 def source_with(rows: int) -> MemorySource:
@@ -185,7 +187,7 @@ def test_break_in_a_transaction_already_sent_in_parts_sends_it_again_from_its_be
     source.break_after(60)
     writer = log_writer(tmp_path, source)
     writer.attach(source.open_stream("t", writer.start_scn))
-    with pytest.raises(Exception, match="broke"):
+    with contextlib.suppress(DatabaseUnavailable):
         while True:
             writer.step(0.0)
     reader = miner(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
 from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
-from redo.segments import PREAMBLE_BYTES, RedoReader, list_segments, scan_segment
+from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, list_segments, scan_segment
 from streams.clock import VirtualClock
-from streams.errors import CaptureError, LogGone, RedoError
+from streams.errors import LogGone, RedoError
 from streams.scn import Scn
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
@@ -58,8 +59,7 @@ def test_flipped_bit_anywhere_is_noticed_or_harmless(tmp_path_factory, archive, 
     reader = miner(folder)
     try:
         found = received(_all(reader, position))
-    except (RedoError, CaptureError) as error:
-        assert not isinstance(error, CaptureError)
+    except RedoError:
         return
     assert found == expected
 
@@ -195,8 +195,12 @@ def test_full_disk_leaves_nothing_half_written_and_ends_by_itself(tmp_path, monk
         raise OSError(errno.ENOSPC, "full")
 
     if place == "fsync":
-        calls = iter([full_sync])
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: next(calls, real_sync)(descriptor))
+        calls = iter([full_sync])  # the first only: cutting the file back must work
+
+        def sync_once_full(descriptor):
+            return next(calls, real_sync)(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", sync_once_full)
     else:
         monkeypatch.setattr(os, "pwritev", full_write)
     with pytest.raises(RedoError) as raised:
@@ -226,12 +230,10 @@ def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwritev", sometimes_full)
     for _ in range(400):
-        try:
+        with contextlib.suppress(RedoFull):
             if writer.state == "DISABLED":
                 writer.attach(source.open_stream("t", writer.start_scn))
             writer.step(0.0)
-        except RedoError as error:
-            assert error.retry.value == "timed"
         clock.advance(1.0)
     assert len(list_segments(tmp_path)) > 3
     assert not list(tmp_path.glob("*.tmp"))
