@@ -29,7 +29,7 @@ from protos.transport import (
 from streams.errors import ProtocolError, StreamsError
 
 __all__ = [
-    "PIECE_BYTES", "ApplyControlClient", "ControlHandler", "CoordinatorLink", "Joiner", "ServerStream", "StreamListener",
+    "PIECE_BYTES", "ApplyControlClient", "ControlHandler", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
     "check_token", "fetch_access", "make_server_hello", "serve_apply", "split",
 ]
 
@@ -129,6 +129,10 @@ class StreamListener(Protocol):
         """A task asks for the databases; raises ProtocolError to refuse."""
         ...
 
+    def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
+        """A task that copies tables asks for its next piece; may wait for a moment."""
+        ...
+
 
 class ControlHandler(Protocol):
     """Answers the apply actor and the command line; called on gRPC's threads, several at once."""
@@ -216,6 +220,11 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
         with _refusals(context):
             _check_version(request.protocol_version)
             return self._listener.access(request)
+
+    def NextCopy(self, request: pb.CopyRequest, context: Any) -> pb.CopyReply:  # noqa: N802, ANN401
+        with _refusals(context):
+            _check_version(request.protocol_version)
+            return self._listener.next_copy(request)
 
 
 class _Control(apply_pb2_grpc.ApplyControlServicer):  # type: ignore[misc]
@@ -344,6 +353,43 @@ def fetch_access(endpoint: str, token: str) -> pb.AccessReply:
             return reply
     finally:
         channel.close()
+
+
+class CopyLink:
+    """A copying task's way to its driver: it asks, one piece after the other.
+
+    Args:
+        endpoint: "host:port" of the driver.
+        token: of the driver's incarnation.
+        worker: number of the task.
+        incarnation: of this attempt.
+    """
+
+    def __init__(self, endpoint: str, token: str, *, worker: int, incarnation: str) -> None:
+        self._channel = Channel(endpoint)
+        self._stub = apply_pb2_grpc.CoordinatorStub(self._channel.grpc)
+        self._token, self._worker, self._incarnation = token, worker, incarnation
+
+    def access(self) -> pb.AccessReply:
+        """The databases."""
+        with _words():
+            request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=self._token)
+            reply: pb.AccessReply = self._stub.Access(request, timeout=_CALL_TIMEOUT_S)
+            return reply
+
+    def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
+        """Report what was done and take the next piece."""
+        with _words():
+            request = pb.CopyRequest(
+                protocol_version=PROTOCOL_VERSION, token=self._token, worker=self._worker,
+                incarnation=self._incarnation, outcome=outcome,
+            )
+            reply: pb.CopyReply = self._stub.NextCopy(request, timeout=_CALL_TIMEOUT_S)
+            return reply
+
+    def close(self) -> None:
+        """Close the channel; idempotent."""
+        self._channel.close()
 
 
 # --------------------------------------------------------------------------- actor and command line

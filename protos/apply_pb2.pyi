@@ -99,16 +99,18 @@ class ServerState(_message.Message):
     def __init__(self, state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., has_session: _Optional[bool] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
-    __slots__ = ("error", "message", "hint", "fenced")
+    __slots__ = ("error", "message", "hint", "fenced", "final")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     error: str
     message: str
     hint: str
     fenced: bool
-    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ...) -> None: ...
+    final: bool
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class StopServer(_message.Message):
     __slots__ = ()
@@ -139,6 +141,70 @@ class AccessReply(_message.Message):
     source: DatabaseAccess
     destination: DatabaseAccess
     def __init__(self, source: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ...) -> None: ...
+
+class CopyRequest(_message.Message):
+    __slots__ = ("protocol_version", "token", "worker", "incarnation", "outcome")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    token: str
+    worker: int
+    incarnation: str
+    outcome: CopyOutcome
+    def __init__(self, protocol_version: _Optional[int] = ..., token: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[str] = ..., outcome: _Optional[_Union[CopyOutcome, _Mapping]] = ...) -> None: ...
+
+class CopyOutcome(_message.Message):
+    __slots__ = ("piece", "rows", "digest", "problem", "is_final")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    piece: int
+    rows: int
+    digest: bytes
+    problem: str
+    is_final: bool
+    def __init__(self, piece: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[bytes] = ..., problem: _Optional[str] = ..., is_final: _Optional[bool] = ...) -> None: ...
+
+class CopyReply(_message.Message):
+    __slots__ = ("piece", "wait", "done")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    piece: CopyPiece
+    wait: bool
+    done: bool
+    def __init__(self, piece: _Optional[_Union[CopyPiece, _Mapping]] = ..., wait: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
+
+class CopyPiece(_message.Message):
+    __slots__ = ("piece", "is_digest", "table", "stored", "first_block", "end_block", "columns", "is_text", "snapshot", "epoch", "tag")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    IS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    END_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    IS_TEXT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    piece: int
+    is_digest: bool
+    table: TableName
+    stored: TableName
+    first_block: int
+    end_block: int
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    is_text: bool
+    snapshot: str
+    epoch: int
+    tag: bytes
+    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., first_block: _Optional[int] = ..., end_block: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., is_text: _Optional[bool] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ...) -> None: ...
 
 class AppliedRange(_message.Message):
     __slots__ = ("after_scn", "through_scn")
@@ -327,7 +393,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_scn")
+    __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -336,7 +402,8 @@ class ServerStatus(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    WAITS_FOR_SCN_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     server: int
     state: str
     group: int
@@ -345,8 +412,9 @@ class ServerStatus(_message.Message):
     pid: int
     host: str
     attempts: int
-    waits_for_scn: int
-    def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_scn: _Optional[int] = ...) -> None: ...
+    waits_for_group: int
+    detail: str
+    def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_group: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ApplyStatus(_message.Message):
     __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready")

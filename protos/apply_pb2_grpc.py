@@ -47,6 +47,11 @@ class CoordinatorStub:
                 request_serializer=protos_dot_apply__pb2.AccessRequest.SerializeToString,
                 response_deserializer=protos_dot_apply__pb2.AccessReply.FromString,
                 _registered_method=True)
+        self.NextCopy = channel.unary_unary(
+                '/headrace.v1.Coordinator/NextCopy',
+                request_serializer=protos_dot_apply__pb2.CopyRequest.SerializeToString,
+                response_deserializer=protos_dot_apply__pb2.CopyReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -70,6 +75,14 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NextCopy(self, request, context):
+        """A task that copies tables reports the piece it has done and takes the next one; waits for a moment when there is
+        none yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -82,6 +95,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Access,
                     request_deserializer=protos_dot_apply__pb2.AccessRequest.FromString,
                     response_serializer=protos_dot_apply__pb2.AccessReply.SerializeToString,
+            ),
+            'NextCopy': grpc.unary_unary_rpc_method_handler(
+                    servicer.NextCopy,
+                    request_deserializer=protos_dot_apply__pb2.CopyRequest.FromString,
+                    response_serializer=protos_dot_apply__pb2.CopyReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -141,6 +159,33 @@ class Coordinator:
             '/headrace.v1.Coordinator/Access',
             protos_dot_apply__pb2.AccessRequest.SerializeToString,
             protos_dot_apply__pb2.AccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NextCopy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Coordinator/NextCopy',
+            protos_dot_apply__pb2.CopyRequest.SerializeToString,
+            protos_dot_apply__pb2.CopyReply.FromString,
             options,
             channel_credentials,
             insecure,

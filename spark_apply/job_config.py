@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from streams.errors import ConfigError
+from rules.rule import Rule, RuleSet
+from streams.errors import ConfigError, StreamsError
 from streams.tags import DEFAULT_APPLY_TAG
 
-__all__ = ["ApplyJobConfig", "DatabaseAccess", "ExecutorResources", "TableToInstantiate"]
+__all__ = ["ApplyJobConfig", "DatabaseAccess", "ExecutorResources", "TableToInstantiate", "describe_failure"]
 
 EXECUTORS_DEFAULT = 2  # one goes on while Ray replaces the other (5.7 s measured)
 EXECUTOR_MEMORY_MB_DEFAULT = 512  # JVM heap: data never passes through it, only task descriptions do
@@ -99,6 +100,8 @@ class ApplyJobConfig:
         group_rows: most rows in one group.
         host: address at which executors reach this driver; also Spark's own.
         resources: see `ExecutorResources`.
+        rules: what it takes of what the queue has.
+        returned_from: apply processes whose changes were made here: they count as returned when they come back.
         queue_endpoint: fixed "host:port" of the queue instead of the actor's answer (tests and tools).
     """
 
@@ -118,6 +121,8 @@ class ApplyJobConfig:
     group_rows: int = GROUP_ROWS_DEFAULT
     host: str = HOST_DEFAULT
     resources: ExecutorResources = field(default_factory=ExecutorResources)
+    rules: RuleSet = field(default_factory=RuleSet)
+    returned_from: tuple[str, ...] = ()
     queue_endpoint: str = ""
 
     def __post_init__(self) -> None:
@@ -151,8 +156,26 @@ class ApplyJobConfig:
                 tables=tuple(TableToInstantiate(**table) for table in fields.pop("tables")),
                 tag=bytes.fromhex(fields.pop("tag")),
                 resources=ExecutorResources(**resources),
+                rules=_rules(fields.pop("rules")),
+                returned_from=tuple(fields.pop("returned_from")),
                 **fields,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the apply driver's configuration is not what it should be ({type(error).__name__})"
             raise ConfigError(message) from None
+
+
+def _rules(document: dict[str, list[dict[str, bool]] | None]) -> RuleSet:
+    include, exclude = document["include"], document["exclude"]
+    return RuleSet(
+        include=None if include is None else tuple(Rule(**rule) for rule in include),  # type: ignore[arg-type]
+        exclude=tuple(Rule(**rule) for rule in exclude or ()),  # type: ignore[arg-type]
+    )
+
+
+def describe_failure(error: StreamsError) -> dict[str, object]:
+    """What the driver says of the error that ended it: one JSON object on its last line."""
+    return {
+        "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
+        "retry": error.retry.value,
+    }

@@ -1,0 +1,123 @@
+"""Pieces of work of an instantiation, handed to copying tasks one at a time.
+
+Tasks pull, so that a large table keeps every task busy to the end, and the driver knows at any moment what each task
+has in hand. When a task dies with a piece in hand nobody knows whether its rows were committed: the piece is reported
+as lost, and never given out again; its table is copied anew.
+
+Called on gRPC's threads and on the instantiation's thread; every call holds the lock briefly.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protos import apply_pb2 as pb
+
+__all__ = ["CopyBoard", "PieceOutcome"]
+
+_WAIT_S = 1.0  # an idle task's request is answered after this at the latest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceOutcome:
+    """What became of a piece.
+
+    Args:
+        piece: which one.
+        rows: copied or digested.
+        sums: of the rows' hashes, modulo 2**64 each.
+        problem: why it was not done; empty: it was.
+        is_final: it would fail again.
+    """
+
+    piece: pb.CopyPiece
+    rows: int = 0
+    sums: tuple[int, int] = (0, 0)
+    problem: str = ""
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    incarnation: str
+    piece: pb.CopyPiece
+
+
+class CopyBoard:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[pb.CopyPiece] = deque()
+        self._held: dict[int, _Held] = {}
+        self._outcomes: deque[PieceOutcome] = deque()
+        self._number = 0
+        self._is_closed = False
+        self.asked_at = 0.0
+
+    def add(self, pieces: Iterable[pb.CopyPiece]) -> int:
+        """Offer pieces; they are numbered here. How many there were."""
+        with self._changed:
+            count = 0
+            for piece in pieces:
+                self._number += 1
+                count += 1
+                piece.piece = self._number
+                self._waiting.append(piece)
+            self._changed.notify_all()
+        return count
+
+    def withdraw(self, owner: str, name: str) -> int:
+        """Take back a table's pieces that nobody has in hand. How many there were."""
+        with self._changed:
+            kept = [piece for piece in self._waiting if (piece.table.owner, piece.table.name) != (owner, name)]
+            count = len(self._waiting) - len(kept)
+            self._waiting = deque(kept)
+        return count
+
+    def close(self) -> None:
+        """Nothing more comes: tasks end when they ask next."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def next(self, request: pb.CopyRequest) -> pb.CopyReply:
+        """A task reports and asks for more."""
+        with self._changed:
+            self.asked_at = time.monotonic()
+            self._settle(request)
+            if not self._waiting and not self._is_closed:
+                self._changed.wait(_WAIT_S)
+            if not self._waiting:
+                return pb.CopyReply(done=True) if self._is_closed else pb.CopyReply(wait=True)
+            piece = self._waiting.popleft()
+            self._held[request.worker] = _Held(request.incarnation, piece)
+            return pb.CopyReply(piece=piece)
+
+    def take_outcomes(self, timeout_s: float) -> list[PieceOutcome]:
+        """What was reported since the last call; waits when there is nothing."""
+        with self._changed:
+            if not self._outcomes:
+                self._changed.wait(timeout_s)
+            outcomes = list(self._outcomes)
+            self._outcomes.clear()
+        return outcomes
+
+    def _settle(self, request: pb.CopyRequest) -> None:
+        held = self._held.pop(request.worker, None)
+        if held is None:
+            return
+        outcome = request.outcome
+        if held.incarnation == request.incarnation and request.HasField("outcome") and outcome.piece == held.piece.piece:
+            sums = (int.from_bytes(outcome.digest[:8], "little"), int.from_bytes(outcome.digest[8:], "little"))
+            self._outcomes.append(PieceOutcome(
+                piece=held.piece, rows=outcome.rows, sums=sums, problem=outcome.problem, is_final=outcome.is_final,
+            ))
+        else:
+            self._outcomes.append(PieceOutcome(piece=held.piece, problem="the task that copied it was killed"))
+        self._changed.notify_all()
