@@ -542,16 +542,18 @@ class ApplyCoordinator:
         self._outbox.append((group.server, GroupAbandon(group=group.number, attempt=group.attempt)))
 
     def _forget(self, group: _Group) -> None:
-        """Nothing of the group is written: as if it had covered nothing."""
+        """Nothing of the group is written: it is done and covers nothing, not even what is below it."""
         group.abandoned, group.done, group.server = False, True, -1
-        group.through_scn = group.after_scn
+        group.through_scn = FIRST_SCN
 
     # ------------------------------------------------------------------ what became of groups
 
     def _give_back(self, group: _Group, retry: GroupRetry) -> None:
         if retry.reason is RetryReason.REPLAY:
             assert group.large is not None
-            self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
+            if retry.failure is not None:
+                # Without a failure it was the environment's fault: it comes again as it came now.
+                self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
             self._forget(group)
             self._start_replay()
             return

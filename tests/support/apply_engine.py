@@ -1,0 +1,232 @@
+"""Reader, coordinator and apply servers in one process, stepped in a random order that a seed decides.
+
+Messages between coordinator and servers wait in queues, so anything can happen between sending and receiving:
+another step, a server's death, the driver's death. Nothing else is faked but the destination database.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from protos import codec
+from rules.evaluation import filter_batch
+from rules.rule import RuleSet
+from spark_apply import applying
+from spark_apply.coordinator import ApplyCoordinator
+from spark_apply.groups import CoordinatorMessage, ServerMessage
+from spark_apply.reader import ApplyReader
+from spark_apply.server import ApplyServer
+from spark_apply.tables import TableFits
+from streams.lcr_batch import LcrBatch
+from streams.resumption import resume_after
+
+TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
+
+
+class Killed(BaseException):
+    """A server's process ends here."""
+
+
+class Engine:
+    """One apply process over batches that can be dequeued from any position.
+
+    Args:
+        seed: decides everything.
+        batches: what the queue holds.
+        destination: anything like `databases.ports.DestinationDatabase`.
+        parallelism: apply servers.
+        group_transactions, group_rows: bounds of a group.
+        crash: probability per step that something dies.
+    """
+
+    def __init__(
+        self, *, seed: int, batches: Sequence[LcrBatch], destination: Any, parallelism: int = 2,
+        group_transactions: int = 4, group_rows: int = 30, crash: float = 0.0, rules: RuleSet | None = None,
+        instantiation: dict[tuple[str, str], int] | None = None, returned_from: Sequence[str] = (),
+        on_commit_lost: Callable[[random.Random], None] | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
+        self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows}
+        self.crash, self.rules, self.instantiation = crash, rules or RuleSet(), instantiation or {}
+        self.returned_from, self._lose_commit = returned_from, on_commit_lost
+        self.now = 0.0
+        self.crashes: dict[str, int] = {}
+        self.steps = 0
+        self.start_driver()
+
+    # ------------------------------------------------------------------ life and death
+
+    def start_driver(self) -> None:
+        progress = self.destination.raise_epoch(TOPOLOGY, APPLY)
+        self.epoch = progress.epoch
+        self.fits = TableFits(self.destination.describe, self._missing_alter)
+        self.reader = ApplyReader(
+            source=SOURCE, progress=progress, rules=self.rules, filter_batch=filter_batch, fits=self.fits,
+            instantiation=self.instantiation, returned_from=self.returned_from,
+        )
+        self.coordinator = ApplyCoordinator(
+            progress=progress, errors=self.destination.error_key_hashes(TOPOLOGY, APPLY), encode=codec.encode,
+            **self.bounds,
+        )
+        self.piece = None
+        self.servers: dict[int, ApplyServer] = {}
+        self.to_server: dict[int, deque[CoordinatorMessage]] = {}
+        self.from_server: dict[int, deque[ServerMessage]] = {}
+        self.subscribe()
+        for number in range(self.parallelism):
+            self.start_server(number)
+
+    def _missing_alter(self, version: Any) -> str:
+        found = self.destination.preflight_tables([version])
+        return found[0].fix if found else ""
+
+    def subscribe(self) -> None:
+        needed = self.reader.needed_scn
+        self.place = 0
+        while self.place < len(self.batches) and resume_after(self.batches[self.place], needed) is None:
+            self.place += 1
+
+    def start_server(self, number: int) -> None:
+        server = ApplyServer(
+            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode,
+            error_batches=self.destination.error_batches,
+            open_session=lambda: self.destination.open_session(
+                TOPOLOGY, APPLY, server=number, epoch=self.epoch, tag=b"\x00",
+            ),
+        )
+        server.connect()
+        errors = list(self.destination.error_key_hashes(TOPOLOGY, APPLY))
+        self.coordinator.server_joined(number, self.destination.progress(TOPOLOGY, APPLY), errors)
+        self.servers[number] = server
+        self.to_server[number], self.from_server[number] = deque(), deque()
+
+    def kill_server(self, number: int) -> None:
+        """The process is gone; its session lingers until somebody ends it."""
+        del self.servers[number], self.to_server[number], self.from_server[number]
+        if self.rng.random() < 0.5:
+            self.coordinator.server_lost(number)
+
+    # ------------------------------------------------------------------ steps
+
+    def run(self, steps_max: int = 20_000) -> None:
+        """Until everything is applied."""
+        through = self.batches[-1].through_scn if self.batches else 0
+        while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING":
+            self.steps += 1
+            assert self.steps < steps_max, f"no end: {self.coordinator.status()} {self.state()}"
+            self.step()
+
+    def state(self) -> dict[str, object]:
+        return {
+            "reader": self.reader.state, "unfit": self.reader.unfit,
+            "servers": {n: (s.state, s.group, s.last_error) for n, s in self.servers.items()},
+            "groups": self.coordinator._groups,
+        }
+
+    def step(self) -> None:
+        self.now += 0.01
+        if self.crash and self.rng.random() < self.crash:
+            self._die()
+        actions = [self._read, self._pass_on, self._hand_out]
+        for number in range(self.parallelism):
+            if number not in self.servers:
+                actions.append(lambda number=number: self.start_server(number))
+            else:
+                actions += [
+                    lambda number=number: self._receive(number), lambda number=number: self._work(number),
+                    lambda number=number: self._report(number),
+                ]
+        self.rng.choice(actions)()
+
+    def _die(self) -> None:
+        kind = self.rng.choice(["server", "server", "driver", "lost commit"])
+        self.crashes[kind] = self.crashes.get(kind, 0) + 1
+        if kind == "driver":
+            self.start_driver()
+        elif kind == "server" and self.servers:
+            self.kill_server(self.rng.choice(sorted(self.servers)))
+        elif kind == "lost commit" and self._lose_commit is not None:
+            self._lose_commit(self.rng)
+
+    def _read(self) -> None:
+        if self.reader.must_resubscribe:
+            self.subscribe()
+            self.reader.resubscribed()
+        if self.reader.unfit is not None:
+            self.fits.forget()
+            self.reader.retry_unfit()
+        if self.reader.wants and self.place < len(self.batches):
+            batch = self.batches[self.place]
+            if batch.previous_scn != self.reader.needed_scn:
+                resumed = resume_after(batch, self.reader.needed_scn)
+                assert resumed is not None
+                batch = resumed
+            self.place += 1
+            self.reader.offer(batch, codec.encode(batch) if self.rng.random() < 0.8 else None)
+
+    def _pass_on(self) -> None:
+        self.piece = self.piece or self.reader.take()
+        if self.piece is not None and self.coordinator.wants:
+            self.coordinator.accept(self.piece)
+            self.piece = None
+
+    def _hand_out(self) -> None:
+        if self.coordinator.must_replay:
+            progress = self.coordinator.progress
+            self.coordinator.replayed()
+            self.fits.forget()
+            self.reader.restart(progress)
+            self.piece = None
+            self.subscribe()
+        for number, message in self.coordinator.messages():
+            if number in self.to_server:
+                self.to_server[number].append(message)
+        scn = self.coordinator.unrecorded_scn
+        if scn is not None and self.rng.random() < 0.2:
+            self.destination.record_low_watermark(TOPOLOGY, APPLY, self.epoch, scn)
+            self.coordinator.recorded(scn)
+
+    def _receive(self, number: int) -> None:
+        while self.to_server[number] and self.rng.random() < 0.8:
+            self.servers[number].receive(self.to_server[number].popleft())
+
+    def _work(self, number: int) -> None:
+        try:
+            done = self.servers[number].step(self.now)
+        except Killed:
+            self.crashes["inside"] = self.crashes.get("inside", 0) + 1
+            self.kill_server(number)
+            return
+        self.from_server[number].extend(done.reports)
+        if done.wake_at is not None and self.rng.random() < 0.5:
+            self.now = max(self.now, done.wake_at)
+
+    def _report(self, number: int) -> None:
+        while self.from_server[number] and self.rng.random() < 0.8:
+            self.coordinator.report(number, self.from_server[number].popleft())
+
+    def execute_errors(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Execute error transactions; what is wrong with each, empty: it was applied."""
+        self.coordinator.execute_errors(numbers)
+        outcomes: dict[int, str] = {}
+        for _ in range(20_000):
+            self.step()
+            for outcome in self.coordinator.take_outcomes():
+                outcomes[outcome.number] = outcome.failure.message if outcome.failure else ""
+            if len(outcomes) == len(numbers):
+                return outcomes
+        raise AssertionError(f"no end: {self.state()}")
+
+
+def arm(monkeypatch: Any, rng: random.Random, probability: float) -> None:
+    """Make servers die inside a step: before and after commits, while the error queue is written."""
+
+    def failpoint(name: str) -> None:
+        if rng.random() < probability:
+            raise Killed(name)
+
+    monkeypatch.setattr(applying, "failpoint", failpoint)
