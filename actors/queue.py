@@ -446,8 +446,6 @@ class QueueCore:
         scn = min(scn, log.position)
         self._rewinds += 1
         self._dropped(log, log.clear(scn))
-        for subscription in self._of(log.source):
-            subscription.number = log.end
         publisher = self._publishers.get(log.source)
         if publisher is not None:
             publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False

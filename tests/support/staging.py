@@ -53,25 +53,25 @@ def one_way(
 
 @dataclass
 class History:
-    """What a source committed: transaction k has `sizes[k]` parts; 1 part travels in a batch with others."""
+    """What a source committed: transaction k has `rows[k]` rows; with one it travels in a batch with others."""
 
-    parts: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     value: bytes = bytes(100)
 
-    def commit(self, parts: int = 1) -> int:
+    def commit(self, rows: int = 1) -> int:
         """Commit a transaction; its commit SCN."""
-        self.parts.append(parts)
-        return len(self.parts) * STEP
+        self.rows.append(rows)
+        return len(self.rows) * STEP
 
     @property
     def end(self) -> int:
-        return len(self.parts) * STEP
+        return len(self.rows) * STEP
 
     def batches_after(self, scn: int, cuts: random.Random) -> list[LcrBatch]:
         """Everything after `scn` as a capture would send it, cut at random; may include progress marks."""
         batches: list[LcrBatch] = []
         previous, k = scn, 0
-        while k < len(self.parts):
+        while k < len(self.rows):
             commit = (k + 1) * STEP
             if commit - 1 < scn:
                 k += 1
@@ -80,12 +80,12 @@ class History:
                 mark = cuts.randint(previous, commit - 1)
                 batches.append(insert_batch([], previous=previous, through=mark))
                 previous = mark
-            if self.parts[k] > 1:
-                batches += self._large(k, previous)
+            if self.rows[k] > 1:
+                batches += self._large(k, previous, cuts)
                 previous, k = commit, k + 1
                 continue
             run = [commit]
-            while len(run) < cuts.randint(1, 4) and k + len(run) < len(self.parts) and self.parts[k + len(run)] == 1:
+            while len(run) < cuts.randint(1, 4) and k + len(run) < len(self.rows) and self.rows[k + len(run)] == 1:
                 run.append(run[-1] + STEP)
             k += len(run)
             through = run[-1] + cuts.choice([0, 0, 3])
@@ -93,15 +93,17 @@ class History:
             previous = through
         return batches
 
-    def _large(self, k: int, previous: int) -> list[LcrBatch]:
-        commit, parts = (k + 1) * STEP, self.parts[k]
-        return [
-            insert_batch(
-                [commit], previous=previous, is_open=part < parts - 1, continues=part > 0, first_position=part,
-                value=self.value,
-            )
-            for part in range(parts)
-        ]
+    def _large(self, k: int, previous: int, cuts: random.Random) -> list[LcrBatch]:
+        commit, left, parts, position = (k + 1) * STEP, self.rows[k], [], 0
+        while left:
+            size = min(left, cuts.choice([1, 1, 2, 3]))
+            left -= size
+            parts.append(insert_batch(
+                [commit], previous=previous, is_open=left > 0, continues=position > 0, first_position=position,
+                rows_each=size, value=self.value,
+            ))
+            position += size
+        return parts
 
 
 class Subscriber:
@@ -111,28 +113,28 @@ class Subscriber:
         self.durable = 0  # committed at the destination: survives a crash
         self.position = 0
         self.applied: list[int] = []  # commit SCNs
-        self._open: tuple[int, int] | None = None  # order SCN and parts of the open transaction
-        self.parts_of: dict[int, int] = {}
+        self._open: tuple[int, int] | None = None  # order SCN and rows of the open transaction
+        self.rows_of: dict[int, int] = {}  # of each transaction, by commit SCN
 
     def take(self, header: BatchHeader, data: bytes) -> None:
         batch = codec.decode(data)
         assert codec.header_of(batch) == header
         assert header.previous_scn == self.position, "a batch is missing or came twice"
+        before = 0
         if batch.continues:
             assert self._open is not None, "a part came without its beginning"
             assert self._open[0] == int(batch.transactions.order_scn[0]), "a part of another transaction"
-            assert self._open[1] == batch.first_position, "a part is missing or came twice"
-        else:
-            self._open = None
+            before = self._open[1]
+            assert before == batch.first_position, "a part is missing or came twice"
+        self._open = None
         if batch.is_open:
-            order = int(batch.transactions.order_scn[0])
-            self._open = (order, (self._open[1] if self._open else 0) + 1)
+            self._open = (int(batch.transactions.order_scn[0]), before + batch.row_count)
             assert batch.through_scn == self.position
             return
-        if batch.continues and self._open is not None:
-            self.parts_of[int(batch.transactions.commit_scn[0])] = self._open[1] + 1
-        self._open = None
-        self.applied += [int(scn) for scn in batch.transactions.commit_scn]
+        for number, commit in enumerate(batch.transactions.commit_scn):
+            rows = batch.transactions.first_row[number + 1] - batch.transactions.first_row[number]
+            self.rows_of[int(commit)] = int(rows) + (before if number == 0 else 0)
+            self.applied.append(int(commit))
         self.position = batch.through_scn
 
     def commit(self) -> None:

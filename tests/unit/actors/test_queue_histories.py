@@ -68,9 +68,9 @@ class QueueHistories(RuleBasedStateMachine):
         for _ in range(count):
             self.history.commit()
 
-    @rule(parts=st.integers(2, 40))
-    def commit_large_transaction(self, parts: int) -> None:
-        self.history.commit(parts)
+    @rule(rows=st.integers(2, 60))
+    def commit_large_transaction(self, rows: int) -> None:
+        self.history.commit(rows)
 
     @rule()
     def connect_publisher(self) -> None:
@@ -201,8 +201,8 @@ class QueueHistories(RuleBasedStateMachine):
     def every_subscriber_has_a_prefix_of_the_history(self) -> None:
         for model in getattr(self, "models", {}).values():
             assert model.applied == list(range(10, 10 * len(model.applied) + 1, 10))
-            for commit, parts in model.parts_of.items():
-                assert parts == self.history.parts[commit // 10 - 1]
+            for commit, rows in model.rows_of.items():
+                assert rows == self.history.rows[commit // 10 - 1]
 
     @invariant()
     def memory_stays_within_its_bound(self) -> None:
@@ -217,7 +217,7 @@ class QueueHistories(RuleBasedStateMachine):
         for name in NAMES:
             self.connect_subscriber(name)
         for _ in range(2000):
-            if all(len(model.applied) == len(self.history.parts) for model in self.models.values()):
+            if all(len(model.applied) == len(self.history.rows) for model in self.models.values()):
                 break
             self.publish(5)
             for name in NAMES:
@@ -225,7 +225,7 @@ class QueueHistories(RuleBasedStateMachine):
                 self.commit_at_destination(name)
                 self.acknowledge(name)
         for model in self.models.values():
-            assert len(model.applied) == len(self.history.parts), "something never arrived"
+            assert len(model.applied) == len(self.history.rows), "something never arrived"
         self.every_subscriber_has_a_prefix_of_the_history()
         self.time_passes(SAVE_PERIOD_S)
         self.hear()
