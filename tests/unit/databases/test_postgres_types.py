@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from databases.ports import DestinationColumn, DestinationTable
+from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, equality_of
+from databases.postgres.types import missing_alter, type_with_modifier
+from streams.lcr_batch import Column, OldImage, TableVersion
+
+
+def numeric(digits: int, scale: int) -> int:
+    return ((digits << 16) | (scale & 0x7FF)) + 4
+
+
+def version(*columns: Column) -> TableVersion:
+    return TableVersion(object_number=1, version=1, owner="hr", name="Jobs", columns=columns, old_image=OldImage.KEY)
+
+
+def column(name: str, type_name: str = "pg_catalog.int4", modifier: int = -1) -> Column:
+    return Column(name=name, type_name=type_name, type_modifier=modifier, is_binary=True)
+
+
+def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
+    """A destination table with these columns; `changes` apply to the last one."""
+    flags = {"not_null": False, "has_default": False, "is_generated": False, "is_identity_always": False}
+    described = [
+        DestinationColumn(
+            name=c.name, type_name=c.type_name, type_number=0, type_modifier=c.type_modifier, equality="none", **flags
+        ) for c in columns
+    ]
+    described[-1] = replace(described[-1], **changes)
+    details = tuple(
+        CatalogColumn(
+            name=c.name, type_name=c.type_name, array_type="", type_number=0, base_type=base or c.type_name,
+            base_modifier=-1, equals="", is_hashable=False,
+        ) for c in columns
+    )
+    table = DestinationTable(
+        owner="hr", name="Jobs", columns=tuple(described), key=(), unique_keys=(), serialise=True, ordered=False
+    )
+    return CatalogTable(
+        table=table, columns=details, oid=1, relation="", is_partitioned=False,
+        positions={c.name: position for position, c in enumerate(columns)},
+    )
+
+
+def test_equal_tables_fit_whatever_the_order_of_columns():
+    assert missing_alter(version(column("a"), column("b")), catalog(column("b"), column("a"))) == ""
+
+
+def test_missing_table_names_the_command_that_copies_its_definition():
+    assert "pg_dump --schema-only" in missing_alter(version(column("a")), None)
+    assert '\\"hr\\".\\"Jobs\\"' in missing_alter(version(column("a")), None)
+
+
+def test_missing_column_is_added_with_its_type():
+    missing = missing_alter(version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a")))
+    assert missing == 'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2);'
+
+
+def test_other_type_is_altered():
+    missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
+    assert missing == 'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood";'
+
+
+def test_every_problem_is_named_at_once():
+    missing = missing_alter(version(column("a"), column("b")), catalog(column("a", "pg_catalog.int8")))
+    assert len(missing.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("changes", "fits"), [
+    ({"not_null": True}, False), ({"not_null": True, "has_default": True}, True),
+    ({"not_null": True, "is_generated": True}, True), ({}, True),
+])
+def test_extra_column_must_not_need_a_value(changes, fits):
+    missing = missing_alter(version(column("a")), catalog(column("a"), column("extra"), **changes))
+    assert (missing == "") is fits
+    assert fits or missing == 'ALTER TABLE "hr"."Jobs" ALTER COLUMN "extra" DROP NOT NULL;'
+
+
+def test_generated_column_may_have_any_type():
+    assert missing_alter(version(column("a")), catalog(column("a", "pg_catalog.text"), is_generated=True)) == ""
+
+
+def test_domain_fits_when_the_log_names_its_base_type():
+    there = catalog(column("a", "app.positive"), base="pg_catalog.numeric")
+    assert missing_alter(version(column("a", "pg_catalog.numeric")), there) == ""
+    assert missing_alter(version(column("a", "app.positive")), there) == ""
+    assert missing_alter(version(column("a", "pg_catalog.text")), there) != ""
+
+
+@pytest.mark.parametrize(("type_name", "source", "destination", "fits"), [
+    ("varchar", 14, 14, True), ("varchar", 14, 24, True), ("varchar", 14, -1, True), ("varchar", 14, 13, False),
+    ("varchar", -1, 14, False), ("_varchar", 14, 24, True),
+    ("bpchar", 14, 14, True), ("bpchar", 14, 24, False), ("bpchar", 14, -1, True),
+    ("numeric", numeric(8, 2), numeric(12, 2), True), ("numeric", numeric(8, 2), numeric(12, 4), False),
+    ("numeric", numeric(8, 2), numeric(7, 2), False), ("numeric", -1, numeric(8, 2), False),
+    ("numeric", numeric(8, 2), -1, True),
+    ("timestamptz", 3, 6, True), ("timestamptz", -1, 6, True), ("timestamptz", -1, 3, False), ("timestamptz", 3, 2, False),
+    ("bit", 5, 5, True), ("bit", 5, 6, False), ("varbit", 5, 6, True),
+])
+def test_modifier_fits_when_it_changes_no_value(type_name, source, destination, fits):
+    name = f"pg_catalog.{type_name}"
+    assert (missing_alter(version(column("a", name, source)), catalog(column("a", name, destination))) == "") is fits
+
+
+@pytest.mark.parametrize(("type_name", "modifier", "spelled"), [
+    ("pg_catalog.int4", -1, "int4"), ("pg_catalog._int4", -1, "int4[]"), ("pg_catalog.varchar", 14, "varchar(10)"),
+    ("pg_catalog._bpchar", 9, "character(5)[]"), ("pg_catalog.char", -1, '"char"'), ("pg_catalog.bit", 5, "bit(5)"),
+    ("pg_catalog.bit", -1, '"bit"'), ("pg_catalog.varbit", 5, "bit varying(5)"),
+    ("pg_catalog.numeric", numeric(3, -2), "numeric(3,-2)"), ("pg_catalog.timestamptz", 3, "timestamp(3) with time zone"),
+    ("pg_catalog.time", 0, "time(0)"), ("pg_catalog.interval", (7176 << 16) | 2, "interval day to second(2)"),
+    ("pg_catalog.interval", (6 << 16) | 0xFFFF, "interval year to month"),
+    ("app.mood", -1, '"app"."mood"'),
+])
+def test_types_are_spelled_as_ddl_takes_them(type_name, modifier, spelled):
+    assert type_with_modifier(type_name, modifier) == spelled
+
+
+def test_equality_has_a_canonical_form_only_where_bytes_can_tell():
+    plain = {"is_enum": False, "is_deterministic": True}
+    assert equality_of("pg_catalog.int8", **plain) == "integer"
+    assert equality_of("pg_catalog.text", **plain) == "bytes"
+    assert equality_of("pg_catalog.text", is_enum=False, is_deterministic=False) == "none"
+    assert equality_of("app.mood", is_enum=True, is_deterministic=True) == "bytes"
+    for name in ("interval", "jsonb", "_int4", "int4range"):
+        assert equality_of(f"pg_catalog.{name}", **plain) == "none"
