@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorSystem", "Factory", "RayActors", "Resolver", "connect", "disconnect", "namespace_of", "own_actors",
-    "own_address", "own_host", "prepare_loopback", "resolver",
+    "own_address", "own_host", "prepare_process", "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
@@ -118,9 +118,11 @@ def connect(address: str, topology: str) -> RayActors:
     return RayActors(namespace)
 
 
-def prepare_loopback(address: str) -> None:
-    """Make this process take 127.0.0.1 for its address too; before the first `import ray`."""
-    if address.startswith(HOST) and "ray" not in sys.modules:
+def prepare_process(address: str) -> None:
+    """Prepare a process that is not Ray's own for `connect`; before its first `import ray`, else without effect."""
+    # Ray prints news of the cluster ("a worker died ...") to standard output, where a command's result belongs.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
+    if address.startswith(HOST):
         os.environ.update(LOOPBACK)
 
 

@@ -296,9 +296,9 @@ class Deployment:
 
 
 def _connect(address: str, topology: str) -> RayActors:
-    from actors.runtime import connect, prepare_loopback
+    from actors.runtime import connect, prepare_process
 
-    prepare_loopback(address)
+    prepare_process(address)
     return connect(address, topology)
 
 

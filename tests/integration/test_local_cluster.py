@@ -1,0 +1,126 @@
+"""The private Ray cluster: found again, loopback only, ended whole, cleaned after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture
+def state_dir():
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-cluster-"))
+    yield folder
+    LocalCluster(folder).stop()
+    shutil.rmtree(folder)
+
+
+def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
+    cluster = LocalCluster(state_dir, cpus=1, resources={"site_a": 5.0})
+    address = cluster.start()
+    again = LocalCluster(state_dir)
+    assert (again.start(), again.address()) == (address, address)
+
+    processes = cluster.processes()
+    assert {"gcs_server", "raylet"} <= {process.name for process in processes}
+    listening = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in processes for connection in psutil.Process(process.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+    temporary = cluster.facts().temporary
+    again.stop()
+    assert [process.pid for process in processes if psutil.pid_exists(process.pid)] == []
+    assert not Path(temporary).exists()
+    assert again.address() is None
+    again.stop()
+
+
+def test_start_cleans_what_a_crash_left(state_dir):
+    cluster = LocalCluster(state_dir, cpus=1)
+    address = cluster.start()
+    first = cluster.facts().processes[0]
+    os.kill(first.pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(first.pid)] if psutil.pid_exists(first.pid) else [], timeout=10)
+    assert cluster.address() is None
+    survivors = {process.pid for process in cluster.processes()}
+    assert cluster.start() != address
+    assert not survivors & {process.pid for process in psutil.process_iter()}
+
+
+def test_recycled_process_id_is_not_ended(state_dir):
+    cluster = LocalCluster(state_dir)
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        facts = {
+            "address": "127.0.0.1:1", "temporary": str(state_dir / "nothing"), "ready": True,
+            "processes": [{"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 100, "name": "ray"}],
+        }
+        cluster.file.write_text(json.dumps(facts))
+        assert cluster.address() is None
+        cluster.stop()
+        assert bystander.poll() is None
+    finally:
+        bystander.communicate(b"\n")
+
+
+def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(state_dir):
+    """In a process of its own: ray takes the address rules from the environment it was imported in."""
+    program = """
+        import os, signal, sys, time
+        from pathlib import Path
+        from types import SimpleNamespace
+        from actors.runtime import connect, prepare_process
+        from actors.local_cluster import LocalCluster
+        from streams.errors import PropagationError, ConfigError
+
+        state_dir = Path(sys.argv[1])
+        address = LocalCluster(state_dir, cpus=2).start()
+        prepare_process(address)
+        actors = connect(address, "t")
+        arguments = {"spec": SimpleNamespace(state_dir=state_dir), "name": "r", "fingerprint": "f"}
+        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
+        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
+        assert actors.names() == {"site:r"}
+        actors.call("site:r", "stop_component", timeout_s=30)
+        pid = actors.pid("site:r")
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                if actors.pid("site:r") != pid:
+                    break
+            except PropagationError:
+                time.sleep(0.1)
+        while actors.call("site:r", "status")["state"] != "DISABLED":
+            assert time.monotonic() < deadline
+        answers = actors.call_all(["site:r", "site:nobody"], "status", timeout_s=5)
+        assert answers["site:r"]["fingerprint"] == "f"
+        assert isinstance(answers["site:nobody"], PropagationError)
+        try:
+            actors.call("site:r", "endpoint")
+        except Exception as error:
+            assert type(error).__name__ == "BugError", error
+        actors.kill("site:r")
+        print("well")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(state_dir)],
+        capture_output=True, text=True, timeout=180, check=False,
+    )
+    assert done.stdout == "well\n", done.stderr

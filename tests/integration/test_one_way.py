@@ -1,0 +1,87 @@
+"""The main job on the shared topology: pgbench, status, stop and start, kills of the actors."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.controller import CONTROLLER
+from tests.fix_cluster import TABLES
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+
+def test_tables_that_held_rows_were_instantiated(one_way: System):
+    assert one_way.execute("dst", "SELECT count(*) FROM pgbench_accounts") == [(100_000,)]
+    one_way.assert_converged(TABLES)
+
+
+def test_pgbench_arrives_whole_and_once(one_way: System):
+    before = one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]
+    with one_way.pgbench("src", "-c", "4", "-t", "250"):
+        pass
+    one_way.assert_converged(TABLES)
+    assert one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0] == before + 1000
+
+
+def test_every_kind_of_change_arrives(one_way: System):
+    one_way.execute("src", "INSERT INTO notes SELECT n, 'note ' || n FROM generate_series(1, 300) n")
+    one_way.execute("src", "UPDATE notes SET body = NULL WHERE id % 3 = 0")
+    one_way.execute("src", "UPDATE notes SET id = id + 10000 WHERE id % 7 = 0")
+    one_way.execute("src", "DELETE FROM notes WHERE id % 5 = 0")
+    one_way.assert_converged(["notes"])
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.assert_converged(["notes"])
+
+
+def test_user_statements_at_the_source_still_work_after_up(one_way: System):
+    one_way.execute("src", "UPDATE pgbench_history SET filler = 'x'")
+    one_way.execute("src", "DELETE FROM pgbench_history WHERE tid % 2 = 0")
+    one_way.assert_converged(["pgbench_history"])
+
+
+def test_overview_shows_every_component_and_a_lag_that_is_known(one_way: System):
+    def settled():
+        overview = one_way.deployment.overview()
+        return overview["flows"][0]["lag_s"] is not None and overview
+
+    one_way.wait_caught_up()
+    overview = wait_until("the lag is known", settled)
+    assert overview["state"] == "RUNNING"
+    assert {component["kind"] for component in overview["components"]} == {"site", "queue", "capture", "propagation", "apply"}
+    assert overview["flows"][0]["lag_s"] < 30
+    site = next(component for component in overview["components"] if component["name"] == "site:src")
+    assert site["redo_bytes"] > 0
+    assert site["source_retained_bytes"] is not None
+
+
+def test_stopped_component_stays_stopped_and_nothing_is_lost(one_way: System):
+    name = next(f"propagation:{p.name}" for p in one_way.spec.propagations)
+    one_way.call(name, "stop_component")
+    one_way.wait_state(name, "DISABLED")
+    one_way.execute("src", "INSERT INTO notes VALUES (1, 'while it was stopped')")
+    old = one_way.kill(name)
+    one_way.wait_restarted(name, old)
+    one_way.wait_state(name, "DISABLED")
+    assert one_way.execute("dst", "SELECT * FROM notes") == []
+    one_way.call(name, "start_component")
+    one_way.assert_converged(["notes"])
+    one_way.execute("src", "TRUNCATE notes")
+
+
+@pytest.mark.fault("SIGKILL of an actor")
+@pytest.mark.parametrize("kind", ["capture", "queue", "propagation", "site:src", "site:dst", "apply", CONTROLLER])
+def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
+    before = one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]
+    names = [component["name"] for component in one_way.deployment.overview()["components"]]
+    victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]
+    with one_way.pgbench("src", "-c", "4", "-t", "150", "-R", "200"):
+        for victim in victims:
+            old = one_way.kill(victim)
+            assert one_way.wait_restarted(victim, old) != old
+    one_way.assert_converged(TABLES)
+    assert one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0] == before + 600
+    if kind == "apply":
+        status = one_way.status(victims[0])
+        assert status["drivers_started"] == 1
+        assert status["driver_pid"]

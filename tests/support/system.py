@@ -1,0 +1,177 @@
+"""A whole topology under test: real servers, real Ray, real Spark; what a test does to it and asks of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from actors.connectors import embedded_server
+from actors.controller import CONTROLLER
+from databases.embedded import EmbeddedServer
+from headrace.deployment import Deployment
+from headrace.verification import verify_topology
+from headrace.waiting import wait_caught_up
+from streams.errors import StreamsError
+from streams.failpoints import ENVIRONMENT, fired_count
+from topology.spec import TopologySpec
+
+CAUGHT_UP_S = 180.0
+HEALED_S = 120.0
+
+
+def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S) -> Any:
+    """Wait until `holds` answers something true, and answer it; errors of the system count as not yet."""
+    deadline, last = time.monotonic() + timeout_s, "nothing was answered"
+    while time.monotonic() < deadline:
+        try:
+            answer = holds()
+        except StreamsError as error:
+            answer, last = None, f"{type(error).__name__}: {error.message}"
+        if answer:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError(f"waited {timeout_s:g} s until {what}: {last}")
+
+
+@dataclass
+class System:
+    """A topology that is up."""
+
+    deployment: Deployment
+    servers: dict[str, EmbeddedServer]
+    folder: Path
+    _points: int = field(default=0)
+
+    @property
+    def spec(self) -> TopologySpec:
+        return self.deployment.spec
+
+    # ------------------------------------------------------------------ databases
+
+    @contextlib.contextmanager
+    def connection(self, site: str) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(self.servers[site].dsn(), autocommit=True) as connection:
+            yield connection
+
+    def execute(self, site: str, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.connection(site) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def digest(self, site: str, table: str) -> tuple[Any, ...]:
+        """Row count and a sum of row hashes: equal for equal multisets of rows."""
+        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t"
+        return self.execute(site, query)[0]
+
+    @contextlib.contextmanager
+    def pgbench(self, site: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run pgbench in the background; it must end well by the end of the block, which waits for it."""
+        server = self.servers[site]
+        process = subprocess.Popen(
+            [str(server.binary("pgbench")), "-n", *arguments, "postgres"], env=server.environment(), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        try:
+            yield process
+            output, _ = process.communicate(timeout=HEALED_S)
+            assert process.returncode == 0, output
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    # ------------------------------------------------------------------ what is asked
+
+    def wait_caught_up(self, timeout_s: float = CAUGHT_UP_S) -> None:
+        wait_caught_up(self.spec, self.deployment.connect(), timeout_s=timeout_s)
+
+    def verify(self) -> list[dict[str, Any]]:
+        return verify_topology(self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_S, progress=lambda _: None)
+
+    def assert_converged(self, tables: Sequence[str] = ()) -> None:
+        """Everything is applied; the product's comparison and plain SQL both say that all is equal."""
+        self.wait_caught_up()
+        for apply in self.spec.applies:
+            assert self.call(f"apply:{apply.name}", "errors") == []
+            for table in tables:
+                assert self.digest(apply.source, table) == self.digest(apply.site, table), table
+        different = [answer for answer in self.verify() if not answer["equal"]]
+        assert different == []
+
+    def status(self, name: str) -> dict[str, Any]:
+        return dict(self.call(name, "status"))
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
+        return self.deployment.connect().call(name, method, *arguments, timeout_s=timeout_s)
+
+    def wait_state(self, name: str, *states: str) -> dict[str, Any]:
+        return wait_until(f"{name} is {states}", lambda: (s := self.status(name))["state"] in states and s)
+
+    # ------------------------------------------------------------------ faults
+
+    def pid(self, name: str) -> int:
+        return wait_until(f"{name} has a process", lambda: self.deployment.connect().pid(name))
+
+    def kill(self, name: str) -> int:
+        """SIGKILL the component's process; answers its id."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_restarted(self, name: str, old_pid: int) -> int:
+        return wait_until(f"{name} runs again", lambda: (pid := self.pid(name)) != old_pid and pid)
+
+    @contextlib.contextmanager
+    def failpoint(self, component: str, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
+        """Recreate a component with a failpoint armed; gives a counter of how often it fired. Disarms at the end."""
+        self._points += 1
+        folder = self.folder / f"failpoint_{self._points}"
+        self.recreate(component, {ENVIRONMENT: f"{name}={action}@{folder}*{times}"})
+        try:
+            yield lambda: fired_count(folder, name)
+        finally:
+            for hold in folder.glob("*.hold"):
+                hold.unlink()
+            self.recreate(component, {ENVIRONMENT: ""})
+
+    def recreate(self, component: str, environment: Mapping[str, str]) -> None:
+        old = self.pid(component)
+        self.call(CONTROLLER, "recreate", component, dict(environment))
+        self.wait_restarted(component, old)
+
+
+@contextlib.contextmanager
+def running(
+    spec: TopologySpec, folder: Path, prepare: Callable[[dict[str, EmbeddedServer]], None], *, keep_existing: bool = False,
+) -> Iterator[System]:
+    """Start a topology of embedded servers, and take it away whatever happens.
+
+    Args:
+        spec: with a state folder below `folder`.
+        folder: of this system.
+        prepare: makes the tables, before replication starts.
+        keep_existing: as for `headrace up`.
+    """
+    deployment = Deployment(spec)
+    servers = {}
+    try:
+        for site in spec.sites:
+            if site.database.kind == "embedded":
+                servers[site.name] = embedded_server(spec, site)
+                servers[site.name].start()
+        prepare(servers)
+        overview = deployment.up(keep_existing=keep_existing)
+        assert overview["state"] == "RUNNING", overview["findings"]
+        yield System(deployment, servers, folder)
+    finally:
+        problems = deployment.down(purge=True)
+    assert problems == []
