@@ -24,6 +24,7 @@ _SETTINGS = {
     "extra_float_digits": "3",
     "TimeZone": "UTC",
     "bytea_output": "hex",
+    "lc_monetary": "C",  # the text form of money
     "xmloption": "content",  # `document` would refuse fragments that a column may hold
     "search_path": "",
     "row_security": "off",  # an error instead of rows that silently stay invisible

@@ -247,6 +247,7 @@ class PostgresLogStream:
         self._state = np.zeros(kernels.SCAN_STATE_SIZE, np.int64)
         self._objects = np.zeros(OBJECTS_MAX, np.int64)
         self._ended: Exception | None = None
+        self._is_closed = False
         self._window_s = 0.0
         self._received_at = -1.0
         self._first_at = 0.0
@@ -271,6 +272,8 @@ class PostgresLogStream:
             LogGone: the slot was invalidated while it was read.
             DatabaseError: the server refused to go on, e.g. the publication is gone.
         """
+        if self._is_closed:
+            raise _broken("it was closed here")
         deadline = self._monotonic() + timeout_s
         while True:
             if not self._is_scanned:
@@ -290,12 +293,12 @@ class PostgresLogStream:
             DatabaseUnavailable: the connection broke.
         """
         self._confirmed_scn = max(self._confirmed_scn, scn)
-        if self._ended is None:
+        if self._ended is None and not self._is_closed:
             self._send_status()
 
     def close(self) -> None:
         """See `LogStream.close`."""
-        self._ended = self._ended or DatabaseUnavailable("the log stream was closed")
+        self._is_closed = True
         self._wire.close()
         with contextlib.suppress(psycopg.Error):
             self._connection.close()

@@ -74,6 +74,22 @@ def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
     assert server.pid() != pid
 
 
+def test_stop_does_not_wait_for_ever_for_a_stream_that_never_confirms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_STOP_TIMEOUT_S", 1.0)
+    server = EmbeddedServer(folder)
+    server.start()
+    _one(server, "SELECT count(*) FROM pg_create_logical_replication_slot('s', 'pgoutput')")
+    with psycopg.connect(server.dsn(), autocommit=True) as user:
+        user.execute("CREATE PUBLICATION p")
+        stream = psycopg.connect(f"{server.dsn()} replication=database", autocommit=True)
+        stream.pgconn.exec_(b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')")
+        user.execute("SELECT pg_logical_emit_message(true, 'x', 'y')")
+    server.stop()
+    assert server.pid() is None
+    server.start()
+    assert _one(server, "SELECT 1") == 1
+
+
 def test_pid_file_that_names_a_strangers_process_does_not_keep_the_server_down(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()
