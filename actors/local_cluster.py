@@ -50,7 +50,9 @@ OBJECT_STORE_BYTES = 100_000_000  # nothing but small answers passes through the
 _START_TIMEOUT_S = 60.0  # 3 s measured on an idle machine
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
 _POLL_S = 0.05
-_TEMPORARY_PREFIX = "headrace-ray-"  # short: a socket's path is limited to 107 bytes
+_STOP_ROUNDS = 3
+_TEMPORARY_PREFIX = "headrace-ray-"
+_TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
 _LOG_TAIL_BYTES = 1500
 
 
@@ -167,7 +169,9 @@ class LocalCluster:
         new.replace(self.file)
 
     def _start(self) -> str:
-        temporary = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX)
+        # Private; Ray opens its own folder to everybody, so that one lies inside.
+        private = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=_temporary_base())
+        temporary = str(Path(private) / "r")
         port = _free_port()
         address = f"{HOST}:{port}"
         self._save(ClusterFacts(address=address, temporary=temporary))
@@ -240,11 +244,18 @@ class LocalCluster:
                 with contextlib.suppress(psutil.Error):
                     signal_it(member)
             _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
-        # What was started while the others were being ended.
-        for member in _members(facts):
-            with contextlib.suppress(psutil.Error):
-                member.kill()
-        shutil.rmtree(facts.temporary, ignore_errors=True)
+        # What was started while the others were being ended; and what is gone writes nothing any more.
+        for _ in range(_STOP_ROUNDS):
+            late = _members(facts)
+            if not late:
+                break
+            for member in late:
+                with contextlib.suppress(psutil.Error):
+                    member.kill()
+            psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
+        private = Path(facts.temporary).parent
+        if private.name.startswith(_TEMPORARY_PREFIX):  # whatever the file says, nothing else is ever removed
+            shutil.rmtree(private, ignore_errors=True)
         self.file.unlink(missing_ok=True)
         (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
 
@@ -290,6 +301,11 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def _temporary_base() -> str:
+    base = tempfile.gettempdir()
+    return base if len(base) <= _TEMPORARY_LENGTH_MAX else "/tmp"  # noqa: S108 - the only place that is short for sure
 
 
 def _link(link: Path, target: Path) -> None:

@@ -44,9 +44,10 @@ def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
     assert listening == {"127.0.0.1"}
 
     temporary = cluster.facts().temporary
+    assert Path(temporary).parent.stat().st_mode & 0o077 == 0
     again.stop()
     assert [process.pid for process in processes if psutil.pid_exists(process.pid)] == []
-    assert not Path(temporary).exists()
+    assert not Path(temporary).parent.exists()
     assert again.address() is None
     again.stop()
 
@@ -68,7 +69,7 @@ def test_recycled_process_id_is_not_ended(state_dir):
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         facts = {
-            "address": "127.0.0.1:1", "temporary": str(state_dir / "nothing"), "ready": True,
+            "address": "127.0.0.1:1", "temporary": str(state_dir / "nothing" / "r"), "ready": True,
             "processes": [{"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 100, "name": "ray"}],
         }
         cluster.file.write_text(json.dumps(facts))
