@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from protos import codec
 from protos.apply_link import ServerStream, check_token
 from protos.codec import BatchHeader
 from spark_apply.messages import coordinator_message_to_wire, server_message_from_wire
+from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, FencedError, ProtocolError, StreamsError
 from streams.scn import Scn
 
@@ -223,12 +223,14 @@ class CoordinatorHost:
         coordinator: core.
         fits: the reader's, to look again at a table that did not fit.
         feed: see `Feed`.
+        clock: of time-outs.
     """
 
     def __init__(
         self, config: ApplyJobConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
-        coordinator: ApplyCoordinator, fits: TableFits, feed: Feed,
+        coordinator: ApplyCoordinator, fits: TableFits, feed: Feed, clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._config, self._epoch = config, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._fits, self._feed = fits, feed
@@ -239,7 +241,7 @@ class CoordinatorHost:
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
-        self._started_at = self._moved_at = time.monotonic()
+        self._started_at = self._moved_at = self._clock.monotonic()
         self._last_applied_us = 0
         self._draining = False
         self._problem = ""
@@ -358,15 +360,23 @@ class CoordinatorHost:
             FencedError: a newer incarnation exists.
             StreamsError: the job cannot go on.
         """
-        self._mark = self._feed.start(self._reader.needed_scn)
+        self.begin()
         while not should_end():
-            self._handle_events(self._pause())
-            self._work()
-            self._housekeep(time.monotonic())
+            self.turn(self._pause())
+
+    def begin(self) -> None:
+        """Start dequeuing."""
+        self._mark = self._feed.start(self._reader.needed_scn)
+
+    def turn(self, timeout_s: float) -> None:
+        """Handle what came, waiting for it for so long, and do what can be done then."""
+        self._handle_events(timeout_s)
+        self._work()
+        self._housekeep(self._clock.monotonic())
 
     def _pause(self) -> float:
         """Seconds until time asks for something."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         due = [now + RECORD_INTERVAL_S]
         if self._coordinator.unrecorded_scn is not None:
             due.append(self._record_at)
@@ -449,8 +459,8 @@ class CoordinatorHost:
         durable = self._coordinator.durable_scn
         if durable > self._reported:
             self._reported = durable
-            self._last_applied_us = time.time_ns() // 1000
-            self._moved_at = time.monotonic()
+            self._last_applied_us = self._clock.time_us()
+            self._moved_at = self._clock.monotonic()
             self._feed.durable(durable)
 
     def _deliver_outcomes(self) -> None:
@@ -470,7 +480,7 @@ class CoordinatorHost:
             old.close()
         server.stream = stream
         server.attempts += 1
-        server.heard_at = time.monotonic()
+        server.heard_at = self._clock.monotonic()
         server.state, server.detail, server.hint = "INITIALIZING", "", ""
         destination = self._config.destination
         stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
@@ -481,14 +491,14 @@ class CoordinatorHost:
     def _lose(self, server: _Server, problem: str) -> None:
         server.stream = None
         server.has_session = False
-        server.heard_at = time.monotonic()
+        server.heard_at = self._clock.monotonic()
         server.state, server.detail = "INITIALIZING", problem
         if server.joined:
             server.joined = False
             self._coordinator.server_lost(server.number)
 
     def _hear(self, server: _Server, message: pb.ServerMessage) -> None:
-        server.heard_at = self._moved_at = time.monotonic()
+        server.heard_at = self._moved_at = self._clock.monotonic()
         kind = message.WhichOneof("kind")
         if kind == "state":
             state = message.state
@@ -515,7 +525,7 @@ class CoordinatorHost:
                 if self._coordinator.has_doubts(server.number) else None
             )
         except DatabaseUnavailable as error:
-            server.detail, server.join_at = error.message, time.monotonic() + JOIN_RETRY_S
+            server.detail, server.join_at = error.message, self._clock.monotonic() + JOIN_RETRY_S
             return
         if progress is None or progress.epoch != self._epoch:
             raise FencedError(
@@ -529,7 +539,7 @@ class CoordinatorHost:
         message = f"apply server {server.number}: {failure.message}"
         if failure.fenced:
             raise FencedError(message, apply=self._config.apply, epoch=self._epoch)
-        now = time.monotonic()
+        now = self._clock.monotonic()
         server.failures.append(now)
         while server.failures[0] < now - FAILURES_WINDOW_S:
             server.failures.popleft()
