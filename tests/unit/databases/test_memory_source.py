@@ -1,0 +1,163 @@
+"""The memory source keeps the promises of a log stream that capture relies on."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from databases.memory_source import MemoryLogDecoder, MemorySource
+from databases.ports import DecodedChunk
+from streams.errors import ConfigError, DatabaseUnavailable, LogGone, ProtocolError
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import committed
+from tests.support.workloads import Workload
+
+
+def busy(seed: int = 1, transactions: int = 40) -> MemorySource:
+    cuts = random.Random(seed)
+    source = MemorySource(gulp_bytes=lambda: cuts.randint(1, 300))
+    Workload(source, seed).run(transactions)
+    return source
+
+
+def decode(data: bytes, decoder: MemoryLogDecoder, rows_max: int = 1000) -> list[DecodedChunk]:
+    array, start, chunks = np.frombuffer(data, np.uint8), 0, []
+    while start < len(data):
+        chunks.append(decoder.decode(array, start, rows_max=rows_max))
+        assert chunks[-1].consumed > 0
+        assert chunks[-1].command.shape[0] <= rows_max
+        start += chunks[-1].consumed
+    return chunks
+
+
+def test_stream_brings_every_transaction_from_its_start_on():
+    source = busy()
+    for start in [FIRST_SCN, *(t.commit_scn for t in source.log[::5])]:
+        stream, decoder, found = source.open_stream("t", Scn(start)), MemoryLogDecoder(), []
+        while (chunk := stream.read(0.0)) is not None:
+            for decoded in decode(chunk.data, decoder):
+                found += decoded.commit_scn[decoded.commit_scn > 0].tolist()
+        assert found == [t.commit_scn for t in source.log if t.order_scn >= start]
+        assert stream.start_scn == start
+
+
+def test_chunks_tell_where_transactions_end_and_which_tables_they_describe():
+    source = busy(2)
+    stream = source.open_stream("t", FIRST_SCN)
+    told = FIRST_SCN
+    while (chunk := stream.read(0.0)) is not None:
+        decoder = MemoryLogDecoder()
+        if chunk.commit_end:
+            with_rest = chunk.data[chunk.commit_end :]
+            decode(with_rest, decoder)  # what is behind the last commit stands alone
+            assert (decoder._open is not None) == chunk.is_open
+        described = MemoryLogDecoder().describe(np.frombuffer(chunk.data, np.uint8))
+        assert tuple(version.object_number for version in described) == chunk.objects
+        assert chunk.end_scn == 0 or chunk.end_scn >= told
+        told = max(told, chunk.end_scn)
+    assert told == source.current_scn()
+
+
+def test_broken_stream_stays_broken_and_the_next_sends_the_transaction_again():
+    source = MemorySource()
+    source.create_table("s.t", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        for number in range(10):
+            transaction.insert("s.t", id=str(number))
+    source.break_after(5)
+    stream = source.open_stream("t", FIRST_SCN)
+    assert stream.read(0.0).is_open
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable):
+            stream.read(0.0)
+    (chunk,) = decode(source.open_stream("t", FIRST_SCN).read(0.0).data, MemoryLogDecoder())
+    assert chunk.command.shape[0] == 10
+    assert not chunk.continues
+
+
+def test_what_was_confirmed_is_gone():
+    source = busy()
+    stream = source.open_stream("t", FIRST_SCN)
+    stream.confirm(source.log[10].commit_scn)
+    with pytest.raises(LogGone):
+        source.open_stream("t", Scn(source.log[5].commit_scn))
+    assert source.open_stream("t", FIRST_SCN).start_scn == source.log[10].commit_scn
+
+
+def test_rollback_leaves_tables_and_log_as_they_were():
+    source = busy(3)
+    before, length = source.open_snapshot("t").rows, len(source.log)
+    workload = Workload.__new__(Workload)
+    workload.__dict__.update(source=source, random=random.Random(9), _number=10_000, keyed=["hr.keyed", "hr.full"])
+
+    def fail() -> None:
+        with source.transaction() as transaction:
+            for _ in range(50):
+                workload.change(transaction)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert source.open_snapshot("t").rows == before
+    assert len(source.log) == length
+
+
+def test_replaying_the_log_gives_the_tables():
+    source = busy(4, transactions=100)
+    rows: list = []
+    for transaction in committed(source):
+        for command, table, old, new in transaction.rows:
+            if table != "hr.bag" and not (command == "TRUNCATE" and "hr.bag" in old):
+                continue
+            if command == "TRUNCATE":
+                rows.clear()
+            if command in {"UPDATE", "DELETE"}:
+                rows.remove(old)
+            if command in {"UPDATE", "INSERT"}:
+                rows.append(new)
+    expected = [tuple("NULL" if value is None else value for value in row) for row in source.rows("hr.bag")]
+    assert sorted(rows, key=repr) == sorted(expected, key=repr)
+
+
+def test_decoder_stops_before_a_description_that_follows_rows():
+    source = MemorySource()
+    source.create_table("s.t", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("s.t", id="1")
+    source.add_column("s.t", "more")
+    with source.transaction() as transaction:
+        transaction.insert("s.t", id="2", more="x")
+    chunks = decode(source.open_stream("t", FIRST_SCN).read(0.0).data, MemoryLogDecoder())
+    assert [len(chunk.versions[0].columns) for chunk in chunks] == [1, 2]
+    assert chunks[1].continues
+
+
+def test_marker_is_in_the_log_with_its_scn():
+    source = MemorySource()
+    scn = source.write_marker(b"content")
+    (chunk,) = decode(source.open_stream("t", FIRST_SCN).read(0.0).data, MemoryLogDecoder())
+    assert [message[2] for message in chunk.messages] == [b"content"]
+    assert chunk.commit_scn.tolist() == [scn]
+
+
+@pytest.mark.parametrize("damage", [b"\x05\0\0\0", b"\0\0\0\0?", b"\x01\0\0\0C\0"])
+def test_bytes_that_are_no_log_are_refused(damage):
+    with pytest.raises(ProtocolError):
+        decode(damage, MemoryLogDecoder())
+
+
+def test_keys_are_unique_and_rows_must_exist():
+    source = MemorySource()
+    source.create_table("s.t", ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("s.t", id="1")
+        transaction.insert("s.t", id="2")
+        for wrong in (
+            lambda: transaction.insert("s.t", id="1"), lambda: transaction.delete("s.t", {"id": "9"}),
+            lambda: transaction.update("s.t", {"id": "1"}, id="2"), lambda: transaction.insert("s.t", idd="1"),
+        ):
+            with pytest.raises(ConfigError):
+                wrong()
+    assert source.rows("s.t") == ((b"1",), (b"2",))

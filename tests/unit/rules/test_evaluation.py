@@ -1,0 +1,118 @@
+"""Rule evaluation on batches, row by row compared with evaluating single LCRs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from databases.memory_source import MemorySource
+from rules.evaluation import filter_batch, select_rows
+from rules.rule import Rule, RuleSet, TruthValue
+from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
+from tests.support.lcr_batches import column_values
+from tests.support.redo_logs import mine, miner, received, rows_of, write_redo
+from tests.support.workloads import Workload
+
+ALL = RuleSet(include=(Rule(tagged=True),))
+NOTHING = RuleSet(include=())
+RULES = [
+    ALL, NOTHING, RuleSet(), RuleSet(include=(Rule(),)), RuleSet(include=(Rule(owner="hr", name="keyed", tagged=True),)),
+    RuleSet(exclude=(Rule(owner="sales", tagged=True),)), RuleSet(exclude=(Rule(name="bag"),)),
+    RuleSet(include=(Rule(owner="hr"),), exclude=(Rule(name="f*", tagged=True),)),
+]
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory) -> list[LcrBatch]:
+    """Whole batches, parts and marks, tagged and not."""
+    folder = tmp_path_factory.mktemp("redo")
+    source = MemorySource()
+    Workload(source, 8, rows_max=30).run(80)
+    writer = write_redo(folder, source)
+    reader = miner(folder, rules=ALL)
+    found = list(mine(reader, writer, rows_max=12))
+    last = found[-1].through_scn
+    found.append(LcrBatch(source="dbs1", previous_scn=last, through_scn=Scn(last + 1)))
+    assert any(batch.is_open for batch in found)
+    return found
+
+
+def keeps(rules: RuleSet, table: str, *, tagged: bool) -> bool:
+    owner, _, name = table.partition(".")
+    return rules.prefilter(owner, name, tagged=tagged) is not TruthValue.FALSE
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
+    expected = []
+    for transaction in received(batches):
+        rows = []
+        for row in transaction.rows:
+            if row[0] == "TRUNCATE":
+                tables = tuple(t for t in row[2] if keeps(rules, t, tagged=transaction.tag is not None))
+                rows += [(*row[:2], tables, row[3])] if tables else []
+            elif keeps(rules, row[1], tagged=transaction.tag is not None):
+                rows.append(row)
+        if rows:
+            expected.append(replace(transaction, rows=tuple(rows)))
+    # Positions within a transaction stay those before filtering.
+    filtered = [replace(filter_batch(batch, rules), first_position=0) for batch in batches]
+    found = []
+    rows_before: list = []
+    for batch in filtered:
+        rows_before = rows_before if batch.continues else []
+        rows_before += rows_of(batch) if batch.is_open or batch.continues else []
+        if batch.is_open:
+            continue
+        transactions = batch.transactions
+        for number in range(len(transactions)):
+            first, end = transactions.first_row[number], transactions.first_row[number + 1]
+            tag = int(transactions.tag[number])
+            rows = tuple(rows_before if batch.continues else rows_of(batch)[first:end])
+            if rows:
+                found.append((int(transactions.commit_scn[number]), batch.tags[tag] if tag >= 0 else None, rows))
+    assert found == [(transaction.commit_scn, transaction.tag, transaction.rows) for transaction in expected]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_chain_of_positions_survives_filtering(batches, rules):
+    for batch in batches:
+        after = filter_batch(batch, rules)
+        assert (after.previous_scn, after.through_scn) == (batch.previous_scn, batch.through_scn)
+        assert (after.is_open, after.continues) == (batch.is_open, batch.continues)
+
+
+def test_nothing_discarded_gives_the_same_object(batches):
+    for batch in batches:
+        assert filter_batch(batch, ALL) is batch
+        assert filter_batch(batch, RuleSet()) is batch
+
+
+def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
+    for batch in batches:
+        after = filter_batch(batch, NOTHING)
+        assert after.row_count == 0
+        assert after.is_progress_mark != (batch.is_open or batch.continues)
+        assert not after.groups
+        assert not after.tables
+
+
+@given(
+    st.lists(
+        st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([-1, -2, -3])), min_size=6, max_size=6), max_size=4
+    ),
+    st.sets(st.integers(0, 5)),
+)
+def test_selected_rows_keep_every_value(columns, chosen):
+    values = column_values(columns) if columns else column_values([[b""] * 6])
+    rows = np.array(sorted(chosen), np.int64)
+    selected = select_rows(values, rows)
+    assert selected.row_count == len(rows)
+    for column in range(values.column_count):
+        for place, row in enumerate(rows):
+            assert selected.value(column, place) == values.value(column, int(row))
