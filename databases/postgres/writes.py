@@ -50,6 +50,7 @@ COPY_ROWS_MIN = 2000
 CHUNK_BYTES = 32 << 20
 _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
+_BYTEA = 17
 _TEXT = 25
 # What the header of an array of wrapped values names as its elements' type. The server compares it with what it
 # expects only when both are built in.
@@ -214,8 +215,8 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
         # A row of defaults for every row: the parameter is only there to be counted.
-        sql = f"INSERT INTO {relation} SELECT FROM pg_catalog.unnest($1::pg_catalog.text[])"
-        count = _Values(columns=np.zeros(1, np.int64), elements=np.array([_TEXT]), wrapped=np.zeros(1, np.int64))
+        sql = f"INSERT INTO {relation} SELECT FROM pg_catalog.unnest($1::pg_catalog.bytea[])"
+        count = _Values(columns=np.zeros(1, np.int64), elements=np.array([_BYTEA]), wrapped=np.zeros(1, np.int64))
         return WritePlan(statements=(SetStatement(sql=sql, old=None, new=count),))
     names = ", ".join(builder.details(p).name for p in columns)
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)

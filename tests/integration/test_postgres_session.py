@@ -1,0 +1,437 @@
+"""What only PostgreSQL has: identity and generated columns, partitions, record images, origins, plans, altered tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.ports import DestinationTable
+from databases.postgres import destination_pipeline, writes
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.session import PostgresSession
+from databases.postgres.writes import plan_write
+from streams.errors import DataError, UnfitTableError
+from streams.lcr_batch import ABSENT
+from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+class Site:
+    """A destination database, a session of apply server 0, and the view of a user."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.destination = PostgresDestination(dsn, site="b")
+        self.destination.prepare("top")
+        self.epoch = self.destination.raise_epoch("top", "a").epoch
+        self.session = self.open()
+        self.user = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
+
+    def open(self, server: int = 0, tag: bytes = b"\x1f") -> PostgresSession:
+        return self.destination.open_session("top", "a", server=server, epoch=self.epoch, tag=tag)
+
+    def table(self, ddl: str, name: str = "t") -> DestinationTable:
+        self.user.execute(ddl)
+        table = self.session.describe("public", name, fresh=True)
+        assert table is not None
+        return table
+
+    def rows(self, query: str = "SELECT * FROM t ORDER BY 1") -> list[tuple]:
+        return self.user.execute(query).fetchall()
+
+    def commit(self, *found) -> tuple[int, ...]:
+        self.session.begin()
+        try:
+            counts = self.session.write(found)
+            self.session.commit([], 0)
+        finally:
+            self.session.rollback()
+        return counts
+
+    def binary(self, value: str) -> bytes:
+        """The binary form of an SQL expression."""
+        result = self.user.pgconn.exec_params(f"SELECT {value}".encode(), None, result_format=1)
+        found = result.get_value(0, 0)
+        assert found is not None, result.error_message
+        return found
+
+    def close(self) -> None:
+        self.session.close()
+        self.destination.close()
+        self.user.close()
+
+
+@pytest.fixture(params=["pg_destination", "pg_16"])
+def site(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[Site]:
+    made = Site(fresh_database(request.getfixturevalue(request.param)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site_18(destination_database: str) -> Iterator[Site]:
+    made = Site(destination_database)
+    yield made
+    made.close()
+
+
+# --------------------------------------------------------------------------- columns that cannot be set
+
+
+def test_generated_columns_are_computed_not_written(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED)")
+    assert site.commit(insert(table, [(int4(1), int4(5), int4(999))])) == (1,)
+    assert site.rows() == [(1, 5, 10)]
+    assert site.commit(update(table, [(int4(1), int4(5), int4(999))], [(int4(1), int4(6), int4(999))])) == (1,)
+    assert site.rows() == [(1, 6, 12)]
+
+
+def test_update_of_a_generated_column_alone_counts_the_row(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED)")
+    site.commit(insert(table, [(int4(1), int4(5), int4(0))]))
+    old = [(int4(1), int4(5), int4(10)), (int4(2), int4(5), int4(10))]
+    assert site.commit(update(table, old, old, sets=[2])) == (1,)
+
+
+def test_virtual_generated_column_of_18_is_not_written(site_18):
+    table = site_18.table("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) VIRTUAL)")
+    assert site_18.commit(insert(table, [(int4(1), int4(5), int4(0))])) == (1,)
+    assert site_18.rows() == [(1, 5, 10)]
+
+
+@pytest.mark.parametrize("count", [3, 2500], ids=["set", "copy"])
+def test_identity_values_come_from_the_source(site, count):
+    table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int)")
+    assert site.commit(insert(table, [(int4(k + 100), int4(0)) for k in range(count)])) == (count,)
+    assert site.rows("SELECT min(id), max(id) FROM t") == [(100, 99 + count)]
+    changed = update(table, key_only(table, [[int4(100)]]), [(int4(100), int4(7))], compare=[])
+    assert site.commit(changed) == (1,)
+    assert site.rows("SELECT a FROM t WHERE id = 100") == [(7,)]
+
+
+def test_changed_identity_key_moves_the_row(site):
+    table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b text DEFAULT 'x')")
+    site.commit(insert(table, [(int4(1), int4(5), b"keep"), (int4(2), int4(5), b"two")]))
+    changed = update(
+        table, [(int4(1), int4(5), ABSENT), (int4(2), int4(5), ABSENT)],
+        [(int4(9), int4(6), ABSENT), (int4(2), int4(8), ABSENT)], sets=[0, 1], compare=[1],
+    )
+    assert site.commit(changed) == (2,)
+    assert site.rows() == [(2, 8, "two"), (9, 6, "keep")]
+
+
+def test_identity_column_beside_the_key_is_moved_only_where_it_changed(site):
+    """Without old values nobody can tell: rows that have the new value already are updated, the others moved."""
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, a int)")
+    site.commit(insert(table, [(int4(1), int4(11), int4(0)), (int4(2), int4(12), int4(0))]))
+    place = site.rows("SELECT ctid FROM t WHERE id = 1")
+    changed = update(
+        table, key_only(table, [[int4(1)], [int4(2)]]),
+        [(int4(1), int4(11), int4(5)), (int4(2), int4(99), int4(5))], compare=[],
+    )
+    assert site.commit(changed) == (2,)
+    assert site.rows() == [(1, 11, 5), (2, 99, 5)]
+    assert place != site.rows("SELECT ctid FROM t WHERE id = 1")
+
+
+def test_missing_row_is_not_counted_by_a_move(site):
+    table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int)")
+    assert site.commit(update(table, [(int4(1), int4(5))], [(int4(2), int4(5))])) == (0,)
+    assert site.rows() == []
+
+
+def test_identity_of_a_table_without_key_is_moved(site):
+    table = site.table("CREATE TABLE t (n int GENERATED ALWAYS AS IDENTITY, a int)")
+    site.commit(insert(table, [(int4(1), int4(0)), (int4(1), int4(0))]))
+    assert site.commit(update(table, [(int4(1), int4(0))], [(int4(2), int4(3))])) == (1,)
+    assert site.rows() == [(1, 0), (2, 3)]
+
+
+def test_table_without_columns_to_write_gets_rows_of_defaults(site):
+    table = site.table("CREATE TABLE t (g int GENERATED ALWAYS AS (7) STORED)")
+    assert site.commit(insert(table, [(int4(7),), (int4(7),)])) == (2,)
+    assert site.rows() == [(7,), (7,)]
+
+
+# --------------------------------------------------------------------------- comparison
+
+
+@pytest.mark.parametrize(("kind", "stored", "old"), [
+    ("numeric", "1.00", "1.0"), ("float8", "0", "-0"), ("json", '{"a":1}', '{"a": 1}'), ("point", "(1,2)", "(1,2.000001)"),
+    ("box", "(1,1),(0,0)", "(2,0.5),(0,0)"), ("bpchar", "a", "a "),
+])
+def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, old):
+    table = site.table(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
+    image, other = site.binary(f"'{stored}'::{kind}"), site.binary(f"'{old}'::{kind}")
+    site.commit(insert(table, [(int4(1), image)]))
+    assert site.commit(update(table, [(int4(1), other)], [(int4(1), image)])) == (0,)
+    assert site.commit(delete(table, [(int4(1), other)])) == (0,)
+    assert site.commit(update(table, [(int4(1), image)], [(int4(1), other)])) == (1,)
+    assert site.commit(delete(table, [(int4(1), other)])) == (1,)
+
+
+@pytest.mark.parametrize(("kind", "stored", "sent"), [
+    ("numeric", "1.00", "1.0"), ("character(3)", "a", "a"), ("float8", "0", "-0"),
+])
+def test_rows_are_found_by_the_key_types_own_equality(site, kind, stored, sent):
+    table = site.table(f"CREATE TABLE t (id {kind} PRIMARY KEY, v int)")
+    site.user.execute(f"INSERT INTO t VALUES ('{stored}', 1)")
+    key = site.binary(f"'{sent}'::{kind.partition('(')[0].replace('character', 'bpchar')}")
+    assert site.commit(delete(table, [(key, int4(1))])) == (1,)
+
+
+def test_collation_that_ignores_case_serialises_and_matches_by_its_own_equality(site):
+    try:
+        site.user.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    except psycopg.errors.FeatureNotSupported:
+        pytest.skip("this server is built without ICU")
+    table = site.table("CREATE TABLE t (id text COLLATE nocase PRIMARY KEY)")
+    assert table.serialise
+
+
+# --------------------------------------------------------------------------- tables without a key
+
+
+def test_keyless_table_of_types_without_equality_pairs_rows(site):
+    table = site.table("CREATE TABLE t (a json, b point, c int[])")
+    row = (b'{"a":  1}', site.binary("'(1,2)'::point"), site.binary("'{1,NULL}'::int4[]"))
+    nulls = (None, None, None)
+    site.commit(insert(table, [row, row, nulls, nulls]))
+    assert site.commit(delete(table, [row, nulls])) == (2,)
+    assert site.commit(update(table, [row, nulls], [nulls, row])) == (2,)
+    assert site.rows("SELECT count(*), count(a) FROM t") == [(2, 1)]
+    assert site.commit(delete(table, [row, row])) == (1,)
+
+
+def test_more_duplicates_than_rows_change_every_row_once(site):
+    table = site.table("CREATE TABLE t (a int)")
+    site.commit(insert(table, [(int4(1),)] * 3))
+    assert site.commit(delete(table, [(int4(1),)] * 5)) == (3,)
+
+
+def test_unique_key_with_nulls_is_no_key(site):
+    table = site.table("CREATE TABLE t (a int UNIQUE, b int)")
+    assert table.key == ()
+    twins = [(None, int4(1)), (None, int4(1))]
+    site.commit(insert(table, twins))
+    assert site.commit(delete(table, twins[:1])) == (1,)
+
+
+def test_keyless_rows_in_partitions_are_paired_too(site):
+    table = site.table(
+        "CREATE TABLE t (a int, b int) PARTITION BY LIST (a);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)"
+    )
+    rows = [(int4(k), int4(0)) for k in (1, 1, 2, 2)]
+    site.commit(insert(table, rows))
+    # The first rows of both partitions have the same place.
+    assert site.commit(update(table, [rows[0], rows[2]], [(int4(2), int4(5)), (int4(2), int4(6))])) == (2,)
+    assert site.rows("SELECT * FROM t ORDER BY 1, 2") == [(1, 0), (2, 0), (2, 5), (2, 6)]
+
+
+# --------------------------------------------------------------------------- partitions, plans, chunks
+
+
+def test_partitioned_table_is_one_table(site):
+    table = site.table(
+        "CREATE TABLE t (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (1000);"
+        "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (1000) TO (10000)"
+    )
+    rows = [(int4(k), b"x") for k in range(3000)]
+    assert site.commit(insert(table, rows)) == (3000,)
+    assert site.commit(update(table, rows[:10], [(int4(5000 + k), b"y") for k in range(10)])) == (10,)
+    assert site.rows("SELECT count(*) FROM t1") == [(990,)]
+    assert site.commit(delete(table, rows[10:])) == (2990,)
+
+
+def plan_of(site: Site, write) -> str:
+    catalog = site.session._catalog("public", "t")
+    plan = plan_write(write, catalog, generation=0, moves=False)
+    connection = site.session.connection
+    with connection.transaction():
+        if plan.paired:
+            connection.execute("SET LOCAL enable_nestloop = off")
+        text = f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {plan.statements[0].sql}"
+        result = connection.pgconn.exec_(text.encode())
+        assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
+        return b"\n".join(result.get_value(k, 0) for k in range(result.ntuples)).decode()
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["never analyzed", "analyzed"])
+@pytest.mark.parametrize("make", [update, delete])
+def test_rows_are_found_by_index_whatever_the_statistics_say(site, filled, make):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    if filled:
+        site.user.execute("INSERT INTO t SELECT k, 'x' FROM generate_series(1, 2000) k")
+        site.user.execute("ANALYZE t")
+    row = [(int4(1), b"x")]
+    plan = plan_of(site, make(table, row) if make is delete else make(table, row, row))
+    assert "Index Scan using t_pkey" in plan
+    assert "Seq Scan" not in plan
+
+
+def test_rows_without_key_are_found_by_hash_not_by_nested_loops(site):
+    table = site.table("CREATE TABLE t (id int, v text)")
+    plan = plan_of(site, delete(table, [(int4(1), b"x")]))
+    assert plan.count("Seq Scan on t") == 1
+    assert "Hash Semi Join" in plan or "Hash Right Semi Join" in plan
+    # What was found is then changed by its place in the table.
+    assert plan.count("Nested Loop") == plan.count("Tid Scan on t") <= 1
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_large_sets_are_written_in_chunks_with_one_count(site, monkeypatch, key):
+    monkeypatch.setattr(writes, "CHUNK_BYTES", 1000)
+    table = site.table(f"CREATE TABLE t (id int {key}, v text)")
+    rows = [(int4(k), b"x" * (k % 300)) for k in range(150)]
+    changed = [(k, b"y") for k, _ in rows]
+    assert site.commit(insert(table, rows), update(table, rows, changed), delete(table, changed[:100])) == (150, 150, 100)
+    assert site.rows("SELECT count(*), min(v), max(v) FROM t") == [(50, "y", "y")]
+
+
+def test_prepared_statements_are_bounded(site, monkeypatch):
+    monkeypatch.setattr(destination_pipeline, "PREPARED_MAX", 3)
+    for number in range(6):
+        table = site.table(f"CREATE TABLE t{number} (id int PRIMARY KEY)", f"t{number}")
+        site.commit(insert(table, [(int4(1),)]), delete(table, [(int4(1),)]))
+    own = [row[0] for row in site.session.connection.execute(
+        "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
+    )]
+    assert len(own) == 3
+
+
+def test_statement_that_failed_to_prepare_is_prepared_again(site):
+    """The failing one and those behind it in the same round trip."""
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v > 0))")
+    for _ in range(2):
+        with pytest.raises(DataError):
+            site.commit(insert(table, [(int4(1), int4(0))]), delete(table, [(int4(1), int4(1))]))
+    assert site.commit(insert(table, [(int4(1), int4(1))]), delete(table, [(int4(1), int4(1))])) == (1, 1)
+
+
+# --------------------------------------------------------------------------- what the session must not do
+
+
+def test_foreign_keys_and_ordinary_triggers_do_not_run(site):
+    site.user.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+    table = site.table(
+        "CREATE TABLE t (id int PRIMARY KEY, p int REFERENCES parent);"
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    assert not table.ordered
+    assert site.commit(insert(table, [(int4(1), int4(77))])) == (1,)
+    site.user.execute("ALTER TABLE t ENABLE REPLICA TRIGGER refuse")
+    assert site.session.describe("public", "t", fresh=True).ordered
+
+
+def test_changes_are_marked_with_the_origin_that_carries_the_tag(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    site.user.execute("CREATE PUBLICATION p FOR TABLE t")
+    site.user.execute("SELECT pg_create_logical_replication_slot('origins', 'pgoutput')")
+    site.commit(insert(table, [(int4(1),)]))
+    site.user.execute("INSERT INTO t VALUES (2)")
+    messages = [bytes(row[0]) for row in site.user.execute(
+        "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1', 'publication_names', 'p')"
+    )]
+    assert sum(b"headrace:top/a/0:1f\0" in message for message in messages if message[:1] == b"O") == 1
+    assert sum(message[:1] == b"O" for message in messages) == 1
+
+
+def test_every_server_and_tag_has_its_own_origin(site):
+    others = [site.open(server=1), site.open(server=2, tag=b"\xab\xcd")]
+    names = {row[0] for row in site.user.execute("SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:top/%'")}
+    assert {"headrace:top/a/0:1f", "headrace:top/a/1:1f", "headrace:top/a/2:abcd"} <= names
+    for session in others:
+        session.close()
+
+
+# --------------------------------------------------------------------------- tables altered meanwhile
+
+
+def test_table_altered_behind_the_session_pauses_and_goes_on(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    row = (int4(1), int4(2), int4(3))
+    site.commit(insert(table, [row]))
+    site.user.execute("ALTER TABLE t DROP COLUMN b")
+    with pytest.raises(UnfitTableError):
+        site.commit(update(table, [row], [row]))
+    assert site.session.missing_alter(version_of(table)) == 'ALTER TABLE "public"."t" ADD COLUMN "b" int4;'
+    with pytest.raises(UnfitTableError) as caught:
+        site.commit(update(table, [row], [row]))
+    assert "ADD COLUMN" in caught.value.hint
+    site.user.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 3")
+    fresh = site.session.describe("public", "t", fresh=True)
+    assert site.commit(update(fresh, [row], [row], version=version_of(table))) == (1,)
+
+
+def test_type_altered_behind_the_session_names_the_alter(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    row = (int4(1), int4(2))
+    site.commit(insert(table, [row]), update(table, [row], [row]))
+    site.user.execute("ALTER TABLE t ALTER COLUMN a TYPE bigint")
+    with pytest.raises(UnfitTableError):
+        site.commit(update(table, [row], [row]))
+    assert site.session.missing_alter(version_of(table)) == 'ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4;'
+
+
+def test_dropped_and_recreated_table_is_found_again(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    site.commit(insert(table, [(int4(1),)]))
+    site.user.execute("DROP TABLE t")
+    with pytest.raises(UnfitTableError):
+        site.commit(insert(table, [(int4(2),)]))
+    again = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    assert site.commit(insert(again, [(int4(3),)])) == (1,)
+
+
+# --------------------------------------------------------------------------- descriptions
+
+
+@pytest.mark.parametrize(("ddl", "serialise", "ordered", "key", "unique"), [
+    ("CREATE TABLE t (a int PRIMARY KEY, b int)", False, False, (0,), {(0,)}),
+    ("CREATE TABLE t (a int, b int NOT NULL UNIQUE)", False, False, (1,), {(1,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE)", False, True, (0,), {(0,), (1,)}),
+    ("CREATE TABLE t (a int, b int, PRIMARY KEY (b, a)); CREATE UNIQUE INDEX ON t (b, a)", False, False, (1, 0), {(1, 0)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (b) WHERE b > 0", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t ((b + 1))", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE NULLS NOT DISTINCT)", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE DEFERRABLE)", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int4range, EXCLUDE USING gist (b WITH &&))", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a interval PRIMARY KEY, b int)", True, False, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (a) INCLUDE (b)", False, False, (0,), {(0,)}),
+    ("CREATE TABLE t (a int, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+     "ALTER TABLE t ADD PRIMARY KEY (a)", False, False, (0,), {(0,)}),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+     "CREATE UNIQUE INDEX ON t1 (b)", True, True, (0,), {(0,)}),
+])
+def test_uniqueness_is_described(site_18, ddl, serialise, ordered, key, unique):
+    table = site_18.table(ddl)
+    assert (table.serialise, table.ordered, table.key, set(table.unique_keys)) == (serialise, ordered, key, unique)
+
+
+def test_views_are_no_tables(site):
+    site.user.execute("CREATE VIEW t AS SELECT 1 AS a")
+    assert site.session.describe("public", "t", fresh=True) is None
+
+
+def test_strange_names_are_quoted(site):
+    site.user.execute('CREATE SCHEMA "My ""S"""')
+    site.user.execute('CREATE TABLE "My ""S"""."a.b %s" ("Id" int PRIMARY KEY, "%x; --" text, "sel""ect" date[])')
+    table = site.session.describe('My "S"', "a.b %s")
+    rows = [(int4(1), b"x", site.binary("'{}'::date[]"))]
+    assert site.commit(insert(table, rows), update(table, rows, rows), delete(table, rows)) == (1, 1, 1)
+
+
+def test_wide_tables_pass(site):
+    columns = ", ".join(f"c{k} int8" for k in range(800))
+    table = site.table(f"CREATE TABLE t (id int8 PRIMARY KEY, {columns})")
+    rows = [[int8(k)] * 801 for k in range(50)]
+    assert site.commit(insert(table, rows), update(table, rows, rows)) == (50, 50)
+
+
