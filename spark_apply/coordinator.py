@@ -137,6 +137,12 @@ class _Group:
     def is_large(self) -> bool:
         return self.large is not None
 
+    def completed(self) -> None:
+        """Take over where a large transaction ends, once its last part is here."""
+        if self.large is not None and self.large.is_complete:
+            self.through_scn = self.large.through_scn
+            self.commit_scns = np.array([self.large.commit_scn], np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class _Escalation:
@@ -373,7 +379,7 @@ class ApplyCoordinator:
         while not self._replay and (self._assign() or self._form()):
             pass
         for group in self._groups.values():
-            if group.server >= 0 and not (group.done or group.abandoned or group.in_doubt or self._replay):
+            if group.server >= 0 and not (group.done or group.abandoned or group.in_doubt):
                 self._let_go(group)
                 self._send_parts(group)
         outbox, self._outbox = self._outbox, []
@@ -410,7 +416,8 @@ class ApplyCoordinator:
 
     def _large_group(self, large: Large, number: int, after: Scn) -> _Group:
         escalation = self._escalations.get(large.order_scn)
-        group = _Group(number=number, after_scn=after, through_scn=large.through_scn or after, large=large)
+        group = _Group(number=number, after_scn=after, through_scn=after, large=large)
+        group.completed()
         if escalation is not None:
             group.mode = GroupMode.ERROR_QUEUE
             group.failure, group.error_number = escalation.failure, escalation.depends_on
@@ -477,7 +484,7 @@ class ApplyCoordinator:
         )))
 
     def _let_go(self, group: _Group) -> None:
-        if group.went or self._still(group):
+        if group.went or self._replay or self._still(group):
             return
         held: tuple[HeldTransaction, ...] = ()
         if group.hashes is not None:
@@ -502,14 +509,14 @@ class ApplyCoordinator:
         self.statistics.received += 1
         for group in self._groups.values():
             if group.large is not None and group.large.order_scn == piece.order_scn and not group.done:
-                group.through_scn = self._formed_through = part.through_scn
-                group.commit_scns = np.array([group.large.commit_scn], np.int64)
+                group.completed()
+                self._formed_through = group.through_scn
 
     def _send_parts(self, group: _Group) -> None:
         large = group.large
         if large is None:
             return
-        while large.unsent and group.parts_sent - group.parts_done < PARTS_AHEAD and not self._replay:
+        while large.unsent and group.parts_sent - group.parts_done < PARTS_AHEAD and not group.abandoned:
             part = large.unsent.popleft()
             if not group.went:
                 group.unchecked.append(part.hashes)
@@ -523,15 +530,15 @@ class ApplyCoordinator:
         held = self._holds.held(hashes) if group.mode is GroupMode.SETS else ()
         if held and group.large is not None:
             self._escalations[group.large.order_scn] = _Escalation(None, max(h.depends_on for h in held))
-            self._start_replay()
+            self._start_replay(group)
         return bool(held)
 
-    def _start_replay(self) -> None:
-        """Forget what is not written, have rolled back what a large transaction wrote."""
+    def _start_replay(self, failed: _Group | None = None) -> None:
+        """Forget what was not let go, have rolled back what `failed` wrote; the rest comes to its end."""
         self._replay = True
         for group in self._groups.values():
             settled = group.done or group.abandoned or group.in_doubt
-            if group.server >= 0 and not settled and (group.is_large or not group.went):
+            if group.server >= 0 and not settled and (group is failed or not group.went):
                 self._abandon(group)
 
     def _abandon(self, group: _Group) -> None:

@@ -247,7 +247,7 @@ class Source:
 # --------------------------------------------------------------------------- the serial reference
 
 
-class Conflict(Exception):
+class Conflict(Exception):  # noqa: N818 - an outcome
     """A row cannot be applied."""
 
 
