@@ -98,8 +98,7 @@ class ServerStream:
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Put a message on its way; never blocks, never fails (a lost stream is reported by `lost`)."""
-        for piece in split(message):
-            self._outbox.put(piece)
+        self._outbox.put_all(split(message))
 
     def close(self) -> None:
         """End the stream after what was sent; idempotent."""
@@ -303,8 +302,7 @@ class CoordinatorLink:
 
     def send(self, message: pb.ServerMessage) -> None:
         """Put a message on its way; never blocks."""
-        for piece in split(message):
-            self._outbox.put(piece)
+        self._outbox.put_all(split(message))
 
     def finish(self, timeout_s: float) -> None:
         """End the sending side after what was sent and wait for the driver to have read it, then close."""

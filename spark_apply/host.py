@@ -116,6 +116,11 @@ class _BatchArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class _FeedBroke:
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
 class _StreamOpened:
     stream: ServerStream
 
@@ -143,7 +148,7 @@ class _Failed:
     error: StreamsError
 
 
-_Event = _BatchArrived | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
+_Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
 
 
 @dataclass(slots=True)
@@ -263,6 +268,10 @@ class CoordinatorHost:
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
         """A batch came from the queue; `mark` is what `Feed.start` answered."""
         self._events.put(_BatchArrived(mark, header, data))
+
+    def feed_broke(self, mark: int) -> None:
+        """The stream from the queue broke; `mark` is what `Feed.start` answered."""
+        self._events.put(_FeedBroke(mark))
 
     def fail(self, error: StreamsError) -> None:
         """Something outside the loop cannot go on: `run` raises it."""
@@ -403,6 +412,9 @@ class CoordinatorHost:
             server = self._servers[event.stream.hello.server]
             if server.stream is event.stream:
                 self._hear(server, event.message)
+        elif isinstance(event, _FeedBroke):
+            if event.mark == self._mark:
+                self._dequeue_again()
         elif isinstance(event, _StreamOpened):
             self._open(event.stream)
         elif isinstance(event, _StreamLost):

@@ -171,7 +171,7 @@ class ApplyDriver:
             config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,
             feed=feed,
         )
-        feed.deliver = host.arrived
+        feed.listener = host
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
 
     def _prepare(self, destination: DestinationDatabase) -> ApplyProgress:
