@@ -275,14 +275,14 @@ class QueueCore:
 
     # ----------------------------------------------------------------------- time, positions, statistics
 
-    def housekeeping(self, now: float) -> float:
-        """Spill again what could not be spilled, save positions; answers when to be called next."""
-        wake = [now + SAVE_PERIOD_S]
-        if self._spill_problem:
-            if now >= self._retry_spill_at:
-                self._make_room()
-            wake.append(self._retry_spill_at)
-        return max(min(wake), now + 0.01)
+    def housekeeping(self) -> float:
+        """Spill again what could not be spilled; answers in how many seconds to be called again."""
+        now = self._clock.monotonic()
+        if not self._spill_problem:
+            return SAVE_PERIOD_S
+        if now >= self._retry_spill_at:
+            self._make_room()
+        return max(0.0, min(SAVE_PERIOD_S, self._retry_spill_at - now))
 
     def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
         """Acknowledged positions that changed since they were saved, at most once a period; None: nothing to do."""

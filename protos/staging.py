@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from protos.codec import BatchHeader
 from streams.errors import StreamsError
@@ -112,8 +112,8 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """The stream is gone; idempotent."""
         ...
 
-    def housekeeping(self, now: float) -> float:
-        """Do what time asks for; answers when to be called next, in the clock's seconds."""
+    def housekeeping(self) -> float:
+        """Do what time asks for; answers in how many seconds to be called again."""
         ...
 
     def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
@@ -130,4 +130,16 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
         """Tell the outcome of `save_positions`."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Statistics, JSON-able."""
+        ...
+
+    def close(self) -> None:
+        """Save what is left to save and let go of the files; idempotent.
+
+        Raises:
+            OSError: the positions could not be saved.
+        """
         ...

@@ -40,7 +40,7 @@ from streams.errors import BugError, ConfigError, PropagationError, ProtocolErro
 
 __all__ = [
     "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
-    "Reassembly", "Server", "abort", "as_streams_error", "check_hello", "fragments", "make_hello", "new_incarnation",
+    "Reassembly", "Server", "abort", "as_streams_error", "ask", "check_hello", "fragments", "make_hello", "new_incarnation",
     "read_requests",
 ]
 
@@ -369,19 +369,23 @@ class Outbox(Generic[_Message]):
     """Messages on their way out: any thread puts, gRPC's thread takes. Whoever puts keeps within its credit."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Iterable[_Message] | None] = queue.SimpleQueue()
 
     def put(self, message: _Message) -> None:
         """Put a message on its way."""
-        self._queue.put(message)
+        self._queue.put((message,))
+
+    def put_all(self, messages: Iterable[_Message]) -> None:
+        """Put several messages on their way; each is made when it is sent."""
+        self._queue.put(messages)
 
     def close(self) -> None:
         """End the stream after what was put; idempotent."""
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[_Message]:
-        while (message := self._queue.get()) is not None:
-            yield message
+        while (messages := self._queue.get()) is not None:
+            yield from messages
 
 
 class Channel:
@@ -394,6 +398,25 @@ class Channel:
     def close(self) -> None:
         """Close it and end its calls; idempotent."""
         self.grpc.close()
+
+
+def ask(method: Callable[..., Any], message: Any, *, timeout_s: float, peer: str) -> Any:  # noqa: ANN401 - messages
+    """Make one call and wait for its answer.
+
+    Args:
+        method: of a stub.
+        message: the request.
+        timeout_s: how long to wait.
+        peer: whom it goes to, for the message.
+
+    Raises:
+        PropagationError: the peer cannot be reached, or does not answer in time.
+        StreamsError: what the peer raised.
+    """
+    try:
+        return method(message, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise as_streams_error(error, peer) from error
 
 
 class ClientStream(Generic[_Message]):

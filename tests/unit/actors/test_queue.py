@@ -382,7 +382,7 @@ def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: p
         assert "No space" in queue.core.status()["problem"]
         assert queue.core.state == "PAUSED FOR FLOW CONTROL"
     queue.clock.advance(queue_module.SPILL_RETRY_S)
-    queue.core.housekeeping(queue.clock.monotonic())
+    queue.core.housekeeping()
     assert queue.core.status()["problem"] == ""
     assert queue.core.status()["spill_msgs"] > 0
     news = queue.core.publisher_news(publisher)

@@ -181,7 +181,7 @@ class QueueHistories(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, SAVE_PERIOD_S]))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.core.housekeeping(self.clock.monotonic())
+        self.core.housekeeping()
         positions = self.core.positions_to_save()
         if positions is not None:
             self.core.save_positions(positions)

@@ -1,0 +1,569 @@
+"""Queues over gRPC: the server's side of a queue, and the clients of publishers and subscribers.
+
+Job
+    Carry batches into and out of a queue, with credit forwards and DURABLE backwards, waking whoever waits at once.
+
+Main path
+    EnqueueClient.send -> QueueService.Enqueue -> QueuePort.enqueue
+    QueuePort.dequeue -> QueueService.Dequeue -> DequeueClient.poll; DequeueClient.acknowledge -> QueuePort.acknowledge
+
+Threads
+    A client belongs to one thread; gRPC's threads only put what arrives where `poll` finds it, and call `wake`. A queue
+    is behind one lock: two threads per stream, one that reads and one that writes, wait on its condition.
+
+Durable when
+    Never here. `EnqueueProgress.durable_scn` is what the queue has on record; everything else is lost with a stream.
+
+Worked flow
+    publisher: hello, source -> Resume{needed 30, credit 16 MiB} -> batches 30..50, 50..60 -> Accepted{60} -> Durable{50}
+    the stream breaks -> PropagationError from the next call -> close, resolve again, connect: Resume{60}
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from protos import codec, queue_pb2, queue_pb2_grpc, transport
+from protos.codec import BatchHeader
+from protos.staging import Delivery, PublisherNews, QueuePort, SessionPort
+from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
+from streams.errors import ConfigError, PropagationError, ProtocolError, StreamsError, WouldBlock
+from streams.scn import Scn
+
+__all__ = [
+    "CONNECT_TIMEOUT_S", "DequeueClient", "EnqueueClient", "EnqueueProgress", "QueueServer", "QueueService", "Resume",
+]
+
+CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
+
+_Publisher = TypeVar("_Publisher", bound=SessionPort)
+_Subscriber = TypeVar("_Subscriber", bound=SessionPort)
+_Session = TypeVar("_Session", bound=SessionPort)
+_Answer = TypeVar("_Answer")
+
+
+# --------------------------------------------------------------------------- the queue's side
+
+
+class _Stream:
+    """Whether a stream's requests have come to their end, and why. Guarded by the service's condition."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.problem: StreamsError | None = None
+
+
+class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber]):  # type: ignore[misc]
+    """One queue, served.
+
+    Args:
+        core: the queue; from now on it is only touched behind this service's lock.
+    """
+
+    def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
+        self._core = core
+        self._changed = threading.Condition(threading.Lock())
+
+    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
+        """Add the service to a server."""
+        queue_pb2_grpc.add_QueueServicer_to_server(self, server)
+
+    def housekeeping(self) -> float:
+        """Do what time asks for, saving positions outside of the lock; answers the seconds until the next time."""
+        with self._changed:
+            pause_s = self._core.housekeeping()
+            positions = self._core.positions_to_save()
+            self._changed.notify_all()
+        if positions is not None:
+            problem: OSError | None = None
+            try:
+                self._core.save_positions(positions)
+            except OSError as error:
+                problem = error
+            with self._changed:
+                self._core.positions_saved(positions, problem)
+                self._changed.notify_all()
+        return pause_s
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep house until `stop` is set, then close the queue."""
+        while not stop.wait(self.housekeeping()):
+            pass
+        self.close()
+
+    def status(self) -> dict[str, Any]:
+        """The queue's statistics."""
+        with self._changed:
+            return self._core.status()
+
+    def close(self) -> None:
+        """Close the queue; end the server first. Idempotent."""
+        with self._changed:
+            self._core.close()
+
+    def Enqueue(  # noqa: N802 - the name in the protocol
+        self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any  # noqa: ANN401
+    ) -> Iterator[queue_pb2.EnqueueReply]:
+        """A publisher's stream."""
+        try:
+            hello = self._hello(requests)
+            source = _expect(next(requests, None), "source").source
+            with self._changed:
+                session = self._core.open_publisher(hello.component, hello.incarnation, source)
+                needed, credit = self._core.resume(session)
+                self._changed.notify_all()  # the stream it replaced ends
+        except StreamsError as error:
+            transport.abort(context, error)
+        reassembly = Reassembly()
+
+        def take(request: queue_pb2.EnqueueRequest) -> None:
+            whole = reassembly.add(_expect(request, "fragment").fragment)
+            if whole is not None:
+                header = codec.header_from_message(whole[0])
+                with self._changed:
+                    self._core.enqueue(session, header, whole[1])
+                    self._changed.notify_all()
+
+        stream = self._read(requests, context, take)
+        try:
+            yield queue_pb2.EnqueueReply(resume=queue_pb2.Resume(needed_scn=needed, credit_bytes=credit))
+            while (news := self._wait(session, stream, self._core.publisher_news, context)) is not None:
+                yield from _replies(news, source)
+        finally:
+            with self._changed:
+                self._core.close_publisher(session)
+                self._changed.notify_all()
+
+    def Dequeue(  # noqa: N802 - the name in the protocol
+        self, requests: Iterator[queue_pb2.DequeueRequest], context: Any  # noqa: ANN401
+    ) -> Iterator[queue_pb2.DequeueReply]:
+        """A subscriber's stream."""
+        try:
+            hello = self._hello(requests)
+            subscribe = _expect(next(requests, None), "subscribe").subscribe
+            needed = {position.source: Scn(position.scn) for position in subscribe.needed}
+            with self._changed:
+                session = self._core.open_subscriber(
+                    hello.component, hello.incarnation, needed, subscribe.credit_bytes
+                )
+                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
+        except StreamsError as error:
+            transport.abort(context, error)
+
+        def take(request: queue_pb2.DequeueRequest) -> None:
+            kind = request.WhichOneof("kind")
+            with self._changed:
+                if kind == "credit_bytes":
+                    self._core.grant(session, request.credit_bytes)
+                elif kind == "durable":
+                    self._core.acknowledge(session, request.durable.source, Scn(request.durable.scn))
+                else:
+                    raise ProtocolError(f"a subscriber sent {kind} after its subscription")
+                self._changed.notify_all()
+
+        context.send_initial_metadata(())  # tells the client that it has subscribed
+        stream = self._read(requests, context, take)
+        try:
+            while (delivery := self._wait(session, stream, self._core.dequeue, context)) is not None:
+                header = codec.header_to_message(delivery.header)
+                for fragment in transport.fragments(header, delivery.data):
+                    yield queue_pb2.DequeueReply(fragment=fragment)
+        finally:
+            with self._changed:
+                self._core.close_subscriber(session)
+                self._changed.notify_all()
+
+    def _hello(self, requests: Iterator[Any]) -> queue_pb2.Hello:
+        hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
+        transport.check_hello(hello, self._core.topology_name, self._core.name)
+        return hello
+
+    def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
+        stream = _Stream()
+
+        def ended(problem: StreamsError | None) -> None:
+            with self._changed:
+                stream.problem = stream.problem or problem
+                stream.is_done = True
+                self._changed.notify_all()
+
+        transport.read_requests(requests, take, ended)
+        if not context.add_callback(lambda: ended(None)):
+            ended(None)  # the caller has gone away already
+        return stream
+
+    def _wait(
+        self, session: _Session, stream: _Stream, ask: Callable[[_Session], _Answer | None], context: Any  # noqa: ANN401
+    ) -> _Answer | None:
+        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
+        with self._changed:
+            while True:
+                problem = session.ended or stream.problem
+                if problem is not None or stream.is_done:
+                    break
+                answer = ask(session)
+                if answer is not None:
+                    return answer
+                self._changed.wait()
+        if problem is not None:
+            transport.abort(context, problem)
+        return None
+
+
+def _expect(message: Any, kind: str) -> Any:  # noqa: ANN401 - a request
+    found = None if message is None else message.WhichOneof("kind")
+    if found != kind:
+        raise ProtocolError(f"the caller sent {found or 'nothing'} where {kind} was expected")
+    return message
+
+
+def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueReply]:
+    if news.rewind_scn is not None:
+        yield queue_pb2.EnqueueReply(rewind=queue_pb2.SourcePosition(source=source, scn=news.rewind_scn))
+    yield queue_pb2.EnqueueReply(accepted=queue_pb2.Accepted(
+        through_scn=news.through_scn, credit_bytes=news.credit_bytes, accepted_bytes=news.accepted_bytes,
+    ))
+    if news.durable_scn is not None:
+        yield queue_pb2.EnqueueReply(durable=queue_pb2.SourcePosition(source=source, scn=news.durable_scn))
+
+
+class QueueServer(Generic[_Publisher, _Subscriber]):
+    """A queue on a port of its own: its service and the server.
+
+    Args:
+        core: the queue.
+        host: address to listen on.
+    """
+
+    def __init__(self, core: QueuePort[_Publisher, _Subscriber], *, host: str = "127.0.0.1") -> None:
+        self.service = QueueService(core)
+        self._server = Server([self.service.register], host=host)
+        self.endpoint = self._server.endpoint
+
+    def stop(self) -> None:
+        """End every stream, then close the queue; idempotent.
+
+        Raises:
+            OSError: the last positions could not be saved.
+        """
+        self._server.stop()
+        self.service.close()
+
+
+# --------------------------------------------------------------------------- clients
+
+
+class _Client:
+    """What the two clients have in common: one stream, and what arrived on it, behind one condition."""
+
+    def __init__(
+        self, address: str, *, topology: str, component: str, queue: str, incarnation: str,
+        wake: Callable[[], None] | None,
+    ) -> None:
+        self._peer = f"queue {queue} at {address}"
+        self._hello = transport.make_hello(topology, component, queue, incarnation)
+        self._wake = wake
+        self._changed = threading.Condition(threading.Lock())
+        self._is_open = False
+        self._problem: StreamsError | None = None
+        self._channel = Channel(address)
+        self._stub = queue_pb2_grpc.QueueStub(self._channel.grpc)
+        self._outbox: Outbox[Any] = Outbox()
+        self._stream: ClientStream[Any] | None = None
+
+    def _start(self, call: Any, take: Callable[[Any], None], timeout_s: float) -> None:  # noqa: ANN401 - a call
+        """Read the call from now on; returns when the server has taken it."""
+        self._stream = ClientStream(call, self._peer, opened=self._opened, take=take, ended=self._ended)
+        with self._changed:
+            self._changed.wait_for(self._is_settled, timeout_s)
+            if not self._is_settled():
+                self._problem = PropagationError(
+                    f"{self._peer} did not answer within {timeout_s:g} s", hint="", peer=self._peer
+                )
+            problem = self._problem
+        if problem is not None:
+            self.close()
+            raise problem
+
+    def _is_settled(self) -> bool:
+        return self._is_open or self._problem is not None
+
+    def _opened(self) -> None:
+        """The server has taken the call."""
+
+    def _ended(self, problem: StreamsError) -> None:
+        with self._changed:
+            self._problem = self._problem or problem
+            self._changed.notify_all()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._wake is not None:
+            self._wake()
+
+    def close(self) -> None:
+        """End the stream and the connection; idempotent."""
+        self._outbox.close()
+        if self._stream is not None:
+            self._stream.close()
+        self._channel.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """What a queue answers a publisher that connects.
+
+    Args:
+        needed_scn: send everything after this.
+        credit_bytes: how many bytes may be on their way at once.
+    """
+
+    needed_scn: Scn
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueueProgress:
+    """How a publisher's stream stands.
+
+    Args:
+        accepted_scn: the queue's position: it owns everything up to here.
+        accepted_bytes: bytes of this stream's batches the queue has taken since it began.
+        durable_scn: committed at every subscriber up to here; FIRST_SCN when nothing is known.
+        in_flight_bytes: sent, not yet accepted.
+        credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
+        rewind_scn: send everything after this again, forget what was planned; reported once. None: go on.
+    """
+
+    accepted_scn: Scn
+    accepted_bytes: int
+    durable_scn: Scn
+    in_flight_bytes: int
+    credit_bytes: int
+    rewind_scn: Scn | None
+
+
+class EnqueueClient(_Client):
+    """A publisher's stream into a queue, for one source.
+
+    Args:
+        address: where the queue serves now.
+        topology: name of the topology.
+        component: name of the capture process or propagation.
+        queue: name of the queue.
+        incarnation: of the component, from `transport.new_incarnation`.
+        source: the source whose batches will be sent.
+        wake: called on a thread of gRPC whenever `poll` has something new; must not block.
+    """
+
+    def __init__(
+        self, address: str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(
+            address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
+        )
+        self._source = source
+        self._needed = self._accepted = self._durable = Scn(0)
+        self._rewind: Scn | None = None
+        self._credit = self._sent = self._accepted_bytes = 0
+
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Resume:
+        """Open the stream; once.
+
+        Raises:
+            PropagationError: the queue cannot be reached.
+            ProtocolError: it speaks another version, or is another queue.
+            StreamsError: what the queue raised.
+        """
+        self._outbox.put_all([
+            queue_pb2.EnqueueRequest(hello=self._hello), queue_pb2.EnqueueRequest(source=self._source)
+        ])
+        self._start(self._stub.Enqueue(iter(self._outbox)), self._take, timeout_s)
+        return Resume(needed_scn=self._needed, credit_bytes=self._credit)
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        """Put a batch on its way.
+
+        Raises:
+            WouldBlock: there is no credit; `wake` is called when there may be.
+            StreamsError: the stream has ended.
+        """
+        with self._changed:
+            if not self._has_credit(len(data)):
+                raise WouldBlock
+            self._sent += len(data)
+        self._put(header, data)
+
+    def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
+        """Put a batch on its way, waiting for credit.
+
+        Raises:
+            WouldBlock: no credit within `timeout_s`.
+            StreamsError: the stream has ended.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_credit(len(data)), timeout_s):
+                raise WouldBlock
+            self._sent += len(data)
+        self._put(header, data)
+
+    def poll(self) -> EnqueueProgress:
+        """How the stream stands now.
+
+        Raises:
+            StreamsError: the stream has ended.
+        """
+        with self._changed:
+            self._check()
+            rewind, self._rewind = self._rewind, None
+            return EnqueueProgress(
+                accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
+                in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+            )
+
+    def wait_accepted(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything sent is accepted; False: not within `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._problem or self._sent == self._accepted_bytes, timeout_s)
+            self._check()
+            return self._sent == self._accepted_bytes
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def _has_credit(self, size: int) -> bool:
+        self._check()
+        in_flight = self._sent - self._accepted_bytes
+        # A batch larger than the window travels alone.
+        return self._credit > 0 and (in_flight == 0 or in_flight + size <= self._credit)
+
+    def _put(self, header: BatchHeader, data: bytes) -> None:
+        message = codec.header_to_message(header)
+        # Cut while it is sent: a large batch is not held twice.
+        self._outbox.put_all(
+            queue_pb2.EnqueueRequest(fragment=fragment) for fragment in transport.fragments(message, data)
+        )
+
+    def _take(self, reply: queue_pb2.EnqueueReply) -> None:
+        kind = reply.WhichOneof("kind")
+        with self._changed:
+            if kind == "resume":
+                self._needed = self._accepted = Scn(reply.resume.needed_scn)
+                self._credit = reply.resume.credit_bytes
+                self._is_open = True
+            elif kind == "accepted":
+                self._accepted = Scn(reply.accepted.through_scn)
+                self._credit, self._accepted_bytes = reply.accepted.credit_bytes, reply.accepted.accepted_bytes
+            elif kind == "durable":
+                self._durable = Scn(reply.durable.scn)
+            elif kind == "rewind":
+                self._rewind = Scn(reply.rewind.scn)
+            self._changed.notify_all()
+        self._ring()
+
+
+class DequeueClient(_Client):
+    """A subscriber's stream out of a queue.
+
+    Args:
+        address: where the queue serves now.
+        topology: name of the topology.
+        component: name of the propagation or apply process.
+        queue: name of the queue.
+        incarnation: of the component, from `transport.new_incarnation`.
+        wake: called on a thread of gRPC whenever `poll` has something new; must not block.
+    """
+
+    def __init__(
+        self, address: str, *, topology: str, component: str, queue: str, incarnation: str,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(
+            address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
+        )
+        self._arrived: deque[Delivery] = deque()
+        self._withheld = self._withheld_max = 0
+        self._reassembly = Reassembly()
+
+    def subscribe(
+        self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> None:
+        """Open the stream; once.
+
+        Args:
+            needed: sources wanted, each with the position after which to begin: the first batch of a source has
+                exactly this `previous_scn`.
+            credit_bytes: how many bytes may be on their way or waiting here at first; `grant` more as they are
+                taken. The last batch may exceed it.
+            timeout_s: how long to wait for the queue's answer.
+
+        Raises:
+            PropagationError: the queue cannot be reached.
+            ProtocolError: it speaks another version, or is another queue.
+            StreamsError: what the queue raised.
+        """
+        if credit_bytes <= 0:
+            raise ConfigError("a subscriber without credit would never get anything")
+        self._withheld_max = credit_bytes // 8  # of eight windows one: few messages, and the others still flow
+        positions = [queue_pb2.SourcePosition(source=source, scn=scn) for source, scn in needed.items()]
+        self._outbox.put_all([
+            queue_pb2.DequeueRequest(hello=self._hello),
+            queue_pb2.DequeueRequest(subscribe=queue_pb2.Subscribe(needed=positions, credit_bytes=credit_bytes)),
+        ])
+        self._start(self._stub.Dequeue(iter(self._outbox)), self._take, timeout_s)
+
+    def poll(self, timeout_s: float = 0.0) -> Delivery | None:
+        """The next batch; None when none came within `timeout_s`.
+
+        Batches that arrived before the stream ended are answered first.
+
+        Raises:
+            StreamsError: the stream has ended.
+        """
+        # Without the lock: a deque's ends are safe, and nobody else takes from it.
+        with suppress(IndexError):
+            return self._arrived.popleft()
+        with self._changed:
+            if timeout_s > 0:
+                self._changed.wait_for(lambda: self._arrived or self._problem, timeout_s)
+            if self._arrived:
+                return self._arrived.popleft()
+            if self._problem is not None:
+                raise self._problem
+        return None
+
+    def grant(self, credit_bytes: int) -> None:
+        """Let the queue send so many bytes in addition: what was taken from here.
+
+        Small amounts are gathered: the queue never waits for credit that is withheld.
+        """
+        self._withheld += credit_bytes
+        if self._withheld > self._withheld_max:
+            self._outbox.put(queue_pb2.DequeueRequest(credit_bytes=self._withheld))
+            self._withheld = 0
+
+    def acknowledge(self, source: str, scn: Scn) -> None:
+        """Tell that everything up to `scn` is committed at the destination."""
+        self._outbox.put(queue_pb2.DequeueRequest(durable=queue_pb2.SourcePosition(source=source, scn=scn)))
+
+    def _opened(self) -> None:
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def _take(self, reply: queue_pb2.DequeueReply) -> None:
+        whole = self._reassembly.add(reply.fragment)
+        if whole is None:
+            return
+        delivery = Delivery(header=codec.header_from_message(whole[0]), data=whole[1])
+        with self._changed:
+            self._arrived.append(delivery)
+            self._changed.notify_all()
+        self._ring()

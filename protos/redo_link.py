@@ -1,0 +1,272 @@
+"""Redo over gRPC: captures learn how far the redo log is durable, and tell what they do not need any more.
+
+Job
+    Wake a capture process the moment redo is durable, wherever it runs, and bring its required checkpoint SCN back.
+
+Main path
+    log writer -> RedoServer.announce -> RedoService.Watch -> RedoWatchClient.poll
+    RedoWatchClient.checkpoint -> RedoService.Checkpoint -> RequiredCheckpoints.record
+
+Threads
+    The log writer belongs to another thread. Only its `position` is read here, which is replaced whole, and
+    `required_checkpoints.record` is called, which any thread may do.
+
+Durable when
+    Never here: a position that is announced is durable already; a checkpoint that is lost is told again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
+from protos.transport import Channel, ClientStream, Server
+from streams.errors import PropagationError, ProtocolError, StreamsError
+from streams.scn import Scn
+
+__all__ = ["RedoEnd", "RedoServer", "RedoService", "RedoWatchClient", "RedoWatchPosition", "RedoWriter"]
+
+CONNECT_TIMEOUT_S = 10.0  # as for queues
+CALL_TIMEOUT_S = 5.0  # of a checkpoint: it is only noted
+
+
+class _Checkpoints(Protocol):
+    def record(self, capture: str, scn: Scn) -> Scn:
+        """Take note of what a capture needs; answers what is on record."""
+        ...
+
+
+class RedoEnd(Protocol):
+    """How far redo is durable (`redo.records.RedoPosition`)."""
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Durable bytes of that segment."""
+        ...
+
+    @property
+    def scn(self) -> Scn:
+        """Every transaction committed up to here is in the redo log."""
+        ...
+
+
+class RedoWriter(Protocol):
+    """What is needed of a log writer (`redo.log_writer.LogWriter`)."""
+
+    @property
+    def position(self) -> RedoEnd:
+        """How far redo is durable; a value that is replaced, never changed."""
+        ...
+
+    @property
+    def required_checkpoints(self) -> _Checkpoints:
+        """What the captures need."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RedoWatchPosition:
+    """How far redo is durable, as a capture process learns it; see `RedoEnd`."""
+
+    segment: int
+    offset: int
+    scn: Scn
+
+
+class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
+    """One site's redo log, served.
+
+    Args:
+        topology: name of the topology.
+        source: the source site whose redo it is.
+        writer: its log writer; replaced by `attach` when it is opened again.
+    """
+
+    def __init__(self, topology: str, source: str, writer: RedoWriter) -> None:
+        self._topology, self._source, self._writer = topology, source, writer
+        self._changed = threading.Condition(threading.Lock())
+
+    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
+        """Add the service to a server."""
+        redo_pb2_grpc.add_RedoServicer_to_server(self, server)
+
+    def attach(self, writer: RedoWriter) -> None:
+        """Serve another log writer's position from now on."""
+        with self._changed:
+            self._writer = writer
+            self._changed.notify_all()
+
+    def announce(self) -> None:
+        """Redo may have become durable: wake who waits for it."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def Watch(self, request: queue_pb2.Hello, context: Any) -> Iterator[redo_pb2.RedoPosition]:  # noqa: N802, ANN401
+        """Tell the position at once and whenever it moves; positions in between are left out."""
+        try:
+            transport.check_hello(request, self._topology, self._source)
+        except StreamsError as error:
+            transport.abort(context, error)
+        gone = threading.Event()
+
+        def left() -> None:
+            gone.set()
+            self.announce()
+
+        if not context.add_callback(left):
+            return
+        told: RedoEnd | None = None
+        while True:
+            with self._changed:
+                while not gone.is_set() and self._writer.position == told:
+                    self._changed.wait()
+                told = self._writer.position
+            if gone.is_set():
+                return
+            yield redo_pb2.RedoPosition(segment=told.segment, offset=told.offset, scn=told.scn)
+
+    def Checkpoint(  # noqa: N802 - the name in the protocol
+        self, request: redo_pb2.RequiredCheckpoint, context: Any  # noqa: ANN401
+    ) -> redo_pb2.RequiredCheckpoint:
+        """Take note that a capture process needs nothing below its required checkpoint SCN."""
+        if not request.capture:
+            transport.abort(context, ProtocolError("a required checkpoint SCN without a capture process"))
+        scn = self._writer.required_checkpoints.record(request.capture, Scn(request.scn))
+        return redo_pb2.RequiredCheckpoint(capture=request.capture, scn=scn)
+
+
+class RedoServer:
+    """A redo log on a port of its own.
+
+    Args:
+        topology: name of the topology.
+        source: the source site.
+        writer: its log writer.
+        host: address to listen on.
+    """
+
+    def __init__(self, topology: str, source: str, writer: RedoWriter, *, host: str = "127.0.0.1") -> None:
+        self._service = RedoService(topology, source, writer)
+        self._server = Server([self._service.register], host=host)
+        self.endpoint = self._server.endpoint
+
+    def attach(self, writer: RedoWriter) -> None:
+        """Serve another log writer's position from now on (the one before was closed)."""
+        self._service.attach(writer)
+
+    def announce(self) -> None:
+        """Redo may have become durable: wake who waits for it. Cheap, callable from any thread."""
+        self._service.announce()
+
+    def stop(self) -> None:
+        """End every stream; idempotent."""
+        self._server.stop()
+
+
+class RedoWatchClient:
+    """A capture process's view of how far redo is durable.
+
+    Args:
+        address: where the source site serves its redo now.
+        topology: name of the topology.
+        capture: name of the capture process.
+        source: the source site.
+        incarnation: of the capture process, from `transport.new_incarnation`.
+        wake: called on a thread of gRPC whenever the position moved; must not block.
+    """
+
+    def __init__(
+        self, address: str, *, topology: str, capture: str, source: str, incarnation: str,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        self._peer = f"redo of {source} at {address}"
+        self._capture = capture
+        self._hello = transport.make_hello(topology, capture, source, incarnation)
+        self._wake = wake
+        self._changed = threading.Condition(threading.Lock())
+        self._position: RedoWatchPosition | None = None
+        self._problem: StreamsError | None = None
+        self._channel = Channel(address)
+        self._stub = redo_pb2_grpc.RedoStub(self._channel.grpc)
+        self._stream: ClientStream[Any] | None = None
+
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> RedoWatchPosition:
+        """Open the stream, once; answers the position now.
+
+        Raises:
+            PropagationError: the source site cannot be reached.
+            ProtocolError: it speaks another version, or is another site.
+        """
+        self._stream = ClientStream(
+            self._stub.Watch(self._hello), self._peer, opened=lambda: None, take=self._take, ended=self._ended
+        )
+        with self._changed:
+            self._changed.wait_for(lambda: self._position or self._problem, timeout_s)
+            position, problem = self._position, self._problem
+        if position is None:
+            self.close()
+            raise problem or PropagationError(
+                f"{self._peer} did not answer within {timeout_s:g} s", hint="", peer=self._peer
+            )
+        return position
+
+    def poll(self) -> RedoWatchPosition:
+        """How far redo is durable now.
+
+        Raises:
+            StreamsError: the stream has ended.
+        """
+        with self._changed:
+            if self._problem is not None or self._position is None:
+                raise self._problem or PropagationError(f"{self._peer} is not connected", hint="", peer=self._peer)
+            return self._position
+
+    def wait_beyond(self, position: RedoEnd, timeout_s: float) -> RedoWatchPosition | None:
+        """Wait until redo is durable beyond `position`; None: not within `timeout_s`.
+
+        Raises:
+            StreamsError: the stream has ended.
+        """
+        known = RedoWatchPosition(position.segment, position.offset, position.scn)
+        with self._changed:
+            self._changed.wait_for(lambda: self._problem or self._position != known, timeout_s)
+            if self._problem is not None:
+                raise self._problem
+            return self._position if self._position != known else None
+
+    def checkpoint(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
+        """Tell that nothing below `scn` is needed any more; answers what is on record.
+
+        Raises:
+            PropagationError: the source site cannot be reached; tell it again later.
+        """
+        message = redo_pb2.RequiredCheckpoint(capture=self._capture, scn=scn)
+        return Scn(transport.ask(self._stub.Checkpoint, message, timeout_s=timeout_s, peer=self._peer).scn)
+
+    def close(self) -> None:
+        """End the stream and the connection; idempotent."""
+        if self._stream is not None:
+            self._stream.close()
+        self._channel.close()
+
+    def _take(self, message: redo_pb2.RedoPosition) -> None:
+        with self._changed:
+            self._position = RedoWatchPosition(message.segment, message.offset, Scn(message.scn))
+            self._changed.notify_all()
+        if self._wake is not None:
+            self._wake()
+
+    def _ended(self, problem: StreamsError) -> None:
+        with self._changed:
+            self._problem = self._problem or problem
+            self._changed.notify_all()
+        if self._wake is not None:
+            self._wake()
