@@ -14,6 +14,7 @@ LOG=$VENV/setup.log
 WANTED='3, 11'   # RayDP allows PySpark up to 3.5, and PySpark 3.5 Python up to 3.11
 
 say() { printf 'setup: %s\n' "$*" >&2; }
+trap 'say "interrupted; the same command goes on from here"; exit 130' INT TERM
 
 # The hash of the parts of pyproject.toml that pip reads, of this script, and of the folder (a moved clone is set up anew).
 wanted_stamp() {
