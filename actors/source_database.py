@@ -35,10 +35,9 @@ from streams.errors import ConfigError, DatabaseUnavailable, PropagationError, R
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protos.redo_link import RedoServer
-
     from databases.embedded import EmbeddedServer
     from databases.ports import Finding, LogStream, SourceDatabase, SourceTable
+    from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from rules.rule import RuleSet
     from topology.spec import TopologySpec
@@ -282,8 +281,8 @@ class DatabaseSite(Host):
             self._service.announce()
 
     def _open_writer(self) -> LogWriter:
+        from actors.runtime import own_host
         from protos.redo_link import RedoServer
-
         from redo.log_writer import LogWriter
 
         writer = LogWriter(
@@ -295,9 +294,9 @@ class DatabaseSite(Host):
                 writer.required_checkpoints.register(capture.name)
         self._writer = writer
         if self._service is None:
-            from actors.runtime import own_host
-
             self._service = RedoServer(self._spec.name, self._site.name, writer, host=own_host())
+        else:
+            self._service.attach(writer)
         return writer
 
     def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild

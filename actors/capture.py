@@ -1,0 +1,186 @@
+"""Capture process: mine the site's redo and enqueue what its rules let through.
+
+Job
+    Everything the queue has not yet, in order, as soon as it is durable in redo.
+
+Main path
+    CaptureHost.open -> EnqueueClient.connect (the queue says where to begin) -> Miner
+    CaptureHost.step -> Miner.next_batch -> encode -> EnqueueClient.send_nowait; durable SCN -> RedoWatchClient.checkpoint.
+
+States (V$STREAMS_CAPTURE.STATE)
+    INITIALIZING              site and queue are looked for, the restart point is sought in redo. Memory only.
+    CAPTURING CHANGES         the last step sent something. Memory only.
+    WAITING FOR REDO          all durable redo is mined. Memory only.
+    PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
+
+Durable when
+    Nothing is kept here. What the queue calls durable is committed at every destination: that far the site may purge
+    its redo. A restart begins where the queue says.
+
+Worked flow
+    connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
+    the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.connectors import decoder_for, site_folder
+from actors.host import Host
+from streams.errors import WouldBlock
+from streams.failpoints import failpoint
+from streams.scn import FIRST_SCN, Scn
+
+if TYPE_CHECKING:
+    from protos.codec import BatchHeader
+    from protos.queue_link import EnqueueClient
+    from protos.redo_link import RedoWatchClient
+    from redo.mining import Miner
+    from topology.spec import TopologySpec
+
+__all__ = ["CaptureHost", "build"]
+
+IDLE_PAUSE_S = 1.0  # nothing to do: whatever changes wakes us, this only shows that the process lives
+CHECKPOINT_INTERVAL_S = 1.0  # telling what redo may go is never urgent
+
+
+class CaptureHost(Host):
+    """One capture process; see the module."""
+
+    kind: ClassVar[str] = "capture"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"capture:{name}", spec.state_dir)
+        self._spec = spec
+        self._capture = spec.capture(name)
+        self._fingerprint = fingerprint
+        self._redo: RedoWatchClient | None = None
+        self._queue: EnqueueClient | None = None
+        self._miner: Miner | None = None
+        self._waiting: tuple[BatchHeader, bytes] | None = None
+        self._capture_state = "INITIALIZING"
+        self._durable_scn = self._told_scn = FIRST_SCN
+        self._told_at = 0.0
+        self._rewinds = self._bytes_sent = 0
+        self._unmatched: tuple[str, ...] = ()
+
+    # ------------------------------------------------------------------ hosting
+
+    def open(self) -> None:
+        """Find site and queue, and begin where the queue says."""
+        from actors.runtime import resolver
+        from protos.queue_link import EnqueueClient
+        from protos.redo_link import RedoWatchClient
+        from protos.transport import new_incarnation
+
+        resolve, incarnation = resolver(), new_incarnation()
+        self._capture_state = "INITIALIZING"
+        self._redo = RedoWatchClient(
+            resolve(f"site:{self._capture.source}"), topology=self._spec.name, capture=self._capture.name,
+            source=self._capture.source, incarnation=incarnation, wake=self.wake,
+        )
+        self._redo.connect()
+        self._queue = EnqueueClient(
+            resolve(f"queue:{self._capture.queue}"), topology=self._spec.name, component=self._capture.name,
+            queue=self._capture.queue, incarnation=incarnation, source=self._capture.source, wake=self.wake,
+        )
+        self._begin(self._queue.connect().needed_scn)
+
+    def step(self) -> float:
+        """Send one batch, or find out why not."""
+        queue, redo, miner = self._queue, self._redo, self._miner
+        assert queue is not None
+        assert redo is not None
+        assert miner is not None
+        progress = queue.poll()
+        if progress.rewind_scn is not None:
+            self._rewinds += 1
+            self._begin(progress.rewind_scn)
+            return 0.0
+        self._tell_checkpoint(redo, progress.durable_scn)
+        if self._waiting is None:
+            self._waiting = self._mine(miner, redo)
+        if self._waiting is None:
+            self._capture_state = "WAITING FOR REDO"
+            due_at = miner.mark_due_at
+            return IDLE_PAUSE_S if due_at is None else max(0.001, min(IDLE_PAUSE_S, due_at - self._clock.monotonic()))
+        try:
+            queue.send_nowait(*self._waiting)
+        except WouldBlock:
+            self._capture_state = "PAUSED FOR FLOW CONTROL"
+            return IDLE_PAUSE_S
+        failpoint("capture.after_enqueue")
+        self._bytes_sent += len(self._waiting[1])
+        self._waiting = None
+        self._capture_state = "CAPTURING CHANGES"
+        return 0.0
+
+    def close(self) -> None:
+        """Let go of both connections and the redo."""
+        queue, redo, miner = self._queue, self._redo, self._miner
+        self._queue = self._redo = self._miner = self._waiting = None
+        for closable in (queue, redo, miner):
+            if closable is not None:
+                closable.close()
+
+    def detail_state(self) -> str:
+        """See the module."""
+        return self._capture_state
+
+    def details(self) -> dict[str, Any]:
+        """The miner's statistics and what the queue said."""
+        details: dict[str, Any] = {
+            "site": self._capture.site, "source": self._capture.source, "queue": self._capture.queue,
+            "fingerprint": self._fingerprint, "durable_scn": self._durable_scn, "required_checkpoint_scn": self._told_scn,
+            "rewinds": self._rewinds, "bytes_sent_total": self._bytes_sent, "unmatched_rules": list(self._unmatched),
+        }
+        miner = self._miner
+        if miner is not None:
+            statistics = miner.statistics()
+            details |= {
+                "captured_scn": statistics.captured_scn, "sent_scn": statistics.sent_scn,
+                "bytes_total": statistics.redo_bytes, "transactions_total": statistics.transactions,
+                "transactions_dropped": statistics.transactions_dropped, "rows_total": statistics.rows_kept,
+                "rows_discarded": statistics.rows_discarded, "batches": statistics.batches, "marks": statistics.marks,
+                "full_evaluations": statistics.full_evaluations, "last_commit_time_us": statistics.last_commit_time_us,
+            }
+        return details
+
+    # ------------------------------------------------------------------ inside
+
+    def _begin(self, start_scn: Scn) -> None:
+        """Mine from `start_scn` on; what waits to be sent comes again."""
+        from redo.mining import Miner
+
+        if self._miner is not None:
+            self._miner.close()
+        self._waiting = None
+        self._miner = Miner(
+            site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
+            decoder_for,
+        )
+
+    def _mine(self, miner: Miner, redo: RedoWatchClient) -> tuple[BatchHeader, bytes] | None:
+        from protos.codec import encode, header_of
+        from redo.records import RedoPosition
+
+        durable = redo.poll()
+        batch = miner.next_batch(RedoPosition(durable.segment, durable.offset, durable.scn))
+        if batch is None:
+            self._unmatched = tuple(str(rule) for rule in miner.unmatched_rules)
+            return None
+        return header_of(batch), encode(batch)
+
+    def _tell_checkpoint(self, redo: RedoWatchClient, durable_scn: Scn) -> None:
+        self._durable_scn = durable_scn
+        now = self._clock.monotonic()
+        if durable_scn > self._told_scn and now - self._told_at >= CHECKPOINT_INTERVAL_S:
+            self._told_at = now
+            redo.checkpoint(durable_scn)
+            self._told_scn = durable_scn
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:
+    """Factory of the actor."""
+    return CaptureHost(spec, name, fingerprint)
