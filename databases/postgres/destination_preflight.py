@@ -22,7 +22,6 @@ __all__ = ["VERSIONS_SUPPORTED", "preflight", "preflight_tables"]
 VERSIONS_SUPPORTED = range(15, 19)
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
-_OWN_TABLES = ("apply_process", "apply_progress", "apply_error", "apply_error_part", "apply_error_key", "instantiation")
 # Besides the apply servers: the administrative session, and one for `status` or `errors`.
 _OTHER_SESSIONS = 2
 
@@ -32,6 +31,7 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
        has_database_privilege(current_database(), 'TEMP') AS may_temp,
        has_parameter_privilege('session_replication_role', 'SET') AS may_replica,
        (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_use,
+       (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_create_in,
        coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int
          AS origins,
        (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE roname NOT LIKE 'headrace:%') AS foreign_origins,
@@ -40,6 +40,13 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
          - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS connections,
        (SELECT rolconnlimit - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE usename = current_user)
         FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0) AS role_connections
+"""
+
+_OWN_TABLES_LACKING = """
+SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::regnamespace AND c.relkind = 'r'
+  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+LIMIT 1
 """
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -88,33 +95,7 @@ def _server_findings(path: str, found: dict[str, Any], version: int) -> Iterator
 
 def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
     role, database = quote(found["role"]), quote(found["database"])
-    made = schema_version(connection) if found["may_use"] else 0
-    if found["may_use"] is False:
-        yield Finding(
-            path=path, problem="the role may not use the schema headrace", fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};"
-        )
-    elif not found["may_create"] and found["may_use"] is None:
-        yield Finding(
-            path=path, problem="the role may not create the schema headrace",
-            fix=f"GRANT CREATE ON DATABASE {database} TO {role};",
-        )
-    elif made > VERSION:
-        yield Finding(
-            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
-            fix="use the newer Headrace",
-        )
-    elif made == VERSION:
-        lacking = connection.execute(
-            "SELECT t FROM unnest(%s::text[]) t WHERE NOT has_table_privilege('headrace.' || t, 'SELECT')"
-            " OR NOT has_table_privilege('headrace.' || t, 'INSERT')"
-            " OR NOT has_table_privilege('headrace.' || t, 'UPDATE')"
-            " OR NOT has_table_privilege('headrace.' || t, 'DELETE')", (list(_OWN_TABLES),),
-        ).fetchall()
-        if lacking:
-            yield Finding(
-                path=path, problem="the role lacks rights on the tables of the schema headrace",
-                fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
-            )
+    yield from _schema_findings(connection, path, found, role)
     if not found["may_temp"]:
         yield Finding(
             path=path, problem="the role may not create temporary types (needed for columns of array types)",
@@ -133,6 +114,42 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
                 path=path, problem=f"the role may not call {function}, without which changes cannot be tagged",
                 fix=f"GRANT EXECUTE ON FUNCTION {signature} TO {role};",
             )
+
+
+def _schema_findings(
+    connection: psycopg.Connection[Any], path: str, found: dict[str, Any], role: str
+) -> Iterator[Finding]:
+    if found["may_use"] is None:
+        if not found["may_create"]:
+            yield Finding(
+                path=path, problem="the role may not create the schema headrace",
+                fix=f"GRANT CREATE ON DATABASE {quote(found['database'])} TO {role};",
+            )
+        return
+    if not found["may_use"]:
+        yield Finding(
+            path=path, problem="the role may not use the schema headrace",
+            fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};",
+        )
+        return
+    lacking = connection.execute(_OWN_TABLES_LACKING).fetchone()
+    if lacking is not None:
+        yield Finding(
+            path=path, problem="the role lacks rights on the tables of the schema headrace",
+            fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
+        )
+        return
+    made = schema_version(connection)
+    if made > VERSION:
+        yield Finding(
+            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
+            fix="use the newer Headrace",
+        )
+    elif made < VERSION and not found["may_create_in"]:
+        yield Finding(
+            path=path, problem="the role may not create tables in the schema headrace",
+            fix=f"GRANT CREATE ON SCHEMA headrace TO {role};",
+        )
 
 
 def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: int) -> Iterator[Finding]:
@@ -211,7 +228,8 @@ def _table_findings(
             path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
             fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
         )
-    if not catalog.table.key:
+    # A deferrable constraint is no key either, but that is said above.
+    if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix=f"ALTER TABLE {table} ADD PRIMARY KEY (...);", is_error=False,

@@ -138,13 +138,13 @@ def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[Non
     Raises:
         DatabaseError: the snapshot is gone (its session ended).
     """
-    with translated("using a snapshot"):
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        if name:
-            # SET takes no parameters; the name is one of the server's own.
-            text = psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(psycopg.sql.Literal(name))
-            connection.execute(text)
     try:
+        with translated("using a snapshot"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if name:
+                # SET takes no parameters; the name is one of the server's own.
+                text = psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(psycopg.sql.Literal(name))
+                connection.execute(text)
         yield
     finally:
         if not connection.closed and connection.pgconn.status == pq.ConnStatus.OK:

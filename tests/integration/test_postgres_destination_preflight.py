@@ -1,0 +1,204 @@
+"""The preflight's findings, and that a role without superuser works once the printed statements were run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from databases.embedded import EmbeddedServer
+from databases.ports import Finding
+from databases.postgres.connection import connect
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.destination_catalog import describe_table, table_version
+from databases.postgres.destination_schema import VERSION, prepare_schema, schema_version
+from streams.errors import DatabaseError
+from streams.lcr_batch import Column, TableVersion
+from tests.support.writes import insert, int4, update
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+ROLE = "headrace_test_apply"
+
+
+@pytest.fixture(params=["pg_destination", "pg_16"])
+def dsn(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> str:
+    """An empty database, as a superuser."""
+    return fresh_database(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def admin(dsn: str) -> Iterator[psycopg.Connection]:
+    connection = psycopg.connect(dsn, autocommit=True)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def destination(dsn: str) -> Iterator[PostgresDestination]:
+    made = PostgresDestination(dsn, site="b")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def role_dsn(admin: psycopg.Connection, dsn: str) -> Iterator[str]:
+    """The same database as a role that may do nothing."""
+    admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
+    admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'secret'")
+    admin.execute(f"REVOKE ALL ON DATABASE {admin.info.dbname} FROM PUBLIC")
+    admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO {ROLE}")
+    yield conninfo.make_conninfo(dsn, user=ROLE, password="secret")
+    admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (ROLE,))
+    admin.execute(f"DROP OWNED BY {ROLE}")
+    for grant in ("SET ON PARAMETER session_replication_role", *(
+        f"EXECUTE ON FUNCTION pg_catalog.{name}(text)"
+        for name in ("pg_replication_origin_create", "pg_replication_origin_session_setup")
+    )):
+        admin.execute(f"REVOKE {grant} FROM {ROLE}")
+    admin.execute(f"DROP ROLE {ROLE}")
+
+
+def version(connection: psycopg.Connection, name: str = "t") -> TableVersion:
+    catalog = describe_table(connection, "public", name)
+    assert catalog is not None
+    return table_version(catalog, is_binary=True)
+
+
+def fixes(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.fix for finding in findings if finding.is_error]
+
+
+def test_role_works_after_the_printed_statements(admin, role_dsn):
+    """Every statement is needed, and together they are enough."""
+    admin.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int[])")
+    destination = PostgresDestination(role_dsn, site="b")
+    source = version(admin)
+    needed = [*fixes(destination.preflight(sessions=2)), *fixes(destination.preflight_tables([source]))]
+    assert len(needed) == 6
+    for statement in needed:
+        admin.execute(statement)
+    assert destination.preflight(sessions=2) == ()
+    assert destination.preflight_tables([source]) == ()
+    assert len(destination.prepare("top")) > 5
+    assert destination.preflight(sessions=2) == ()
+    epoch = destination.raise_epoch("top", "a").epoch
+    session = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
+    table = session.describe("public", "t")
+    row = [(int4(1), int4(0) + int4(0) + int4(23))]
+    session.begin()
+    assert session.write([insert(table, row), update(table, row, row)]) == (1, 1)
+    session.truncate([table], cascade=False, restart_identity=False)
+    session.commit([], 0)
+    again = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
+    destination.raise_epoch("top", "a")
+    for opened in (session, again, destination):
+        opened.close()
+
+
+def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
+    prepare_schema(admin)
+    destination = PostgresDestination(role_dsn, site="b")
+    for _ in range(2):  # the tables' rights can only be asked for when the schema may be used
+        for statement in fixes(destination.preflight(sessions=1)):
+            admin.execute(statement)
+    assert destination.preflight(sessions=1) == ()
+    assert destination.prepare("top") == ()
+    assert destination.raise_epoch("top", "a").epoch == 1
+    destination.close()
+
+
+def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_dsn):
+    destination = PostgresDestination(role_dsn, site="b")
+    with pytest.raises(DatabaseError) as caught:
+        destination.prepare("top")
+    assert caught.value.context["sqlstate"] == "42501"
+    destination.close()
+
+
+def test_bounds_are_checked(admin, destination):
+    origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
+    found = destination.preflight(sessions=5000)
+    assert len(found) == 2
+    assert f"ALTER SYSTEM SET {origins} = " in found[0].fix
+    assert "max_connections" in found[1].fix
+
+
+TABLES = [
+    ("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", "DEFERRABLE", True),
+    ("CREATE TABLE t (id int PRIMARY KEY, v int UNIQUE DEFERRABLE INITIALLY DEFERRED)", "DEFERRABLE", True),
+    ("CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY REFERENCES p)", "foreign key", False),
+    ("CREATE TABLE t (id int)", "no primary key", False),
+    ("CREATE TABLE t (id int PRIMARY KEY); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+     "CREATE TRIGGER g AFTER INSERT ON t EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER g", "ENABLE ALWAYS", False),
+]
+
+
+@pytest.mark.parametrize(("ddl", "problem", "is_error"), TABLES)
+def test_tables_are_checked(admin, destination, ddl, problem, is_error):
+    admin.execute(ddl)
+    (found,) = destination.preflight_tables([version(admin)])
+    assert found.path == "sites.b table public.t"
+    assert problem in found.problem
+    assert found.is_error is is_error
+
+
+def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED)")
+    for statement in fixes(destination.preflight_tables([version(admin)])):
+        admin.execute(statement)
+    assert destination.preflight_tables([version(admin)]) == ()
+
+
+def test_table_that_does_not_fit_is_named_with_its_alter(admin, destination):
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    there = version(admin)
+    wider = replace(there, columns=(*there.columns, Column(name="v", type_name="pg_catalog.text")))
+    (found,) = destination.preflight_tables([wider])
+    admin.execute(found.fix)
+    assert destination.preflight_tables([wider]) == ()
+
+
+def test_missing_table_is_named_with_the_command_that_copies_it(admin, destination):
+    (found,) = destination.preflight_tables([TableVersion(
+        object_number=1, version=1, owner="hr", name="jobs", columns=(), old_image=0,
+    )])
+    assert "pg_dump --schema-only" in found.fix
+
+
+def test_row_security_is_found(admin, role_dsn):
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    admin.execute(f"GRANT ALL ON t TO {ROLE}")
+    destination = PostgresDestination(role_dsn, site="b")
+    (found,) = destination.preflight_tables([version(admin)])
+    assert "BYPASSRLS" in found.fix
+    destination.close()
+
+
+def test_schema_of_a_newer_program_is_refused(admin, destination):
+    prepare_schema(admin)
+    admin.execute(f"UPDATE headrace.schema_version SET version = {VERSION + 1}")
+    assert len(destination.preflight(sessions=1)) == 1
+    with pytest.raises(DatabaseError, match=r"has version"):
+        destination.prepare("top")
+
+
+def test_schema_made_half_is_not_there(admin, dsn):
+    """Creation is one transaction."""
+    admin.execute("CREATE SCHEMA headrace; CREATE TABLE headrace.instantiation (x int)")
+    with pytest.raises(DatabaseError):
+        prepare_schema(connect(dsn, application_name="test"))
+    assert schema_version(admin) == 0
+
+
+def test_views_show_progress_and_errors(admin, destination):
+    destination.prepare("top")
+    destination.raise_epoch("top", "a")
+    destination.record_low_watermark("top", "a", 1, 77)
+    found = admin.execute("SELECT apply_name, epoch, applied_message_number FROM headrace.dba_apply_progress").fetchall()
+    assert found == [("a", 1, 77)]
+    for view in ("dba_apply_error", "dba_apply_instantiated_objects"):
+        assert admin.execute(f"SELECT * FROM headrace.{view}").fetchall() == []
