@@ -465,26 +465,33 @@ def _copied_programs(version: int, user_number: int) -> Path:
     base = _reachable_folder(user_number)
     target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
     bin_folder = target / package.name / VERSIONS[version] / "bin"
-    # Cleaners of temporary folders may have taken some of it.
-    if not all((target / name).exists() for name in files):
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=base))
-        building.chmod(0o755)
+    # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
+    # of temporary folders took is put back file by file.
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for name, path in files.items():
-            (building / name).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-            shutil.copyfile(path, building / name)
-            (building / name).chmod(0o755 if os.access(path, os.X_OK) and path.parent.name == "bin" else 0o644)
-        for made in building.rglob("*"):
-            if made.is_dir():
-                made.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        building.rename(target)
+            if not (target / name).exists():
+                _copy_program(path, target, name)
     if not _can_run(bin_folder / "postgres", user_number):
         raise ConfigError(
             f"the embedded PostgreSQL cannot run from {target}",
             hint="the file system may be mounted noexec: run as a normal user, or move the project",
         )
     return bin_folder
+
+
+def _copy_program(path: Path, target: Path, name: Path) -> None:
+    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody change it."""
+    folder = target
+    for part in (None, *name.parent.parts):
+        folder = folder if part is None else folder / part
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(0o755)
+    temporary = folder / f".{name.name}.new"
+    shutil.copyfile(path, temporary)
+    temporary.chmod(0o755 if os.access(path, os.X_OK) else 0o644)
+    temporary.replace(target / name)
 
 
 def _package_folder() -> Path:

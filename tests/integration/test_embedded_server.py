@@ -194,6 +194,10 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Pat
     shutil.copytree(package / "pginstall18", private / "pginstall18", ignore=shutil.ignore_patterns("include"))
     shutil.copytree(package.with_name(f"{package.name}.libs"), private.with_name(f"{package.name}.libs"))
     monkeypatch.setattr(embedded, "_package_folder", lambda: private)
+    # A folder of this test's own: the usual one is shared with every other server on the machine.
+    reachable = Path(tempfile.mkdtemp(prefix="headrace-test-reachable-"))
+    reachable.chmod(0o755)
+    monkeypatch.setattr(embedded, "_reachable_folder", lambda _user: reachable)
     server = EmbeddedServer(home / "clone" / ".headrace" / "database")
     server.start()
     try:
@@ -211,6 +215,7 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Pat
     finally:
         data = server.data_folder
         server.destroy()
+        shutil.rmtree(reachable)
     assert not data.exists()
 
 

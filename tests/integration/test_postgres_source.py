@@ -22,6 +22,7 @@ from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.log_reading import Reading
+from tests.support.tls_proxy import TlsProxy
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -165,6 +166,34 @@ def _wait_inactive(site: Site) -> None:
     while site.run("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()").fetchone() != (0,):
         assert time.monotonic() < deadline, "the slot stays in use"
         time.sleep(0.02)
+
+
+def test_stream_over_tls_brings_everything_at_once_and_is_never_stuck(site: Site, pg_source: EmbeddedServer) -> None:
+    """TLS hands out whole records: bytes may be inside libpq while the socket tells of nothing."""
+    site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    site.prepare()
+    proxy = TlsProxy(pg_source.port)
+    try:
+        dsn = site.dsn.replace(f"port={pg_source.port}", f"port={proxy.port}").replace("sslmode=disable", "sslmode=require")
+        source = PostgresSource(dsn)
+        reading = Reading(source.open_stream("topo", FIRST_SCN))
+        assert reading.stream._connection.pgconn.ssl_in_use  # type: ignore[attr-defined]
+        for number in range(30):
+            site.run("INSERT INTO t SELECT %s * 1000 + g, repeat('x', 100 * g) FROM generate_series(1, 40) g", number)
+            began = time.monotonic()
+            reading.through(site.mark())
+            assert time.monotonic() - began < 5, "stuck until the server's keepalive"
+        site.run("INSERT INTO t SELECT 100000 + g, repeat('x', 100) FROM generate_series(1, 50000) g")
+        site.run("INSERT INTO t SELECT 0, repeat('y', 20000000)")
+        reading.through(site.mark())
+        assert len(reading.rows()) == 30 * 40 + 50_001
+        reading.stream.confirm(Scn(reading.end_scn))
+        reading.stream.close()
+        _wait_inactive(site)
+        assert site.source.open_stream("topo", FIRST_SCN).start_scn == reading.end_scn
+        source.close()
+    finally:
+        proxy.close()
 
 
 def test_closing_a_stream_frees_its_slot(site: Site) -> None:
