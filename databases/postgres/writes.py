@@ -318,12 +318,17 @@ def _bytes(values: ColumnValues, column: int) -> bytes:
 def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int]]:
     """Cut a write's rows into runs whose values fit into one statement: (first, after last)."""
     count = write.row_count
+    large = [
+        (values, columns.columns) for values, columns in ((write.old, statement.old), (write.new, statement.new))
+        if values is not None and columns is not None and int(values.starts[-1]) > CHUNK_BYTES // 2
+    ]
+    if not large:  # the usual case, not worth looking at rows
+        if count:
+            yield 0, count
+        return
     total = np.zeros(count, np.int64)
-    for values, columns in ((write.old, statement.old), (write.new, statement.new)):
-        if values is not None and columns is not None:
-            if int(values.starts[-1]) <= CHUNK_BYTES // 2:
-                continue  # the usual case, not worth looking at rows
-            total += row_bytes(_read_only(values.lengths), columns.columns)
+    for values, columns in large:
+        total += row_bytes(_read_only(values.lengths), columns)
     ends = np.cumsum(total)
     first = 0
     while first < count:

@@ -294,6 +294,16 @@ def test_large_sets_are_written_in_chunks_with_one_count(site, monkeypatch, key)
     assert site.rows("SELECT count(*), min(v), max(v) FROM t") == [(50, "y", "y")]
 
 
+def test_error_in_a_copy_of_many_blocks_is_the_servers_own(site):
+    """The first row is refused while most of the data is still to be sent."""
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, v bytea)")
+    site.commit(insert(table, [(int4(0), b"")]))
+    with pytest.raises(DataError) as caught:
+        site.commit(insert(table, [(int4(k), b"x" * 8000) for k in range(5000)]))
+    assert caught.value.context["sqlstate"] == "23505"
+    assert site.commit(insert(table, [(int4(1), b"")])) == (1,)
+
+
 def test_prepared_statements_are_bounded(site, monkeypatch):
     monkeypatch.setattr(destination_pipeline, "PREPARED_MAX", 3)
     for number in range(6):
