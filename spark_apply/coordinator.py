@@ -393,7 +393,9 @@ class ApplyCoordinator:
             return False
         if any(group.server < 0 and not group.done for group in self._groups.values()):
             return False
-        if self._to_execute and self._former.open is None:
+        # One after the other: whether the next can be executed is known only then.
+        executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
+        if self._to_execute and self._former.open is None and not executing:
             self._form_execution(self._to_execute.popleft())
             return True
         formed = self._former.take()
