@@ -42,8 +42,9 @@ __all__ = [
     "row_chunks", "wrapper_name",
 ]
 
-# From here on COPY is worth the round trips it cannot share. Server CPU per 100,000 rows of eight columns, COPY and
-# unnest: 0.27 and 0.25 s in sets of 2,000, 0.20 and 0.25 in sets of 4,000 and more (it writes whole pages at once).
+# From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
+# and unnest, single runs on a busy machine: 0.27-0.34 and 0.25-0.28 in sets of 2,000, 0.20-0.21 and 0.24-0.26 in sets
+# of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (it writes whole pages at once).
 COPY_ROWS_MIN = 2000
 # Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more; far below it, memory on both sides
 # stays small and the next chunk is built while the server works on this one. A single larger row travels alone.
