@@ -166,7 +166,7 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
                     raise ProtocolError(f"a subscriber sent {kind} after its subscription")
                 self._changed.notify_all()
 
-        context.send_initial_metadata(())  # tells the client that it has subscribed
+        transport.accept(context)
         stream = self._read(requests, context, take)
         try:
             while (delivery := self._wait(session, stream, self._core.dequeue, context)) is not None:

@@ -40,8 +40,8 @@ from streams.errors import BugError, ConfigError, PropagationError, ProtocolErro
 
 __all__ = [
     "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
-    "Reassembly", "Server", "abort", "as_streams_error", "ask", "check_hello", "fragments", "make_hello", "new_incarnation",
-    "read_requests",
+    "Reassembly", "Server", "abort", "accept", "as_streams_error", "ask", "check_hello", "fragments", "make_hello",
+    "new_incarnation", "read_requests",
 ]
 
 PROTOCOL_VERSION = 1
@@ -53,7 +53,7 @@ MESSAGE_BYTES_MAX = FRAGMENT_BYTES + (1 << 20)  # a fragment and its header
 REASSEMBLED_BYTES_MAX = 1_200_000_000
 
 KEEPALIVE_S = 5  # ping a silent peer this often: cheap, and short against any time-out an operator would notice
-KEEPALIVE_TIMEOUT_S = 5  # a ping's answer may be late while the peer works on a large batch
+KEEPALIVE_TIMEOUT_S = 10  # a ping's answer may be late on a machine that is overloaded; a false alarm costs a resend
 # Streams one server serves at once; each holds a thread. A site has a handful, so this is a bound against mistakes.
 STREAMS_MAX = 128
 STOP_GRACE_S = 0.5
@@ -63,6 +63,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),  # decides in fact; a minute when it is not set
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -83,6 +84,7 @@ _CHANNEL_OPTIONS = [
 ]
 
 _ERROR_KEY = "headrace-error-bin"
+_ACCEPTED_KEY = "headrace-accepted"
 # gRPC refuses metadata above 8 KiB.
 _MESSAGE_CHARACTERS_MAX = 1500
 _HINT_CHARACTERS_MAX = 1000
@@ -318,6 +320,11 @@ class Server:
         self._pool.shutdown(wait=False)
 
 
+def accept(context: grpc.ServicerContext) -> None:
+    """Tell the caller that its stream is served, before the first message."""
+    context.send_initial_metadata(((_ACCEPTED_KEY, "1"),))
+
+
 def read_requests(
     requests: Iterator[_Message], take: Callable[[_Message], None], ended: Callable[[StreamsError | None], None]
 ) -> None:
@@ -425,7 +432,7 @@ class ClientStream(Generic[_Message]):
     Args:
         call: the call, just begun.
         peer: whom it goes to, for messages.
-        opened: called when the server has accepted the call.
+        opened: called when the server has called `accept`.
         take: called with each message; must not block.
         ended: called once with the reason when the stream has ended, whoever ended it.
     """
@@ -448,9 +455,9 @@ class ClientStream(Generic[_Message]):
     def _read(self) -> None:
         outcome: StreamsError = BugError("reading a stream failed in an unforeseen way")
         try:
-            # Comes when the server's handler says so, or with its first message.
-            self._call.initial_metadata()
-            self._opened()
+            # Comes when the server's handler says so, with its first message, or with the end of a refused call.
+            if any(key == _ACCEPTED_KEY for key, _ in self._call.initial_metadata()):
+                self._opened()
             for message in self._call:
                 self._take(message)
             outcome = PropagationError(f"{self._peer} ended the stream", hint="", peer=self._peer)

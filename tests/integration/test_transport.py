@@ -1,0 +1,496 @@
+"""Queues over real gRPC on loopback, also through a network that breaks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors import queue as queue_module
+from actors.queue import QueueCore
+from protos import codec, queue_pb2, queue_pb2_grpc, transport
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, WouldBlock
+from streams.lcr_batch import LcrBatch
+from tests.support.lcr_batches import assert_same_batch, insert_batch
+from tests.support.proxy import Proxy
+from tests.support.staging import Subscriber, one_way
+
+CREDIT = 4 << 20
+# Keepalive notices a silent network after two of its periods; then a machine under load needs some more.
+NOTICED_S = 2 * (transport.KEEPALIVE_S + transport.KEEPALIVE_TIMEOUT_S)
+
+
+class Site:
+    """One queue on a real server, kept house by a thread, that can be restarted."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder = folder
+        self.topology = one_way(folder, **options)  # type: ignore[arg-type]
+        self.start()
+
+    def start(self) -> None:
+        self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q")
+        self.server = QueueServer(self.core)
+        self.endpoint = self.server.endpoint
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=self.server.service.run, args=(self._stop,), daemon=True)
+        self._keeper.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._keeper.join()
+        self.server.stop()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def publisher(self, address: str = "", **changes: str) -> EnqueueClient:
+        options = {
+            "topology": "t", "component": "capture_dbs1", "queue": "q_dbs1", "source": "dbs1",
+            "incarnation": transport.new_incarnation(),
+        } | changes
+        return EnqueueClient(address or self.endpoint, **options)
+
+    def subscriber(self, address: str = "", **changes: str) -> DequeueClient:
+        options = {
+            "topology": "t", "component": "apply_a", "queue": "q_dbs1", "incarnation": transport.new_incarnation(),
+        } | changes
+        return DequeueClient(address or self.endpoint, **options)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.stop()
+
+
+def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = 10.0) -> None:
+    client.send(codec.header_of(batch), codec.encode(batch), timeout_s)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def fails(call: Callable[[], object], timeout_s: float) -> Exception:
+    """The error that `call` raises sooner or later, and not too late."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            call()
+        except (PropagationError, ProtocolError, QueueError) as error:
+            return error
+        time.sleep(0.01)
+    pytest.fail("no error came")
+
+
+def test_batches_pass_through_a_queue_and_durable_comes_back(site: Site) -> None:
+    publisher, subscriber = site.publisher(), site.subscriber()
+    assert publisher.connect().needed_scn == 0
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    batches = [insert_batch([10, 20]), insert_batch([30], previous=20)]
+    for batch in batches:
+        send(publisher, batch)
+    for batch in batches:
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        assert delivery.header == codec.header_of(batch)
+        assert_same_batch(codec.decode(delivery.data), batch)
+    assert publisher.wait_accepted(10)
+    assert publisher.poll().accepted_scn == 30
+    subscriber.acknowledge("dbs1", 30)
+    until(lambda: publisher.poll().durable_scn == 30)
+    subscriber.close()
+    publisher.close()
+
+
+def test_waiters_are_woken(site: Site) -> None:
+    woken = threading.Event()
+    subscriber = DequeueClient(
+        site.endpoint, topology="t", component="apply_a", queue="q_dbs1", incarnation="1", wake=woken.set
+    )
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    publisher = site.publisher()
+    publisher.connect()
+    woken.clear()
+    send(publisher, insert_batch([10]))
+    assert woken.wait(10)
+    assert subscriber.poll() is not None
+    woken.clear()
+    site.server.stop()
+    assert woken.wait(10)
+    fails(subscriber.poll, 10)
+    subscriber.close()
+    publisher.close()
+
+
+def test_caller_of_another_version_is_refused_with_a_clear_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "make_hello", lambda topology, component, target, incarnation: queue_pb2.Hello(
+        protocol_version=99, topology=topology, component=component, queue=target, incarnation=incarnation
+    ))
+    for client, connect in (
+        (publisher := site.publisher(), publisher.connect),
+        (subscriber := site.subscriber(), lambda: subscriber.subscribe({"dbs1": 0}, CREDIT)),
+    ):
+        with pytest.raises(ProtocolError, match="speaks protocol version 99") as caught:
+            connect()
+        assert "same Headrace version" in caught.value.hint
+        client.close()
+
+
+def test_wrong_version_is_failed_precondition_on_the_wire(site: Site) -> None:
+    channel = transport.Channel(site.endpoint)
+    hello = queue_pb2.Hello(protocol_version=99, topology="t", component="c", queue="q_dbs1", incarnation="1")
+    call = queue_pb2_grpc.QueueStub(channel.grpc).Enqueue(iter([queue_pb2.EnqueueRequest(hello=hello)]))
+    assert call.code().name == "FAILED_PRECONDITION"
+    assert "version 99" in call.details()
+    channel.close()
+
+
+def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: Site) -> None:
+    for options, kind, match in (
+        ({"queue": "other"}, ProtocolError, "this is t/q_dbs1"), ({"topology": "u"}, ProtocolError, "this is t/q_dbs1"),
+        ({"source": "dbs9"}, ConfigError, "takes no LCRs of dbs9"),
+    ):
+        publisher = site.publisher(**options)
+        with pytest.raises(kind, match=match):
+            publisher.connect()
+        publisher.close()
+    subscriber = site.subscriber(component="nobody")
+    with pytest.raises(ConfigError, match="nobody is no subscriber"):
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.close()
+
+
+def test_nobody_at_the_address_is_a_propagation_error(site: Site) -> None:
+    endpoint = site.endpoint
+    site.server.stop()
+    publisher = site.publisher(endpoint)
+    with pytest.raises(PropagationError, match=endpoint):
+        publisher.connect()
+
+
+def test_gap_ends_the_stream_with_a_protocol_error(site: Site) -> None:
+    publisher = site.publisher()
+    publisher.connect()
+    send(publisher, insert_batch([20], previous=10))
+    error = fails(publisher.poll, 10)
+    assert isinstance(error, ProtocolError)
+    assert "missing in between" in error.message
+    publisher.close()
+
+
+@pytest.mark.slow
+def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
+    site = Site(tmp_path, memory=1 << 20, spill=1 << 30)  # larger than all of the queue's memory
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    batch = insert_batch([10], value=bytes(range(256)) * (64 << 12))
+    send(publisher, batch)
+    send(publisher, insert_batch([20], previous=10))
+    delivery = subscriber.poll(60)
+    assert delivery is not None
+    assert len(delivery.data) > 64 << 20
+    assert_same_batch(codec.decode(delivery.data), batch)
+    subscriber.grant(len(delivery.data))
+    following = subscriber.poll(10)
+    assert following is not None
+    assert following.header.through_scn == 20
+    subscriber.close()
+    publisher.close()
+    site.stop()
+
+
+def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
+    site = Site(tmp_path, memory=60_000, spill=0)
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, 1 << 20)
+    model, sent = Subscriber(), 0
+    for k in range(1000):
+        batch = insert_batch([10 * k + 10], previous=10 * k, value=bytes(5000))
+        try:
+            send(publisher, batch, timeout_s=0.5)
+        except WouldBlock:
+            break
+        sent += 1
+    assert 5 < sent < 30
+    assert publisher.poll().credit_bytes < 60_000
+    assert site.server.service.status()["state"] == "PAUSED FOR FLOW CONTROL" or publisher.poll().in_flight_bytes > 0
+    with pytest.raises(WouldBlock):
+        publisher.send_nowait(codec.header_of(batch), codec.encode(batch))
+    for _ in range(sent):
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        model.take(delivery.header, delivery.data)
+    subscriber.acknowledge("dbs1", model.position)
+    send(publisher, batch)
+    subscriber.close()
+    publisher.close()
+    site.stop()
+
+
+def test_slow_subscriber_does_not_slow_the_other(tmp_path: Path) -> None:
+    site = Site(tmp_path, subscribers=("apply_a", "to_b"), memory=1 << 20, spill=1 << 28)
+    publisher, fast, slow = site.publisher(), site.subscriber(), site.subscriber(component="to_b")
+    publisher.connect()
+    fast.subscribe({"dbs1": 0}, CREDIT)
+    slow.subscribe({"dbs1": 0}, 1)
+    for k in range(200):
+        send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(50_000)))
+        delivery = fast.poll(10)
+        assert delivery is not None
+        fast.grant(len(delivery.data))
+    status = site.server.service.status()
+    assert status["spill_msgs"] > 100
+    model = Subscriber()
+    while model.position < 2000:
+        delivery = slow.poll(10)
+        assert delivery is not None
+        slow.grant(len(delivery.data))
+        model.take(delivery.header, delivery.data)
+    assert len(model.applied) == 200
+    for client in (publisher, fast, slow):
+        client.close()
+    site.stop()
+
+
+def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> None:
+    with Proxy(site.endpoint) as proxy:
+        publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
+        publisher.connect()
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        send(publisher, insert_batch([10]))
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        model.take(delivery.header, delivery.data)
+        assert proxy.connections == 2
+        proxy.cut()
+        assert isinstance(fails(publisher.poll, 5), PropagationError)
+        assert isinstance(fails(subscriber.poll, 5), PropagationError)
+        publisher.close(), subscriber.close()
+        refused = site.publisher(proxy.endpoint)
+        with pytest.raises(PropagationError):
+            refused.connect()
+        proxy.heal()
+        publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
+        assert publisher.connect().needed_scn == 10
+        subscriber.subscribe({"dbs1": model.position}, CREDIT)
+        send(publisher, insert_batch([20], previous=10))
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        model.take(delivery.header, delivery.data)
+        assert model.applied == [10, 20]
+        publisher.close(), subscriber.close()
+
+
+@pytest.mark.slow
+def test_half_open_connection_is_noticed_from_both_ends(site: Site) -> None:
+    with Proxy(site.endpoint) as proxy:
+        publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
+        publisher.connect()
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        began = time.monotonic()
+        proxy.swallow()
+        assert isinstance(fails(publisher.poll, NOTICED_S), PropagationError)
+        assert isinstance(fails(subscriber.poll, NOTICED_S), PropagationError)
+        # The queue, too: nobody holds the names any more.
+        until(lambda: not site.server.service.status()["sources"]["dbs1"]["publisher"], NOTICED_S)
+        until(lambda: not site.server.service.status()["subscribers"][0]["connected"], NOTICED_S)
+        assert time.monotonic() - began < NOTICED_S
+        publisher.close(), subscriber.close()
+        proxy.heal()
+        publisher = site.publisher(proxy.endpoint)
+        publisher.connect()
+        publisher.close()
+
+
+def test_newer_stream_takes_over_while_the_older_one_hangs(site: Site) -> None:
+    with Proxy(site.endpoint) as proxy:
+        hanging, hanging_subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
+        hanging.connect()
+        hanging_subscriber.subscribe({"dbs1": 0}, CREDIT)
+        proxy.stall()
+        publisher, subscriber = site.publisher(), site.subscriber()
+        publisher.connect()
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        send(publisher, insert_batch([10]))
+        assert subscriber.poll(10) is not None
+        proxy.heal()
+        for error in (fails(hanging.poll, 10), fails(hanging_subscriber.poll, 10)):
+            assert isinstance(error, QueueError)
+            assert "replaced" in error.message
+        for client in (hanging, hanging_subscriber, publisher, subscriber):
+            client.close()
+
+
+def test_delayed_network_keeps_the_order(site: Site) -> None:
+    with Proxy(site.endpoint) as proxy:
+        publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
+        publisher.connect()
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        proxy.delay_s = 0.05
+        began = time.monotonic()
+        for k in range(50):
+            send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
+        while model.position < 500:
+            delivery = subscriber.poll(10)
+            assert delivery is not None
+            model.take(delivery.header, delivery.data)
+        # Pipelined: not one round trip for each batch.
+        assert 0.1 < time.monotonic() - began < 50 * 0.1
+        publisher.close(), subscriber.close()
+
+
+def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None:
+    publisher, subscriber, model = site.publisher(), site.subscriber(), Subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    batches = [insert_batch([10 * k + 10], previous=10 * k) for k in range(5)]
+    for batch in batches:
+        send(publisher, batch)
+    for _ in batches[:4]:
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        model.take(delivery.header, delivery.data)
+        if model.position == 20:
+            model.commit()
+            subscriber.acknowledge("dbs1", 20)
+    until(lambda: publisher.poll().durable_scn == 20)
+    site.restart()
+    fails(publisher.poll, 5)
+    fails(subscriber.poll, 5)
+    publisher.close(), subscriber.close()
+    publisher, subscriber = site.publisher(), site.subscriber()
+    resume = publisher.connect()
+    assert resume.needed_scn == 20
+    subscriber.subscribe({"dbs1": model.crash()}, CREDIT)
+    for batch in batches[2:]:
+        send(publisher, batch)
+    while model.position < 50:
+        delivery = subscriber.poll(10)
+        assert delivery is not None
+        model.take(delivery.header, delivery.data)
+    assert model.applied == [10, 20, 30, 40, 50]
+    publisher.close(), subscriber.close()
+
+
+def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> None:
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    send(publisher, insert_batch([10, 20]))
+    assert subscriber.poll(10) is not None
+    subscriber.acknowledge("dbs1", 20)
+    until(lambda: site.server.service.status()["batches"] == 0)
+    again = site.subscriber()
+    again.subscribe({"dbs1": 10}, CREDIT)
+    rewinds: list[int] = []
+
+    def rewound() -> bool:
+        rewind = publisher.poll().rewind_scn
+        if rewind is not None:
+            rewinds.append(rewind)
+        return bool(rewinds)
+
+    until(rewound)
+    assert rewinds == [10]
+    assert publisher.poll().rewind_scn is None
+    send(publisher, insert_batch([20, 30], previous=10))
+    delivery = again.poll(10)
+    assert delivery is not None
+    assert (delivery.header.previous_scn, delivery.header.through_scn) == (10, 30)
+    for client in (publisher, subscriber, again):
+        client.close()
+
+
+def test_streams_leave_no_threads_behind(site: Site) -> None:
+    before = threading.active_count()
+    for _ in range(10):
+        publisher, subscriber = site.publisher(), site.subscriber()
+        publisher.connect()
+        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.close(), publisher.close()
+    # The server's pool keeps the threads it once needed: two streams at a time, and one that is just ending for each.
+    until(lambda: threading.active_count() <= before + 8)
+
+
+def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+
+    def full(positions: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.core, "save_positions", full)
+        subscriber.acknowledge("dbs1", 70)
+        until(lambda: "No space" in site.server.service.status()["problem"])
+        assert publisher.poll().durable_scn == 0
+    until(lambda: publisher.poll().durable_scn == 70, 5 * queue_module.SAVE_PERIOD_S)
+    publisher.close(), subscriber.close()
+
+
+class Writer:
+    """A log writer as far as its server looks."""
+
+    def __init__(self) -> None:
+        self.position = RedoWatchPosition(1, 100, 10)
+        self.required: dict[str, int] = {}
+        self.required_checkpoints = self
+
+    def record(self, capture: str, scn: int) -> int:
+        self.required[capture] = max(scn, self.required.get(capture, 0))
+        return self.required[capture]
+
+
+def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint() -> None:
+    writer = Writer()
+    server = RedoServer("t", "dbs1", writer)
+    client = RedoWatchClient(server.endpoint, topology="t", capture="capture_dbs1", source="dbs1", incarnation="1")
+    assert client.connect() == RedoWatchPosition(1, 100, 10)
+    assert client.wait_beyond(client.poll(), 0.05) is None
+    for segment in range(2, 50):
+        writer.position = RedoWatchPosition(segment, 0, segment * 10)
+        server.announce()
+    position = client.poll()
+    while position.segment < 49:
+        moved = client.wait_beyond(position, 10)
+        assert moved is not None
+        assert moved > position
+        position = moved
+    assert client.checkpoint(30) == 30
+    assert client.checkpoint(20) == 30
+    assert writer.required == {"capture_dbs1": 30}
+    other = Writer()
+    other.position = RedoWatchPosition(60, 0, 600)
+    server.attach(other)
+    until(lambda: client.poll().segment == 60)
+    server.stop()
+    assert isinstance(fails(client.poll, 10), PropagationError)
+    with pytest.raises(PropagationError):
+        client.checkpoint(40)
+    client.close()
+
+
+def test_capture_of_another_site_or_version_is_refused() -> None:
+    server = RedoServer("t", "dbs1", Writer())
+    client = RedoWatchClient(server.endpoint, topology="t", capture="c", source="dbs2", incarnation="1")
+    with pytest.raises(ProtocolError, match="this is t/dbs1"):
+        client.connect()
+    client.close()
+    server.stop()

@@ -1,0 +1,164 @@
+"""What crosses the wire without a wire: errors, hellos, fragments."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections import deque
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos import lcr_pb2, queue_pb2, transport
+from protos.transport import FRAGMENT_BYTES, PROTOCOL_VERSION, Reassembly
+from streams import errors
+from streams.errors import PropagationError, ProtocolError, StreamsError
+from streams.lcr import LcrError
+
+
+def subclasses(kind: type[StreamsError] = StreamsError) -> Iterator[type[StreamsError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__.startswith("streams"):
+            yield from subclasses(child)
+
+
+class Ended(grpc.RpcError):
+    """A call's end as gRPC reports it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, bytes], ...] = ()) -> None:
+        self._parts = code, details, metadata
+
+    def code(self) -> grpc.StatusCode:
+        return self._parts[0]
+
+    def details(self) -> str:
+        return self._parts[1]
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return self._parts[2]
+
+
+def test_every_error_of_the_vocabulary_is_in_the_parameters() -> None:
+    declared = {each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, StreamsError)}
+    assert declared | {LcrError} <= set(subclasses())
+
+
+@pytest.mark.parametrize("kind", list(subclasses()), ids=lambda kind: kind.__name__)
+def test_error_crosses_a_process_border_whole(kind: type[StreamsError]) -> None:
+    error = kind("what is wrong, naïve", hint="do this", scn=2**62, table="hr.employees")
+    status = Ended(*transport.to_status(error))
+    for copy in (pickle.loads(pickle.dumps(error)), transport.as_streams_error(status, "queue q")):
+        assert type(copy) is kind
+        assert (copy.message, copy.hint, copy.context) == (error.message, error.hint, error.context)
+        assert (copy.code, copy.retry) == (kind.code, kind.retry)
+    assert status.code() is not grpc.StatusCode.OK
+    assert status.details() == error.message
+
+
+def test_error_of_a_class_unknown_here_becomes_the_nearest_known_one() -> None:
+    class NewerError(ProtocolError):
+        """Only the peer has it."""
+
+    status = transport.to_status(NewerError("x"))
+    content = status[2][0][1].replace(b'"NewerError"', b'"EvenNewerError"')
+    copy = transport.as_streams_error(Ended(status[0], "x", ((status[2][0][0], content),)), "queue q")
+    assert type(copy) is ProtocolError
+
+
+def test_endless_error_stays_below_the_bound_of_metadata() -> None:
+    error = ProtocolError("m" * 100_000, hint="h" * 100_000, **{f"k{n}": "v" * 100 for n in range(1000)})
+    _, details, ((_, content),) = transport.to_status(error)
+    assert len(details) + len(content) < 8192
+    copy = transport.as_streams_error(Ended(grpc.StatusCode.INTERNAL, details, ((transport._ERROR_KEY, content),)), "q")
+    assert copy.message.startswith("mmm")
+
+
+def test_error_that_cannot_be_read_is_a_protocol_error() -> None:
+    for content in (b"{", b"[]", b'{"classes": ["Nobody"]}', b"\xff"):
+        status = Ended(grpc.StatusCode.INTERNAL, "x", ((transport._ERROR_KEY, content),))
+        with pytest.raises(ProtocolError, match="cannot be read"):
+            transport.as_streams_error(status, "queue q")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, PropagationError), (grpc.StatusCode.CANCELLED, PropagationError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, PropagationError), (grpc.StatusCode.UNKNOWN, PropagationError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, PropagationError), (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
+        (grpc.StatusCode.FAILED_PRECONDITION, ProtocolError),
+    ],
+)
+def test_status_of_grpc_itself_names_the_peer_and_is_retried(code: grpc.StatusCode, expected: type) -> None:
+    error = transport.as_streams_error(Ended(code, "socket closed"), "queue q at 127.0.0.1:1")
+    assert type(error) is expected
+    assert "queue q at 127.0.0.1:1" in error.message
+    assert error.retry is errors.Retry.TIMED
+
+
+def test_hello_of_another_version_is_refused_with_both_versions() -> None:
+    hello = transport.make_hello("t", "capture", "q", "1")
+    hello.protocol_version = PROTOCOL_VERSION + 1
+    with pytest.raises(ProtocolError) as caught:
+        transport.check_hello(hello, "t", "q")
+    assert f"version {PROTOCOL_VERSION + 1}" in caught.value.message
+    assert f"version {PROTOCOL_VERSION}" in caught.value.message
+    assert "same Headrace version" in caught.value.hint
+
+
+@pytest.mark.parametrize("change", [{"topology": "u"}, {"queue": "p"}, {"component": ""}, {"incarnation": ""}])
+def test_hello_for_somebody_else_or_of_nobody_is_refused(change: dict[str, str]) -> None:
+    hello = transport.make_hello("t", "capture", "q", "1")
+    transport.check_hello(hello, "t", "q")
+    for name, value in change.items():
+        setattr(hello, name, value)
+    with pytest.raises(ProtocolError):
+        transport.check_hello(hello, "t", "q")
+
+
+def test_later_incarnation_compares_greater() -> None:
+    assert transport.new_incarnation() < transport.new_incarnation()
+
+
+HEADER = lcr_pb2.BatchHeader(source="dbs1")
+
+
+@given(st.sampled_from([0, 1, 100, FRAGMENT_BYTES - 1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]))
+def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    reassembly = Reassembly()
+    for _ in range(2):  # a reassembly is used again
+        pieces = list(transport.fragments(HEADER, data))
+        assert all(piece.ByteSize() < transport.MESSAGE_BYTES_MAX for piece in pieces)
+        results = [reassembly.add(piece) for piece in pieces]
+        assert results[:-1] == [None] * (len(pieces) - 1)
+        assert results[-1] == (HEADER, data)
+
+
+def test_batch_larger_than_the_bound_is_refused_at_its_first_fragment() -> None:
+    with pytest.raises(ProtocolError, match="larger than this side takes"):
+        Reassembly(bytes_max=10).add(next(transport.fragments(HEADER, bytes(11))))
+
+
+def wrong_sequences() -> dict[str, list[queue_pb2.Fragment]]:
+    first, second, third = transport.fragments(HEADER, bytes(2 * FRAGMENT_BYTES + 5))
+    short = queue_pb2.Fragment(data=b"x", last=True)
+    return {
+        "no beginning": [second],
+        "a beginning inside": [first, first],
+        "too short": [first, short],
+        "too long": [first, second, queue_pb2.Fragment(data=bytes(6), last=True)],
+        "an end that is not marked": [first, second, queue_pb2.Fragment(data=third.data)],
+        "an empty batch that goes on": [queue_pb2.Fragment(header=HEADER, total_bytes=0), short],
+    }
+
+
+@pytest.mark.parametrize("case", wrong_sequences())
+def test_fragments_that_do_not_make_a_batch_are_refused(case: str) -> None:
+    reassembly = Reassembly()
+    with pytest.raises(ProtocolError):
+        deque(map(reassembly.add, wrong_sequences()[case]))
