@@ -483,7 +483,6 @@ class LogWriter:
         scan = scan_segment(file, take)
         self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end)
         self._restart_segment = scan.restart_segment
-        self._needs_resume = True
         if scan.is_complete:
             if not file.is_archived:
                 archive_segment(file.path)

@@ -143,7 +143,6 @@ class Miner:
         self._tags: list[Tag] = []
 
         self._assembly = Assembly(source, self._tables, self._tags)
-        self._is_dropping = False  # the open transaction was mined before
         self._start_scn = start_scn
         self._mined_commit_scn = start_scn  # commit SCN of the last transaction mined
         self._mined_scn = start_scn
@@ -315,7 +314,6 @@ class Miner:
     def _resume(self) -> None:
         """A new stream begins in redo: what is open comes again, whole."""
         self._assembly.drop_open()
-        self._is_dropping = False
         assert self._decoder is not None
         self._decoder.reset()
 
@@ -355,9 +353,6 @@ class Miner:
         commit_scn = chunk.commit_scn
         mined = np.maximum.accumulate(np.concatenate(([self._mined_commit_scn], commit_scn)))
         dropped = chunk.order_scn < mined[:-1]
-        if chunk.continues:
-            dropped[0] = self._is_dropping
-        self._is_dropping = bool(dropped[-1]) and commit_scn[-1] == 0
         self._mined_commit_scn = Scn(int(mined[-1]))
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
 

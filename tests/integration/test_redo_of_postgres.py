@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,14 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 RULES = RuleSet(include=(Rule(owner="public"),))
 READ_TIMEOUT_S = 0.2
+WAIT_S = 20.0  # for a server to take note of what was sent to it, or of a closed connection
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class RedoSite:
@@ -44,7 +53,16 @@ class RedoSite:
         )
 
     def attach(self) -> None:
-        self.stream = self.source.open_stream("topo", self.writer.start_scn)
+        """The server may take a moment to see that the last stream is gone."""
+
+        def opened() -> bool:
+            try:
+                self.stream = self.source.open_stream("topo", self.writer.start_scn)
+            except DatabaseUnavailable:
+                return False
+            return True
+
+        wait_until(opened)
         self.writer.attach(self.stream)
 
     def catch_up(self) -> Scn:
@@ -197,8 +215,11 @@ def test_position_moves_when_only_other_tables_change(site: RedoSite) -> None:
     marks = list(site.mine(site.miner()))
     assert all(mark.is_progress_mark for mark in marks)
     assert marks[-1].through_scn >= target
-    confirmed = site.user.execute(
-        "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE database = current_database()"
-    ).fetchone()
-    assert confirmed is not None
-    assert int(confirmed[0]) >= target
+
+    def is_confirmed() -> bool:
+        row = site.user.execute(
+            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE database = current_database()"
+        ).fetchone()
+        return row is not None and int(row[0]) >= target
+
+    wait_until(is_confirmed)

@@ -10,7 +10,7 @@ from databases.memory_source import MemorySource
 from databases.ports import StreamOptions
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
-from redo.records import RecordType
+from redo.records import RecordHeader, RecordType
 from redo.segments import RedoReader, list_segments
 from rules.rule import RuleSet
 from streams import failpoints
@@ -27,12 +27,16 @@ def busy(seed: int = 1, transactions: int = 40, gulp: int = 200) -> MemorySource
     return source
 
 
-def record_types(folder, writer) -> list[RecordType]:
+def headers(folder, writer) -> list[RecordHeader]:
     reader, found = RedoReader(folder, 1), []
     while (header := reader.next_header(writer.position)) is not None:
-        found.append(header.type)
+        found.append(header)
         reader.skip(header)
     return found
+
+
+def record_types(folder, writer) -> list[RecordType]:
+    return [header.type for header in headers(folder, writer)]
 
 
 def attach(writer: LogWriter, source: MemorySource) -> None:
@@ -116,6 +120,29 @@ def test_what_came_before_a_break_is_kept(tmp_path):
     source.break_after(*([9] * 500))
     writer = write_redo(tmp_path, source)
     assert received(mine(miner(tmp_path), writer)) == committed(source)
+
+
+def test_what_could_not_be_written_is_not_written_beside_what_a_new_stream_brings(tmp_path, monkeypatch):
+    source, clock = busy(), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock)
+    attach(writer, source)
+    monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse("log_writer.write=error"))
+    with pytest.raises(RedoError):
+        writer.step(0.0)
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    attach(writer, source)
+    drain(writer, source, clock)
+    found = sum(header.payload_bytes for header in headers(tmp_path, writer) if header.type is RecordType.DATA)
+    assert found == writer.statistics().data_bytes
+    data = b"".join(chunk.data for chunk in chunks(source))
+    assert found == len(data)
+
+
+def chunks(source: MemorySource):
+    stream = MemorySource.open_stream(source, "t", FIRST_SCN)
+    stream._next, stream._start = 0, FIRST_SCN
+    while (chunk := stream.read(0.0)) is not None:
+        yield chunk
 
 
 def test_another_cluster_is_refused(tmp_path):
