@@ -1,0 +1,74 @@
+"""Spark drivers of apply processes: a Ray for the session, and one pair of databases with its mined queue per module."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.local_cluster import LocalCluster
+from databases.embedded import EmbeddedServer
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, execute
+
+_TABLES = """
+CREATE TABLE accounts (id integer PRIMARY KEY, balance bigint NOT NULL, note text);
+CREATE TABLE branches (id integer PRIMARY KEY, balance bigint NOT NULL);
+CREATE TABLE history (number bigint, client integer, delta integer, at timestamptz DEFAULT now());
+CREATE TABLE notes (id integer PRIMARY KEY, body text);
+ALTER TABLE history REPLICA IDENTITY FULL
+"""
+_ROWS = """
+INSERT INTO accounts SELECT i, 0, repeat(md5(i::text), 4) FROM generate_series(1, 20000) i;
+INSERT INTO branches SELECT i, 0 FROM generate_series(1, 3) i
+"""
+TABLES = ("accounts", "branches", "history", "notes")
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """A private Ray of this session."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-ray-"))
+    cluster = LocalCluster(folder)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def make_drivers(
+    ray_address: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
+) -> Iterator[Callable[[str], ApplyDrivers]]:
+    """Make a source and a destination with the same tables, filled at the source, and what starts drivers on them."""
+    # Not at the head: it is a plugin of its own, which pytest must load first.
+    from tests.fix_postgres import drop_database
+
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-apply-"))
+    made: list[tuple[ApplyDrivers, str, str]] = []
+
+    def make(topology: str) -> ApplyDrivers:
+        names = [f"{topology}_{role}" for role in ("source", "destination")]
+        for server, name in zip((pg_source, pg_destination), names, strict=True):
+            execute(server.dsn(), f"CREATE DATABASE {name}")
+        source, destination = pg_source.dsn(names[0]), pg_destination.dsn(names[1])
+        for dsn in (source, destination):
+            execute(dsn, _TABLES)
+        execute(source, _ROWS)
+        queue = MinedQueue(folder / topology, source, destination, topology=topology)
+        drivers = ApplyDrivers(ray_address, queue, folder / topology, TABLES)
+        made.append((drivers, *names))
+        return drivers
+
+    try:
+        yield make
+    finally:
+        for drivers, *names in made:
+            drivers.end()
+            drivers.queue.close()
+            for server, name in zip((pg_source, pg_destination), names, strict=True):
+                drop_database(server, name)
+        shutil.rmtree(folder, ignore_errors=True)

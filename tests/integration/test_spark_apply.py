@@ -1,0 +1,305 @@
+"""A Spark driver applies what a real stream brings, whatever is killed; instantiation, comparison, control, fencing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protos import apply_pb2 as pb
+from spark_apply.job_config import TableToInstantiate
+from streams.errors import ProtocolError
+from tests.fix_apply_driver import TABLES
+from tests.support.apply_driver import (
+    ApplyDrivers,
+    Driver,
+    digest,
+    end_of_log,
+    execute,
+    executor_of,
+    kill,
+    load,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def drivers(make_drivers: Callable[[str], ApplyDrivers]) -> ApplyDrivers:
+    return make_drivers("apply_test")
+
+
+@pytest.fixture
+def driver(drivers: ApplyDrivers) -> Driver:
+    """The running driver; a test that ended it leaves the next one a new one."""
+    running = [each for each in drivers.started if each.process.poll() is None]
+    found = running[-1] if running else drivers.start()
+    found.wait_ready()
+    return found
+
+
+def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
+    queue = drivers.queue
+    driver.wait_applied(end_of_log(queue.source_dsn))
+    for table in TABLES:
+        assert digest(queue.source_dsn, table) == digest(queue.destination_dsn, table), table
+    assert execute(queue.destination_dsn, "SELECT * FROM headrace.apply_error") == []
+    sums = execute(queue.destination_dsn, "SELECT (SELECT sum(delta) FROM history), (SELECT sum(balance) FROM branches)")[0]
+    assert sums[0] == sums[1]
+
+
+def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(drivers: ApplyDrivers):
+    """Writers run before, during and after the snapshot: a row lost or doubled at its border would show."""
+    with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S) as counts:
+        driver = drivers.start()
+        driver.wait_ready()
+        time.sleep(1.0)
+    assert counts["transactions"] > 100
+    assert_same(drivers, driver)
+    recorded = execute(
+        drivers.queue.destination_dsn, "SELECT name, state, scn > 0, digest <> '' FROM headrace.instantiation ORDER BY name"
+    )
+    assert recorded == [(name, "DONE", True, True) for name in sorted(TABLES)]
+    status = driver.status()
+    assert {table.state for table in status.instantiation} == {"DONE"}
+    # The stream began before the snapshot, so some of its changes were in the copy.
+    assert status.counters["rows_instantiated"] > 0
+
+
+STARTING_S = 240.0
+
+
+def test_nothing_is_captured_at_the_destination_that_was_copied_or_applied_untagged(drivers: ApplyDrivers, driver: Driver):
+    origins = execute(drivers.queue.destination_dsn, "SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:apply_test/%'")
+    assert {name for (name,) in origins} == {
+        f"headrace:apply_test/{drivers.config.apply}/{server}:00" for server in range(2)
+    }
+    driver.wait_ready()
+
+
+def test_every_kind_of_change_arrives(drivers: ApplyDrivers, driver: Driver):
+    source = drivers.queue.source_dsn
+    execute(source, "INSERT INTO notes SELECT n, repeat('x', n) FROM generate_series(1, 3000) n")
+    execute(source, "UPDATE notes SET body = NULL WHERE id % 3 = 0")
+    execute(source, "UPDATE notes SET id = id + 10000 WHERE id % 7 = 0")
+    execute(source, "DELETE FROM notes WHERE id % 5 = 0")
+    execute(source, "UPDATE history SET client = client + 1 WHERE number % 2 = 0")
+    assert_same(drivers, driver)
+    execute(source, "TRUNCATE notes")
+    assert_same(drivers, driver)
+
+
+def test_value_larger_than_every_message_bound_arrives(drivers: ApplyDrivers, driver: Driver):
+    execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (1, repeat('0123456789abcdef', 4 << 20))")  # 64 MiB
+    assert_same(drivers, driver)
+    execute(drivers.queue.source_dsn, "DELETE FROM notes")
+    assert_same(drivers, driver)
+
+
+def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: ApplyDrivers, driver: Driver):
+    took = []
+    for number in range(10):
+        execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (%s, 'latency')", number)
+        start = time.monotonic()
+        wait_for(
+            "the row", lambda n=number: execute(drivers.queue.destination_dsn, "SELECT FROM notes WHERE id = %s", n), 30.0
+        )
+        took.append(time.monotonic() - start)
+    execute(drivers.queue.source_dsn, "DELETE FROM notes")
+    assert sorted(took)[5] < 1.0, took
+
+
+@pytest.mark.fault("SIGKILL of a Python worker, and of an executor's JVM")
+@pytest.mark.parametrize("victim", ["worker", "executor", "both executors"])
+def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyDrivers, driver: Driver, victim: str):
+    with load(drivers.queue.source_dsn, clients=3, duration_s=60.0):
+        time.sleep(0.5)
+        before = driver.wait_ready()
+        pids = driver.server_pids()
+        attempts = sum(server.attempts for server in before.servers)
+        executors = {executor_of(pid).pid for pid in pids}
+        victims = {"worker": pids[:1], "executor": sorted(executors)[:1], "both executors": sorted(executors)}[victim]
+        for pid in victims:
+            kill(pid)
+        wait_for("a new attempt", lambda: sum(server.attempts for server in driver.status().servers) > attempts, 60.0)
+        driver.wait_ready()
+        time.sleep(0.5)
+    assert set(driver.server_pids()) != set(pids)
+    assert_same(drivers, driver)
+
+
+@pytest.mark.fault("SIGKILL of the driver")
+def test_killed_driver_takes_its_application_with_it_and_the_next_one_goes_on(drivers: ApplyDrivers, driver: Driver):
+    with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
+        time.sleep(0.5)
+        workers = [psutil.Process(pid) for pid in driver.server_pids()]
+        jvms = [executor_of(worker.pid) for worker in workers]
+        driver.kill()
+        _, alive = psutil.wait_procs([*workers, *jvms], timeout=30.0)
+        assert alive == []
+        after = drivers.start()
+        after.wait_ready()
+    assert_same(drivers, after)
+    assert after.status().epoch > 1
+
+
+@pytest.mark.fault("two live drivers")
+def test_older_of_two_live_drivers_is_fenced_out(drivers: ApplyDrivers, driver: Driver):
+    newer = drivers.start()
+    newer.wait_ready()
+    execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (1, 'to whom?')")
+    assert driver.wait_exit() == 1
+    assert driver.last_words()["error"] == "FencedError"
+    assert_same(drivers, newer)
+    execute(drivers.queue.source_dsn, "DELETE FROM notes")
+
+
+def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: Driver):
+    assert_same(drivers, driver)
+    found = {each.name: each for each in driver.client.compare(pb.CompareRequest())}
+    assert {name: each.equal for name, each in found.items()} == dict.fromkeys(TABLES, True)
+    assert found["accounts"].source_rows == 20_000
+    execute(drivers.queue.destination_dsn, "UPDATE accounts SET balance = balance + 1 WHERE id = 17")
+    only = pb.CompareRequest(tables=[pb.TableName(owner="public", name="accounts")], rechecks=1, recheck_delay_s=0.1)
+    (different,) = driver.client.compare(only)
+    assert not different.equal
+    assert different.checks == 2
+    assert different.source_rows == different.destination_rows
+    assert different.source_digest != different.destination_digest
+    execute(drivers.queue.destination_dsn, "UPDATE accounts SET balance = balance - 1 WHERE id = 17")
+    assert [each.equal for each in driver.client.compare(only)] == [True]
+    (unknown,) = driver.client.compare(pb.CompareRequest(tables=[pb.TableName(owner="public", name="unknown")]))
+    assert unknown.problem
+
+
+def test_error_transaction_is_executed_or_deleted_on_request(drivers: ApplyDrivers, driver: Driver):
+    source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
+    execute(destination, "INSERT INTO notes VALUES (1, 'in the way'), (2, 'in the way')")
+    execute(source, "INSERT INTO notes VALUES (1, 'one')")
+    execute(source, "INSERT INTO notes VALUES (2, 'two')")
+    execute(source, "INSERT INTO notes VALUES (3, 'independent')")
+    driver.wait_applied(end_of_log(source))
+    assert execute(destination, "SELECT body FROM notes WHERE id = 3") == [("independent",)]
+    numbers = [number for (number,) in execute(destination, "SELECT number FROM headrace.apply_error ORDER BY 1")]
+    assert len(numbers) == 2
+    (refused,) = driver.client.execute_errors(pb.ErrorsRequest(numbers=numbers[:1]))
+    assert not refused.done
+    execute(destination, "DELETE FROM notes WHERE id = 1")
+    (done,) = driver.client.execute_errors(pb.ErrorsRequest(numbers=numbers[:1]))
+    assert done.done
+    assert execute(destination, "SELECT body FROM notes WHERE id = 1") == [("one",)]
+    assert [each.done for each in driver.client.delete_errors(pb.ErrorsRequest(all=True))] == [True]
+    execute(destination, "UPDATE notes SET body = 'two' WHERE id = 2")
+    assert_same(drivers, driver)
+    execute(source, "DELETE FROM notes")
+
+
+def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers, driver: Driver):
+    password = drivers.queue.source_dsn.partition("password=")[2].split()[0]
+    family = [driver.process.pid, *driver.server_pids(), *(executor_of(pid).pid for pid in driver.server_pids())]
+    for pid in family:
+        for name in ("cmdline", "environ"):
+            assert password not in Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace"), name
+    assert password not in driver.log.read_text()
+
+
+def test_caller_without_the_driver_s_token_learns_nothing(driver: Driver):
+    from protos.apply_link import fetch_access
+
+    with pytest.raises(ProtocolError):
+        fetch_access(driver.endpoint, "a guess")
+
+
+def test_driver_ends_at_once_when_its_input_closes_and_leaves_nothing(drivers: ApplyDrivers, driver: Driver):
+    workers = [psutil.Process(pid) for pid in driver.server_pids()]
+    jvms = [executor_of(worker.pid) for worker in workers]
+    started = time.monotonic()
+    assert driver.close_input() == 0
+    assert time.monotonic() - started < 5.0
+    _, alive = psutil.wait_procs([*workers, *jvms], timeout=30.0)
+    assert alive == []
+
+
+def test_driver_stops_in_order_when_told_to(drivers: ApplyDrivers, driver: Driver):
+    driver.wait_applied(end_of_log(drivers.queue.source_dsn))
+    reached = driver.client.stop(10.0).low_watermark_scn
+    assert driver.wait_exit() == 0
+    assert reached > 0
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'headrace apply_test/%'"
+    wait_for("its sessions to be gone", lambda: execute(drivers.queue.destination_dsn, sessions) == [(0,)], 20.0)
+
+
+def test_table_with_rows_is_refused_until_it_is_emptied_and_kept_when_told_so(make_drivers: Callable[[str], ApplyDrivers]):
+    drivers = make_drivers("apply_existing")
+    destination = drivers.queue.destination_dsn
+    execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
+    tables = tuple(
+        TableToInstantiate(owner="public", name=name, keep_existing=name == "branches") for name in TABLES
+    )
+    driver = drivers.start(tables=tables)
+    refused = wait_for(
+        "the refusal", lambda: [t for t in driver.status().instantiation if t.state == "FAILED"], 120.0
+    )
+    assert [(table.name, "not empty" in table.problem) for table in refused] == [("notes", True)]
+    assert execute(destination, "SELECT * FROM notes") == [(1, "the user's own")]
+    assert not driver.status().ready
+    execute(destination, "DELETE FROM notes")
+    driver.wait_ready()
+    states = dict(execute(destination, "SELECT name, state FROM headrace.instantiation"))
+    assert states == {"accounts": "DONE", "branches": "KEPT", "history": "DONE", "notes": "DONE"}
+    assert execute(destination, "SELECT * FROM branches") == [(1, 5)]
+    execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (2, 'after')")
+    driver.wait_applied(end_of_log(drivers.queue.source_dsn))
+    assert execute(destination, "SELECT * FROM notes") == [(2, "after")]
+
+
+@pytest.mark.fault("SIGKILL of a copying task, then of the driver")
+def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(make_drivers: Callable[[str], ApplyDrivers]):
+    drivers = make_drivers("apply_interrupted")
+    source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
+    execute(source, "INSERT INTO notes SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 150000) n")
+    driver = drivers.start()
+
+    def copying() -> list[psutil.Process]:
+        # A worker in the middle of its COPY holds its session's transaction open.
+        busy = execute(destination, (
+            "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'headrace apply_interrupted/%' AND query LIKE 'COPY%notes%'"
+            " AND state = 'active'"
+        ))
+        return workers_of(drivers) if busy else []
+
+    victims = wait_for("a running copy", copying, 120.0)
+    for victim in victims:
+        victim.kill()
+    finished = wait_for("finished tables", lambda: {
+        name: scn for name, scn in execute(destination, "SELECT name, scn FROM headrace.instantiation WHERE state = 'DONE'")
+    }, 120.0)
+    if "notes" not in finished:
+        driver.kill()
+    after = drivers.start()
+    after.wait_ready()
+    assert_same_tables(drivers, after)
+    scns = dict(execute(destination, "SELECT name, scn FROM headrace.instantiation"))
+    assert {name: scns[name] for name in finished} == finished
+
+
+def workers_of(drivers: ApplyDrivers) -> list[psutil.Process]:
+    """Python workers of this Ray's executors: children of a daemon whose parent is such a JVM."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if f"-Dray.address={drivers.config.ray_address}" in process.cmdline():
+                found += [worker for daemon in process.children() for worker in daemon.children()]
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_same_tables(drivers: ApplyDrivers, driver: Driver) -> None:
+    driver.wait_applied(end_of_log(drivers.queue.source_dsn))
+    for table in TABLES:
+        assert digest(drivers.queue.source_dsn, table) == digest(drivers.queue.destination_dsn, table), table

@@ -1,0 +1,297 @@
+"""An apply process under test: a real Spark driver, fed by a real queue with batches mined from a real stream.
+
+Everything but the driver and its Spark application runs in the test's process; the actors are not needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from actors.connectors import decoder_for
+from actors.queue import QueueCore
+from databases.postgres.source import PostgresSource
+from protos import apply_pb2 as pb
+from protos import codec
+from protos.apply_link import ApplyControlClient
+from protos.queue_link import EnqueueClient, QueueServer
+from protos.transport import new_incarnation
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from spark_apply.job_config import ApplyJobConfig, DatabaseAccess, ExecutorResources, TableToInstantiate
+from streams.errors import StreamsError
+from topology.reading import read_topology
+
+STARTED_S = 180.0  # Spark on a loaded two-core machine
+APPLIED_S = 120.0
+ENDED_S = 30.0
+
+_TOPOLOGY = """
+topology: {name}
+state_dir: state
+sites:
+  dbs1: {{database: {{kind: postgres, dsn: "${{SOURCE}}"}}}}
+  dbs2: {{database: {{kind: postgres, dsn: "${{DESTINATION}}"}}}}
+replicate:
+  - {{schemas: [public], from: dbs1, to: [dbs2]}}
+"""
+
+
+def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
+    """Wait until `holds` answers something true; errors of the system count as not yet."""
+    deadline, last = time.monotonic() + timeout_s, ""
+    while time.monotonic() < deadline:
+        try:
+            if answer := holds():
+                return answer
+        except StreamsError as error:
+            last = f"{type(error).__name__}: {error.message}"
+        time.sleep(0.05)
+    raise AssertionError(f"waited {timeout_s:g} s for {what}; {last}")
+
+
+class MinedQueue:
+    """The destination's queue, fed from the source's stream: log writer, capture and queue on threads of the test."""
+
+    def __init__(self, folder: Path, source: str, destination: str, *, topology: str = "apply_test") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "topology.yaml"
+        file.write_text(textwrap.dedent(_TOPOLOGY.format(name=topology)))
+        self.spec = read_topology(file, {"SOURCE": source, "DESTINATION": destination})
+        self.apply = self.spec.applies[0]
+        self.source_dsn, self.destination_dsn = source, destination
+        rules = self.spec.capture_rules("dbs1")
+        self.source = PostgresSource(source, site="dbs1")
+        self.source.prepare(topology, rules)
+        self._writer = LogWriter(
+            folder / "redo", "dbs1", decoder_factory=decoder_for,
+            dictionary_build=lambda: self.source.dictionary_build(topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+        )
+        self._writer.attach(self.source.open_stream(topology, self._writer.start_scn))
+        self.core = QueueCore(self.spec, self.apply.queue, folder / "queue")
+        self.server = QueueServer(self.core)
+        self._miner_for = lambda scn: Miner(folder / "redo", "dbs1", scn, rules[0], decoder_for)
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="mined-queue", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(20.0)
+        self.server.stop()
+        self._writer.close()
+        self.source.remove(self.spec.name)
+        self.source.close()
+        assert self.error is None, self.error
+
+    def _run(self) -> None:
+        try:
+            self._feed()
+        except BaseException as error:  # noqa: BLE001 - shown by `close`
+            self.error = error
+
+    def _feed(self) -> None:
+        client: EnqueueClient | None = None
+        miner: Miner | None = None
+        keep_house_at = 0.0
+        while not self._stop.is_set():
+            self._writer.step(0.01)
+            if time.monotonic() >= keep_house_at:
+                keep_house_at = time.monotonic() + self.server.service.housekeeping()
+            try:
+                if client is None or miner is None:
+                    client = EnqueueClient(
+                        self.server.endpoint, topology=self.spec.name, component=self.spec.propagations[0].name,
+                        queue=self.apply.queue, incarnation=new_incarnation(), source="dbs1",
+                    )
+                    miner = self._miner_for(client.connect().needed_scn)
+                rewind = client.poll().rewind_scn
+                if rewind is not None:
+                    miner = self._miner_for(rewind)
+                while (batch := miner.next_batch(self._writer.position)) is not None:
+                    client.send(codec.header_of(batch), codec.encode(batch))
+            except StreamsError:
+                client = miner = None
+                self._stop.wait(0.1)
+
+
+@dataclass
+class Driver:
+    """One running driver process."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    client: ApplyControlClient
+    endpoint: str
+    lines: list[str] = field(default_factory=list)
+
+    def status(self) -> pb.ApplyStatus:
+        return self.client.status()
+
+    def wait_ready(self) -> pb.ApplyStatus:
+        return wait_for("every server to have its session", lambda: (s := self.status()).ready and s, STARTED_S)
+
+    def wait_state(self, *states: str) -> pb.ApplyStatus:
+        return wait_for(f"state {states}", lambda: (s := self.status()).state in states and s, STARTED_S)
+
+    def wait_applied(self, scn: int) -> None:
+        wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
+
+    def wait_exit(self) -> int:
+        return self.process.wait(ENDED_S)
+
+    def last_words(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        lines = [line for line in self.process.stdout if line.strip()]
+        return json.loads(lines[-1])
+
+    def server_pids(self) -> list[int]:
+        return [server.pid for server in self.status().servers if server.pid]
+
+    def close_input(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.wait_exit()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(ENDED_S)
+
+    def end(self) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+                self.close_input()
+            self.process.kill()
+            self.process.wait(ENDED_S)
+
+
+def executor_of(worker_pid: int) -> psutil.Process:
+    """The JVM of a Python worker: worker, its daemon, the JVM."""
+    jvm = psutil.Process(worker_pid).parent().parent()
+    assert "java" in jvm.name()
+    return jvm
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+class ApplyDrivers:
+    """Starts drivers of one apply process; ends them all.
+
+    Args:
+        ray_address: of a local cluster.
+        queue: what they dequeue from.
+        folder: for logs.
+        tables: what they replicate, in schema public.
+    """
+
+    def __init__(self, ray_address: str, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
+        self._folder, self.queue = folder, queue
+        self.started: list[Driver] = []
+        self.config = ApplyJobConfig(
+            topology=queue.spec.name, apply=queue.apply.name,
+            source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
+            destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
+            queue=f"queue:{queue.apply.queue}", queue_name=queue.apply.queue, ray_address=ray_address,
+            ray_namespace=f"headrace-{queue.spec.name}", state_dir=str(folder), parallelism=2,
+            tables=tuple(TableToInstantiate(owner="public", name=name) for name in tables),
+            queue_endpoint=queue.server.endpoint, resources=ExecutorResources(),
+        )
+
+    def start(self, **changes: Any) -> Driver:
+        """Start a driver; returns when it serves its control endpoint."""
+        log = self._folder / f"driver_{len(self.started)}.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "spark_apply.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                text=True, cwd="/",
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(replace(self.config, **changes).to_json() + "\n")
+        process.stdin.flush()
+        first = process.stdout.readline()
+        assert first, log.read_text()[-2000:]
+        endpoint = json.loads(first).get("endpoint")
+        assert endpoint, first
+        driver = Driver(process, log, ApplyControlClient(endpoint), endpoint)
+        self.started.append(driver)
+        return driver
+
+    def end(self) -> None:
+        for driver in self.started:
+            driver.end()
+
+
+def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def digest(dsn: str, table: str) -> tuple[Any, ...]:
+    """Row count and a sum of row hashes: equal for equal multisets of rows."""
+    return execute(dsn, f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t")[0]
+
+
+def end_of_log(dsn: str) -> int:
+    """Everything committed before the call has a commit SCN up to this."""
+    source = PostgresSource(dsn, site="dbs1")
+    try:
+        return int(source.write_marker(b"test"))
+    finally:
+        source.close()
+
+
+@contextlib.contextmanager
+def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
+    """pgbench-like transactions while the block runs: every one adds one history row and moves three balances."""
+    stop, counts = threading.Event(), {"transactions": 0}
+    lock = threading.Lock()
+
+    def write(client: int) -> None:
+        with psycopg.connect(dsn) as connection:
+            number = client
+            deadline = time.monotonic() + duration_s
+            while not stop.is_set() and time.monotonic() < deadline:
+                number += clients
+                delta = number % 19 - 9
+                connection.execute("UPDATE accounts SET balance = balance + %s WHERE id = %s", (delta, number % 500 + 1))
+                connection.execute("UPDATE branches SET balance = balance + %s WHERE id = %s", (delta, number % 3 + 1))
+                connection.execute("INSERT INTO history (client, number, delta) VALUES (%s, %s, %s)", (client, number, delta))
+                connection.commit()
+                with lock:
+                    counts["transactions"] += 1
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=write, args=(client,), daemon=True) for client in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30.0)
+
+
+__all__ = [
+    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "wait_for",
+]
