@@ -176,7 +176,7 @@ class QueueCore:
         credit, told = self._window(), session.told
         durable: Scn | None = self._durable(session.source)
         if durable is not None and durable <= session.told_durable_scn:
-            durable = None
+            durable = None  # it goes back only with a rewind
         rewind, session.rewind_scn = session.rewind_scn, None
         # A window that shrinks or grows a little is not worth a message, one that opens or closes is.
         credit_changed = (credit == 0) != (told.credit_bytes == 0) or credit > 2 * told.credit_bytes
@@ -367,8 +367,8 @@ class QueueCore:
 
     def _durable(self, source: str) -> Scn:
         """Every subscriber has it durably, and so much is remembered."""
-        saved = [each.saved_scn for each in self._of(source)]
-        return min(saved) if saved else self._logs[source].position
+        durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source)]
+        return min(durable) if durable else self._logs[source].position
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
         positions: dict[str, dict[str, Scn]] = {}
@@ -449,6 +449,7 @@ class QueueCore:
         publisher = self._publishers.get(log.source)
         if publisher is not None:
             publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False
+            publisher.told_durable_scn = Scn(-1)  # it may be less than what was told before
 
     # ----------------------------------------------------------------------- bounds
 

@@ -33,7 +33,7 @@ from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
 from streams.errors import ConfigError, PropagationError, ProtocolError, StreamsError, WouldBlock
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
     "CONNECT_TIMEOUT_S", "DequeueClient", "EnqueueClient", "EnqueueProgress", "QueueServer", "QueueService", "Resume",
@@ -334,7 +334,8 @@ class EnqueueProgress:
     Args:
         accepted_scn: the queue's position: it owns everything up to here.
         accepted_bytes: bytes of this stream's batches the queue has taken since it began.
-        durable_scn: committed at every subscriber up to here; FIRST_SCN when nothing is known.
+        durable_scn: committed at every subscriber up to here; FIRST_SCN when nothing is known. Goes back only with
+            a rewind, when a destination came back from a backup.
         in_flight_bytes: sent, not yet accepted.
         credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
         rewind_scn: send everything after this again, forget what was planned; reported once. None: go on.
@@ -369,7 +370,7 @@ class EnqueueClient(_Client):
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
         )
         self._source = source
-        self._needed = self._accepted = self._durable = Scn(0)
+        self._needed = self._accepted = self._durable = FIRST_SCN
         self._rewind: Scn | None = None
         self._credit = self._sent = self._accepted_bytes = 0
 
@@ -465,6 +466,7 @@ class EnqueueClient(_Client):
                 self._durable = Scn(reply.durable.scn)
             elif kind == "rewind":
                 self._rewind = Scn(reply.rewind.scn)
+                self._durable = FIRST_SCN  # told again: a destination may have come back from a backup
             self._changed.notify_all()
         self._ring()
 

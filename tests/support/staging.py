@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.queue import QueueCore
 from protos import codec
 from protos.codec import BatchHeader
+from protos.queue_link import EnqueueProgress, Resume
+from protos.staging import Delivery
 from rules.rule import RuleSet
+from streams.errors import PropagationError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import insert_batch
 from topology.spec import (
@@ -151,3 +157,96 @@ class Subscriber:
         """Come back from a backup taken at `scn`."""
         self.durable = min(self.durable, scn)
         self.crash()
+
+
+class DirectEnqueue:
+    """A publisher's client of a queue in the same process: what `EnqueueClient` does, without a wire.
+
+    Args:
+        core: tells the queue; None: it does not answer.
+    """
+
+    def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str, source: str) -> None:
+        self._names = component, incarnation, source
+        self._find = core
+        self._core: QueueCore | None = None
+        self._sent = self._accepted = self._durable = self._credit = self._accepted_bytes = 0
+
+    def connect(self, timeout_s: float = 0.0) -> Resume:
+        self._core = self._find()
+        if self._core is None:
+            raise PropagationError("the queue does not answer")
+        self._session = self._core.open_publisher(*self._names)
+        needed, self._credit = self._core.resume(self._session)
+        self._accepted = needed
+        return Resume(needed_scn=needed, credit_bytes=self._credit)
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        core = self._check()
+        in_flight = self._sent - self._accepted_bytes
+        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
+            raise WouldBlock
+        self._sent += len(data)
+        core.enqueue(self._session, header, data)
+
+    def poll(self) -> EnqueueProgress:
+        news = self._check().publisher_news(self._session)
+        rewind = None
+        if news is not None:
+            rewind = news.rewind_scn
+            self._accepted, self._accepted_bytes, self._credit = news.through_scn, news.accepted_bytes, news.credit_bytes
+            if rewind is not None:
+                self._durable = 0
+            if news.durable_scn is not None:
+                self._durable = news.durable_scn
+        return EnqueueProgress(
+            accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
+            in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+        )
+
+    def close(self) -> None:
+        if self._core is not None and self._core is self._find():
+            self._core.close_publisher(self._session)
+
+    def _check(self) -> QueueCore:
+        if self._core is None or self._core is not self._find():
+            raise PropagationError("the stream has ended")
+        if self._session.ended is not None:
+            raise self._session.ended
+        return self._core
+
+
+class DirectDequeue:
+    """A subscriber's client of a queue in the same process: what `DequeueClient` does, without a wire."""
+
+    def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
+        self._names = component, incarnation
+        self._find = core
+        self._core: QueueCore | None = None
+        self._arrived: deque[Delivery] = deque()
+
+    def subscribe(self, needed: dict[str, int], credit_bytes: int, timeout_s: float = 0.0) -> None:
+        self._core = self._find()
+        if self._core is None:
+            raise PropagationError("the queue does not answer")
+        self._session = self._core.open_subscriber(*self._names, needed, credit_bytes)
+
+    def poll(self, timeout_s: float = 0.0) -> Delivery | None:
+        return self._check().dequeue(self._session)
+
+    def grant(self, credit_bytes: int) -> None:
+        self._check().grant(self._session, credit_bytes)
+
+    def acknowledge(self, source: str, scn: int) -> None:
+        self._check().acknowledge(self._session, source, scn)
+
+    def close(self) -> None:
+        if self._core is not None and self._core is self._find():
+            self._core.close_subscriber(self._session)
+
+    def _check(self) -> QueueCore:
+        if self._core is None or self._core is not self._find():
+            raise PropagationError("the stream has ended")
+        if self._session.ended is not None:
+            raise self._session.ended
+        return self._core

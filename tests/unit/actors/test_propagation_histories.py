@@ -1,0 +1,198 @@
+"""Random histories of two queues and the propagation between them, with crashes of all three and both ends.
+
+Whatever happens, the destination sees every transaction once and in order, and the source purges nothing that somebody
+may need again.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from actors.propagation import PropagationCore, PropagationStatistics
+from actors.queue import SAVE_PERIOD_S, QueueCore
+from protos import codec
+from rules.rule import RuleSet
+from streams.clock import VirtualClock
+from streams.errors import PropagationError, QueueError, WouldBlock
+from streams.lcr_batch import LcrBatch
+from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
+
+MEMORY, SPILL = 30_000, 60_000
+
+
+class PropagationHistories(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="h-propagation-"))
+        self.random = random.Random(seed)
+        self.clock = VirtualClock()
+        self.history = History(value=bytes(1500))
+        self.model = Subscriber()
+        self.incarnation = 0
+        self.purged = 0
+        self.queues: dict[str, QueueCore] = {}
+        self.capture: DirectEnqueue | None = None
+        self.core: PropagationCore | None = None
+        self.apply: DirectDequeue | None = None
+        for name in ("q_dbs1", "q_dbs2"):
+            self.queue_restarts(name)
+
+    def next_incarnation(self) -> str:
+        self.incarnation += 1
+        return f"{self.incarnation:06d}"
+
+    # ------------------------------------------------------------------- life and death
+
+    @rule(rows=st.sampled_from([1, 1, 1, 1, 2, 30]), count=st.integers(1, 4))
+    def commit(self, rows: int, count: int) -> None:
+        for _ in range(count):
+            self.history.commit(rows)
+
+    @rule(name=st.sampled_from(["q_dbs1", "q_dbs2"]))
+    def queue_restarts(self, name: str) -> None:
+        topology = one_way(self.folder, subscribers=("to_dbs2",), memory=MEMORY, spill=SPILL)
+        self.queues[name] = QueueCore(topology, name, self.folder / name, self.clock)
+
+    @rule()
+    def capture_restarts(self) -> None:
+        self.capture = DirectEnqueue(
+            lambda: self.queues["q_dbs1"], "capture_dbs1", self.next_incarnation(), "dbs1"
+        )
+        self.plan(self.capture.connect().needed_scn)
+
+    def plan(self, scn: int) -> None:
+        assert scn >= self.purged, "redo is needed that was purged"
+        self.to_send: list[LcrBatch] = self.history.batches_after(scn, self.random)
+        self.planned_end = self.history.end
+        self.planned_through = self.to_send[-1].through_scn if self.to_send else scn
+
+    @rule()
+    def propagation_restarts(self) -> None:
+        name = self.next_incarnation()
+        self.core = PropagationCore(
+            "dbs1", RuleSet(), DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", name, "dbs1"),
+            lambda: DirectDequeue(lambda: self.queues["q_dbs1"], "to_dbs2", name),
+            statistics=PropagationStatistics(), clock=self.clock,
+        )
+        self.core.open()
+
+    @rule()
+    def apply_restarts(self) -> None:
+        needed = self.model.crash()
+        self.apply = DirectDequeue(lambda: self.queues["q_dbs2"], "apply_far", self.next_incarnation())
+        self.apply.subscribe({"dbs1": needed}, 1 << 14)
+
+    # ------------------------------------------------------------------- work
+
+    @rule(count=st.integers(1, 20))
+    def capture_works(self, count: int) -> None:
+        if self.capture is None:
+            return
+        try:
+            for _ in range(count):
+                progress = self.capture.poll()
+                self.purged = max(self.purged, progress.durable_scn)
+                assert progress.durable_scn <= self.model.durable, "told durable what is not"
+                if progress.rewind_scn is not None:
+                    self.plan(progress.rewind_scn)
+                if not self.to_send:
+                    self.plan(self.planned_through)
+                if not self.to_send:
+                    return
+                self.capture.send_nowait(codec.header_of(self.to_send[0]), codec.encode(self.to_send[0]))
+                self.to_send.pop(0)
+        except WouldBlock:
+            return
+        except (PropagationError, QueueError):
+            self.capture_restarts()
+
+    @rule()
+    def propagation_works(self) -> None:
+        if self.core is None:
+            return
+        try:
+            self.core.step()
+        except (PropagationError, QueueError):
+            self.core.close()
+            self.propagation_restarts()
+
+    @rule(count=st.integers(1, 30), commits=st.booleans())
+    def apply_works(self, count: int, commits: bool) -> None:
+        if self.apply is None:
+            return
+        try:
+            for _ in range(count):
+                delivery = self.apply.poll()
+                if delivery is None:
+                    break
+                self.apply.grant(len(delivery.data))
+                self.model.take(delivery.header, delivery.data)
+            if commits:
+                self.model.commit()
+                self.apply.acknowledge("dbs1", self.model.durable)
+        except (PropagationError, QueueError):
+            self.apply_restarts()
+
+    @rule()
+    def everybody_works(self) -> None:
+        for _ in range(10):
+            self.capture_works(3)
+            self.propagation_works()
+            self.apply_works(5, commits=self.random.random() < 0.3)
+
+    @rule(seconds=st.sampled_from([0.1, SAVE_PERIOD_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for queue in self.queues.values():
+            queue.housekeeping()
+            if (positions := queue.positions_to_save()) is not None:
+                queue.save_positions(positions)
+                queue.positions_saved(positions, None)
+
+    # ------------------------------------------------------------------- what must hold
+
+    @invariant()
+    def destination_has_a_prefix_of_the_history(self) -> None:
+        if hasattr(self, "model"):
+            assert self.model.applied == list(range(10, 10 * len(self.model.applied) + 1, 10))
+            for commit, rows in self.model.rows_of.items():
+                assert rows == self.history.rows[commit // 10 - 1]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        try:
+            self.drain()
+        finally:
+            for queue in self.queues.values():
+                queue.close()
+            shutil.rmtree(self.folder)
+
+    def drain(self) -> None:
+        self.capture_restarts()
+        self.propagation_restarts()
+        self.apply_restarts()
+        for _ in range(1500):
+            if len(self.model.applied) == len(self.history.rows) and not any(
+                queue.status()["batches"] for queue in self.queues.values()
+            ):
+                break
+            self.capture_works(5)
+            self.propagation_works()
+            self.apply_works(5, commits=True)
+            self.time_passes(SAVE_PERIOD_S)
+        assert len(self.model.applied) == len(self.history.rows), "something never arrived"
+        for queue in self.queues.values():
+            assert queue.status()["batches"] == 0, "something is never released"
+        self.destination_has_a_prefix_of_the_history()
+
+
+TestPropagationHistories = PropagationHistories.TestCase
+TestPropagationHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
