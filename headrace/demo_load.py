@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from databases.postgres.connection import connect
+from databases.postgres.connection import connect, translated
 from streams.errors import ApplyError, StreamsError
 
 if TYPE_CHECKING:
@@ -223,9 +223,9 @@ class OneWayLoad:
         problems = _table_differences(self._source, self._destination, tables)
         count, deltas, *sums = _row(
             self._destination,
-            "SELECT (SELECT count(*) FROM pgbench_history), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),"
-            " (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),"
-            " (SELECT sum(tbalance) FROM pgbench_tellers)",
+            "SELECT (SELECT count(*) FROM public.pgbench_history), (SELECT coalesce(sum(delta), 0) FROM public.pgbench_history),"
+            " (SELECT sum(abalance) FROM public.pgbench_accounts), (SELECT sum(bbalance) FROM public.pgbench_branches),"
+            " (SELECT sum(tbalance) FROM public.pgbench_tellers)",
         )
         if count != self.transactions_done():
             problems.append(f"{count} rows of history for {self.transactions_done()} transactions")
@@ -371,7 +371,8 @@ class Probe:
     def _retrying(self, work: Any) -> None:  # noqa: ANN401 - one of the two below
         while not self._ended.is_set():
             try:
-                work()
+                with translated("probe"):
+                    work()
             except StreamsError:
                 self._ended.wait(PROBE_INTERVAL_S)
 
@@ -411,12 +412,16 @@ def _initialize(server: EmbeddedServer, steps: str) -> None:
 
 
 def _execute(server: EmbeddedServer, statements: str) -> None:
-    with contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection:
+    with (
+        translated("demo"), contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
+    ):
         connection.execute(statements)
 
 
 def _row(server: EmbeddedServer, query: str) -> tuple[Any, ...]:
-    with contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection:
+    with (
+        translated("demo"), contextlib.closing(connect(server.dsn(), application_name="headrace demo")) as connection,
+    ):
         row = connection.execute(query).fetchone()
         assert row is not None
         return tuple(row)
