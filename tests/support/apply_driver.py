@@ -87,6 +87,7 @@ class MinedQueue:
         self._miner_for = lambda scn: Miner(folder / "redo", "dbs1", scn, rules[0], decoder_for)
         self._stop = threading.Event()
         self.error: BaseException | None = None
+        self.breaks: list[str] = []
         self._thread = threading.Thread(target=self._run, name="mined-queue", daemon=True)
         self._thread.start()
 
@@ -125,7 +126,10 @@ class MinedQueue:
                     miner = self._miner_for(rewind)
                 while (batch := miner.next_batch(self._writer.position)) is not None:
                     client.send(codec.header_of(batch), codec.encode(batch))
-            except StreamsError:
+            except StreamsError as error:
+                self.breaks.append(f"{type(error).__name__}: {error.message}")
+                if client is not None:
+                    client.close()
                 client = miner = None
                 self._stop.wait(0.1)
 

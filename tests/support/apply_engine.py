@@ -55,6 +55,7 @@ class Engine:
         self.returned_from, self._lose_commit = returned_from, on_commit_lost
         self.now = 0.0
         self.crashes: dict[str, int] = {}
+        self.bury: Callable[[ApplyServer], None] = lambda server: None
         self.steps = 0
         self.start_driver()
 
@@ -81,8 +82,7 @@ class Engine:
             self.start_server(number)
 
     def _missing_alter(self, version: Any) -> str:
-        found = self.destination.preflight_tables([version])
-        return found[0].fix if found else ""
+        return "".join(found.fix for found in self.destination.preflight_tables([version]) if found.is_error)
 
     def subscribe(self) -> None:
         needed = self.reader.needed_scn
@@ -105,8 +105,9 @@ class Engine:
         self.to_server[number], self.from_server[number] = deque(), deque()
 
     def kill_server(self, number: int) -> None:
-        """The process is gone; its session lingers until somebody ends it."""
-        del self.servers[number], self.to_server[number], self.from_server[number]
+        """The process is gone; its session lingers until somebody ends it, unless `bury` says otherwise."""
+        self.bury(self.servers.pop(number))
+        del self.to_server[number], self.from_server[number]
         if self.rng.random() < 0.5:
             self.coordinator.server_lost(number)
 
@@ -122,7 +123,7 @@ class Engine:
 
     def state(self) -> dict[str, object]:
         return {
-            "reader": self.reader.state, "unfit": self.reader.unfit,
+            "reader": (self.reader.state, str(self.reader.unfit)),
             "servers": {n: (s.state, s.group, s.last_error) for n, s in self.servers.items()},
             "groups": self.coordinator._groups,
         }

@@ -77,6 +77,7 @@ class World:
         for table in tables:
             place.create(table)
             place.insert(table, other.rows[table.name])
+        self.rows_before = {name: list(found) for name, found in other.rows.items()}
         self.reference = Reference({name: list(found) for name, found in other.rows.items()})
         self.history: list[Transaction] = []
         for number in range(1, count + 1):

@@ -1,0 +1,154 @@
+"""The apply engine on PostgreSQL: the same random histories as in memory, and what only a real server does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.session import PostgresSession
+from spark_apply.server import ApplyServer
+from streams.errors import DatabaseUnavailable
+from streams.lcr_batch import OldImage
+from tests.support.apply_engine import TOPOLOGY, arm
+from tests.support.apply_history import Row, Table
+from tests.support.apply_world import World
+
+pytestmark = pytest.mark.postgres
+
+
+class PostgresPlace:
+    """Tables of a database."""
+
+    def __init__(self, dsn: str) -> None:
+        self.admin = psycopg.connect(dsn, autocommit=True)
+        self.destination = PostgresDestination(dsn, site="dbs2")
+        self.destination.prepare(TOPOLOGY)
+        self._lost: list[bool] = []
+
+    def create(self, table: Table) -> None:
+        columns = [
+            f"{name} {'integer' if place == 0 else 'text'}" for place, name in enumerate(table.columns)
+        ]
+        columns += [] if table.keyless else ["PRIMARY KEY (id)"]
+        columns += ["UNIQUE (u)"] if table.unique else []
+        self.admin.execute(f'CREATE TABLE "{table.name}" ({", ".join(columns)})')
+
+    def insert(self, table: Table, rows: Sequence[Row]) -> None:
+        with self.admin.cursor() as cursor:
+            cursor.executemany(
+                f"INSERT INTO \"{table.name}\" VALUES ({', '.join(['%s'] * len(table.columns))})",
+                [[self._read(table, place, value) for place, value in enumerate(row)] for row in rows],
+            )
+
+    def rows(self, table: Table) -> list[Row]:
+        found = self.admin.execute(f"SELECT * FROM \"{table.name}\"").fetchall()
+        return [tuple(self._write(place, value) for place, value in enumerate(row)) for row in found]
+
+    def lose_commit(self, rng: random.Random) -> None:
+        self._lost.append(rng.random() < 0.5)
+
+    def close(self) -> None:
+        self.destination.close()
+        self.admin.close()
+
+    @staticmethod
+    def _read(table: Table, place: int, value: bytes | None) -> Any:
+        if value is None:
+            return None
+        return int.from_bytes(value, "big") if place == 0 else value.decode()
+
+    @staticmethod
+    def _write(place: int, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        return value.to_bytes(4, "big") if place == 0 else value.encode()
+
+    def break_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let `lose_commit` take effect on whichever session commits next."""
+        commit = PostgresSession.commit
+
+        def losing(session: PostgresSession, *arguments: Any) -> None:
+            lost = self._lost.pop() if self._lost else None
+            if lost is not False:
+                commit(session, *arguments)
+            if lost is not None:
+                session.close()
+                raise DatabaseUnavailable("the connection broke around COMMIT")
+
+        monkeypatch.setattr(PostgresSession, "commit", losing)
+
+
+@pytest.fixture
+def place(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[PostgresPlace]:
+    made = PostgresPlace(fresh_database(pg_destination))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: PostgresPlace, seed: int) -> None:
+    world = World(seed, place, count=40, conflicts=seed % 3 * 2, large=seed % 2 * 3)
+    engine = world.engine(seed, parallelism=seed % 3 + 1)
+    engine.run()
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
+    place: PostgresPlace, seed: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(seed, place, count=25, conflicts=seed % 2 * 2, large=2)
+    place.break_commits(monkeypatch)
+    arm(monkeypatch, random.Random(seed), 0.02)
+    engine = world.engine(seed, parallelism=2, crash=0.008)
+    # A killed process's connection is closed by the system.
+    engine.bury = ApplyServer.close
+    engine.run()
+    world.check()
+
+
+def test_errors_executed_on_a_real_server_after_mending_are_applied_in_order(place: PostgresPlace) -> None:
+    table = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+    world = next(
+        found for found in (_stuck(place, seed, table) for seed in range(1000)) if found is not None
+    )
+    engine = world.engine(1, parallelism=2)
+    engine.run()
+    world.check()
+    numbers = [error.number for error in world.errors()]
+    assert len(numbers) > 1
+    first = world.errors()[0]
+    assert first.conflict_type in {"update_missing", "delete_missing"}
+    change = world.history[first.transaction_id - 1].changes[first.failed_position]
+    assert change.old is not None
+    place.insert(table, [change.old])
+    outcomes = engine.execute_errors(numbers)
+    assert outcomes[numbers[0]] == ""
+    assert {number for number, problem in outcomes.items() if problem} == {error.number for error in world.errors()}
+
+
+def _stuck(place: PostgresPlace, seed: int, table: Table) -> World | None:
+    place.admin.execute("DROP TABLE IF EXISTS plain")
+    world = World(seed, place, count=20, conflicts=2, tables=(table,), changes=2)
+    return world if world.reference.failed and world.reference.held and _misses_a_row(world) else None
+
+
+def _misses_a_row(world: World) -> bool:
+    """The first failing transaction fails at a change of a row that only the destination lacks."""
+    from tests.support.apply_history import Conflict, Reference
+
+    reference = Reference({name: list(rows) for name, rows in world.rows_before.items()})
+    for transaction in world.history:
+        for change in transaction.changes:
+            try:
+                reference._change(change)
+            except Conflict:
+                there = {row[0] for row in reference.rows["plain"]}
+                return change.old is not None and change.old[0] not in there
+    return False
