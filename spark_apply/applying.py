@@ -18,7 +18,7 @@ import numpy as np
 
 from databases.ports import DestinationSession, ErrorTransaction, ScnRange
 from spark_apply.collapse import FitOf, Step, plan_sets
-from spark_apply.conflicts import apply_rows, execute_steps
+from spark_apply.conflicts import ShowValue, apply_rows, execute_steps
 from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.errors import HASHES_PER_ERROR_MAX, bounded_hashes, tables_only
 from spark_apply.groups import (
@@ -68,6 +68,7 @@ class WorkContext:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
+        show: how a failing row's values are shown.
     """
 
     apply: str
@@ -77,6 +78,7 @@ class WorkContext:
     decode: Callable[[bytes], LcrBatch]
     encode: Callable[[LcrBatch], bytes]
     error_batches: Callable[[int], Iterator[bytes]]
+    show: ShowValue
 
 
 @dataclass(slots=True)
@@ -370,7 +372,7 @@ class SetsWork(_Base):
         """One transaction row by row, everything below is applied: now a failure is a conflict."""
         session, batch = self._context.session, self._one(transaction)
         session.begin()
-        failure = apply_rows(session, batch, self._context.fit_of)
+        failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
         if failure is None:
             try:
                 self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count))
@@ -540,7 +542,7 @@ class LargeWork(_LargeBase):
             written = None
         if written is None:
             session.rollback_to_savepoint()
-            failure = apply_rows(session, batch, self._context.fit_of)
+            failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
             written = batch.row_count
             if failure is not None:
                 return failure
@@ -610,7 +612,7 @@ class ExecuteWork(_Base):
 
     def _apply(self, batch: LcrBatch) -> Failure | None:
         try:
-            return apply_rows(self._context.session, batch, self._context.fit_of)
+            return apply_rows(self._context.session, batch, self._context.fit_of, self._context.show)
         except UnfitTableError as error:
             # Nothing waits for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")

@@ -16,7 +16,7 @@ Source: Oracle Streams Replication Administrator's Guide, "Conflict Resolution";
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,15 +24,18 @@ from databases.ports import DestinationSession, Write
 from spark_apply.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows
 from spark_apply.groups import Failure
 from streams.errors import DataError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, ColumnValues, Command, LcrBatch
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch
 
 if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
-__all__ = ["apply_rows", "execute_steps"]
+__all__ = ["ShowValue", "apply_rows", "execute_steps", "show_raw"]
+
+ShowValue = Callable[[Column, bytes], str]
+"""One value as text for a person."""
 
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice that many more
-_READABLE_BYTES_MAX = 200  # of one value in a listing
+_READABLE_CHARACTERS_MAX = 200  # of one value in a listing
 # SQLSTATEs that are conflicts of their own.
 _EXISTS_STATES = frozenset({"23505", "23P01"})  # a unique or exclusion constraint
 _FOREIGN_KEY_STATE = "23503"
@@ -61,13 +64,21 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
     return total
 
 
-def apply_rows(session: DestinationSession, batch: LcrBatch, fit_of: FitOf) -> Failure | None:
+def show_raw(column: Column, value: bytes) -> str:
+    """Text as it is, binary forms as hexadecimal."""
+    return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
+
+
+def apply_rows(
+    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, show: ShowValue = show_raw,
+) -> Failure | None:
     """Apply the rows of one transaction (or of a part of it) one by one, inside the session's transaction.
 
     Args:
         session: in a transaction; its savepoint is used.
         batch: the rows.
         fit_of: fits of the destination's tables.
+        show: how the failing row's values are shown.
 
     Returns:
         None: all are applied. Else what failed: roll back.
@@ -82,13 +93,15 @@ def apply_rows(session: DestinationSession, batch: LcrBatch, fit_of: FitOf) -> F
             pass
         session.rollback_to_savepoint()
         for number, step in chunk:
-            failure = _apply_row(session, step, batch, number)
+            failure = _apply_row(session, step, batch, number, show)
             if failure is not None:
                 return failure
     return None
 
 
-def _apply_row(session: DestinationSession, step: Step, batch: LcrBatch, number: int) -> Failure | None:
+def _apply_row(
+    session: DestinationSession, step: Step, batch: LcrBatch, number: int, show: ShowValue,
+) -> Failure | None:
     session.savepoint()
     position = batch.first_position + number - int(batch.transactions.first_row[0])
     try:
@@ -102,7 +115,7 @@ def _apply_row(session: DestinationSession, step: Step, batch: LcrBatch, number:
             return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
         return Failure(
             position=position, conflict_type=_refused(step.write.command, sqlstate), sqlstate=sqlstate,
-            message=error.message, readable=_readable(step.write),
+            message=error.message, readable=_readable(step.write, show),
         )
     if count == step.expected:
         return None
@@ -110,7 +123,7 @@ def _apply_row(session: DestinationSession, step: Step, batch: LcrBatch, number:
     conflict_type, why = _mismatched(session, step.write, count)
     message = f"{step.write.command.name} of {step.write.version.qualified_name}: {why}"
     return Failure(
-        position=position, conflict_type=conflict_type, sqlstate="", message=message, readable=_readable(step.write),
+        position=position, conflict_type=conflict_type, sqlstate="", message=message, readable=_readable(step.write, show),
     )
 
 
@@ -140,23 +153,18 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
     return f"{kind}_missing", "no row has the LCR's key values"
 
 
-def _readable(write: Write) -> tuple[str, ...]:
+def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:
     shown = []
     for label, values in (("old.", write.old), ("new.", write.new)):
         if values is not None:
-            shown += [f"{label}{text}" for text in _texts(values, write.version)]
+            shown += [f"{label}{text}" for text in _texts(values, write.version, show)]
     return tuple(shown)
 
 
-def _texts(values: ColumnValues, version: TableVersion) -> Iterator[str]:
+def _texts(values: ColumnValues, version: TableVersion, show: ShowValue) -> Iterator[str]:
     for place, column in enumerate(version.columns):
         value = values.value(place, 0)
         if value == ABSENT:
             continue
-        if isinstance(value, int):
-            text = {NULL: "NULL", UNCHANGED: "(unchanged)"}[value]
-        elif column.is_binary:
-            text = "\\x" + value[: _READABLE_BYTES_MAX // 2].hex()
-        else:
-            text = value[:_READABLE_BYTES_MAX].decode("utf-8", "replace")
-        yield f"{column.name}={text}"
+        text = {NULL: "NULL", UNCHANGED: "(unchanged)"}[value] if isinstance(value, int) else show(column, value)
+        yield f"{column.name}={text[:_READABLE_CHARACTERS_MAX]}"

@@ -59,6 +59,7 @@ class ErrorHolds:
         self._sorted = np.empty(0, np.uint64)
         self._numbers = np.empty(0, np.int64)
         self._stale = False
+        self._total = 0
         for number, hashes in errors:
             self.add(number, hashes)
 
@@ -74,14 +75,19 @@ class ErrorHolds:
         """An error transaction (or more of its hashes) is in the queue."""
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
-        if sum(found.shape[0] for found in self._hashes.values()) + kept.shape[0] > _HASHES_MAX:
+        self._total -= 0 if earlier is None else earlier.shape[0]
+        if self._total + kept.shape[0] > _HASHES_MAX:
             kept = tables_only(kept)
+        self._total += kept.shape[0]
         self._hashes[number] = kept
         self._stale = True
 
     def remove(self, number: int) -> None:
         """An error transaction was executed or deleted."""
-        self._stale = self._hashes.pop(number, None) is not None or self._stale
+        removed = self._hashes.pop(number, None)
+        if removed is not None:
+            self._total -= removed.shape[0]
+            self._stale = True
 
     def held(self, hashes: KeyHashes) -> tuple[HeldTransaction, ...]:
         """Which of some transactions must join the queue, and behind which error transaction."""

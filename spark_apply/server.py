@@ -36,6 +36,7 @@ from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
 from spark_apply.applying import ExecuteWork, LargeErrorWork, LargeWork, SetsWork, Work, WorkContext
+from spark_apply.conflicts import ShowValue, show_raw
 from spark_apply.groups import (
     CoordinatorMessage,
     GroupAbandon,
@@ -82,16 +83,18 @@ class ApplyServer:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
+        show: how a failing row's values are shown by `errors show`.
     """
 
     def __init__(
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
-        error_batches: Callable[[int], Iterator[bytes]],
+        error_batches: Callable[[int], Iterator[bytes]], show: ShowValue = show_raw,
     ) -> None:
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
+            show=show,
         )
         self._context: WorkContext | None = None
         self._is_connected = False
