@@ -33,7 +33,6 @@ def copy_rows(lengths, data, starts, rows, out):
                     offset += lengths[column, row]
                 row += 1
             length = lengths[column, row]
-            for byte in range(length):
-                out[written + byte] = data[offset + byte]
             if length > 0:
+                out[written : written + length] = data[offset : offset + length]
                 written += length
