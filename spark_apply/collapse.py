@@ -436,8 +436,10 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32]) -> Write:
     bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
     changed = [column for column in range(len(fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
     carried, match = _carried(rows, chosen), set(fit.match)
-    compare = tuple(column for column in changed if carried[column] and column in fit.all_columns and column not in match)
-    columns = tuple(column for column in changed if column in fit.updatable) or _untouched(rows, chosen)
+    # An identity column that the destination always generates is set too, where it did change: the session knows how.
+    columns = tuple(column for column in changed if column in fit.all_columns)
+    compare = tuple(column for column in columns if carried[column] and column not in match)
+    columns = columns or _untouched(rows, chosen)
     return Write(
         table=fit.table, version=fit.version, command=Command.UPDATE,
         old=rows.old.gathered(chosen, _mask(rows, fit.match + compare)),
@@ -447,11 +449,11 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32]) -> Write:
 
 
 def _untouched(rows: _TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
-    """A column to set when nothing changed: the row must still be found. Its new value is its old one."""
+    """What to set when nothing changed: the row must still be found. A column only where triggers could notice."""
+    if not rows.fit.table.ordered:
+        return ()
     there = np.asarray((rows.new.lengths[:, chosen] >= NULL).all(axis=1))
-    usable = [column for column in rows.fit.updatable if there[column]]
-    preferred = [column for column in usable if column in rows.fit.match]
-    return tuple((preferred or usable)[:1])
+    return tuple(column for column in rows.fit.all_columns if there[column])[:1]
 
 
 def _carried(rows: _TableRows, chosen: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -111,14 +111,6 @@ class TableFit:
         return tuple(place for place, target in enumerate(self._targets) if not target.is_generated)
 
     @cached_property
-    def updatable(self) -> tuple[int, ...]:
-        """Positions an UPDATE may write."""
-        return tuple(
-            place for place, target in enumerate(self._targets)
-            if not target.is_generated and not target.is_identity_always
-        )
-
-    @cached_property
     def is_collapsible(self) -> bool:
         """Nobody can notice when only the net change of a row is written."""
         return (

@@ -153,6 +153,8 @@ def test_many_rows_that_changed_the_same_columns_are_a_set_of_their_own() -> Non
 
 def test_an_update_that_changes_nothing_still_has_to_find_its_row() -> None:
     (step,) = Destination().plan(update(FULL, A, A))
+    assert (step.expected, step.write.set_columns, step.write.compare_columns) == (1, (), ())
+    (step,) = Destination().plan(update(TWICE, A, A))
     assert (step.expected, step.write.set_columns, step.write.compare_columns) == (1, (0,), ())
 
 
