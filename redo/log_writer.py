@@ -30,6 +30,7 @@ Worked flow
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -181,7 +182,7 @@ class LogWriter:
         return self._phase if self._stream is not None else "DISABLED"
 
     def statistics(self) -> LogWriterStatistics:
-        """Return what the writer did so far."""
+        """Return what the writer did so far. Any thread may ask."""
         return LogWriterStatistics(
             state=self.state, redo_bytes=self._redo_bytes(), redo_bytes_max=self._redo_bytes_max,
             segments=len(self._sizes), position=self._position, data_bytes=self._data_bytes, records=self._records,
@@ -505,7 +506,7 @@ class LogWriter:
         return self._decoder_factory(self.options).describe(np.frombuffer(payload, np.uint8))
 
     def _redo_bytes(self) -> int:
-        return sum(self._sizes.values())
+        return sum(list(self._sizes.values()))  # a list first: statistics may be asked from another thread
 
     # ------------------------------------------------------------------ purging
 
@@ -536,13 +537,13 @@ class LogWriter:
 
     def _save_and_purge(self) -> None:
         required, now = self.required_checkpoints.lowest, self._clock.monotonic()
-        if required is not None and len(self._heads) > 1 and self._restart_segment_for(required) > min(self._heads):
-            # Saved first: after a restart no capture may be believed to need what is gone.
-            self.required_checkpoints.save()
-            self.purge(required)
-        elif now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
+        if now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
             self._saved_at = now
-            self.required_checkpoints.save()
+            # A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
+            with contextlib.suppress(RedoFull):
+                self.required_checkpoints.save()
+        if required is not None and len(self._heads) > 1 and self._restart_segment_for(required) > min(self._heads):
+            self.purge(required)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

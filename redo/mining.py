@@ -141,6 +141,7 @@ class Miner:
         self._current: dict[int, int] = {}
         self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
         self._tags: list[Tag] = []
+        self._unmatched: tuple[tuple[int, Scn], tuple[Rule, ...]] | None = None
 
         self._assembly = Assembly(source, self._tables, self._tags)
         self._start_scn = start_scn
@@ -174,7 +175,10 @@ class Miner:
     @property
     def unmatched_rules(self) -> tuple[Rule, ...]:
         """Positive rules that match no table known so far: probably a misspelt name."""
-        return self._rules.unmatched(self._dictionary.names())
+        known = (len(self._tables), self._dictionary.build.scn)
+        if self._unmatched is None or self._unmatched[0] != known:
+            self._unmatched = (known, self._rules.unmatched(self._dictionary.names()))
+        return self._unmatched[1]
 
     def statistics(self) -> MiningStatistics:
         """Return what the miner did so far."""

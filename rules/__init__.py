@@ -1,1 +1,1 @@
-"""."""
+"""Rules: conditions, rule sets and their evaluation on batches."""

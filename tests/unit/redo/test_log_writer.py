@@ -11,7 +11,7 @@ from databases.ports import StreamOptions
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.records import RecordHeader, RecordType
-from redo.segments import RedoReader, list_segments
+from redo.segments import RedoFull, RedoReader, list_segments
 from rules.rule import RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
@@ -247,6 +247,21 @@ def test_nothing_is_purged_before_every_capture_told(tmp_path):
     drain(writer, source, clock)
     assert writer.statistics().purged_bytes == 0
     writer.required_checkpoints.forget("b")
+    drain(writer, source, clock)
+    assert writer.statistics().purged_bytes > 0
+
+
+def test_full_disk_does_not_keep_the_writer_from_purging(tmp_path, monkeypatch):
+    source, clock = busy(transactions=80), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    writer.required_checkpoints.record("c", writer.position.scn)
+
+    def full(self):
+        raise RedoFull("full")
+
+    monkeypatch.setattr(RequiredCheckpoints, "save", full)
     drain(writer, source, clock)
     assert writer.statistics().purged_bytes > 0
 

@@ -20,7 +20,7 @@ from streams.scn import Scn
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
