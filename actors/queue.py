@@ -134,6 +134,10 @@ class QueueCore:
     def resume(self, session: PublisherSession) -> tuple[Scn, int]:
         """Where the publisher must begin, and its first credit in bytes."""
         log = self._logs[session.source]
+        floor = self._floor(log)
+        if floor > log.position:
+            # Every subscriber was ahead of the queue. What is below may be purged already: do not ask for it.
+            self._dropped(log, log.clear(floor))
         credit = self._window()
         session.told = PublisherNews(through_scn=log.position, accepted_bytes=0, credit_bytes=credit)
         return log.position, credit
@@ -247,8 +251,7 @@ class QueueCore:
             return
         subscription.acknowledged_scn = scn
         log = self._logs[source]
-        floor = min(each.acknowledged_scn for each in self._of(source))
-        self._dropped(log, log.release(floor))
+        self._dropped(log, log.release(self._floor(log)))
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:
         """The next batch for the subscriber; None when there is none or no credit."""
@@ -370,6 +373,10 @@ class QueueCore:
         durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source)]
         return min(durable) if durable else self._logs[source].position
 
+    def _floor(self, log: SourceLog) -> Scn:
+        """Every subscriber has it durably, remembered or not."""
+        return min((each.acknowledged_scn for each in self._of(log.source)), default=log.position)
+
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
         positions: dict[str, dict[str, Scn]] = {}
         for (subscriber, source), subscription in self._subscriptions.items():
@@ -377,6 +384,7 @@ class QueueCore:
         return positions
 
     def _append(self, log: SourceLog, delivery: Delivery) -> None:
+        """Take an admitted batch into the log."""
         now_us = self._clock.time_us()
         entry = log.append(delivery, now_s=self._clock.monotonic(), now_us=now_us)
         if entry is None:
@@ -386,8 +394,8 @@ class QueueCore:
         self._age_sum += entry.enqueued_s
         self._rows_total += entry.header.row_count
         self._enqueued_us = now_us
-        if not self._of(log.source):
-            self._dropped(log, log.release(log.position))
+        # Nobody needs it when every subscriber is ahead of the queue, or when there is none.
+        self._dropped(log, log.release(self._floor(log)))
 
     def _dropped(self, log: SourceLog, entries: Iterable[tuple[int, Entry]]) -> None:
         """Account for entries that left the log."""
@@ -433,7 +441,7 @@ class QueueCore:
         except QueueError as error:
             # The redo log still has it: begin again where every subscriber can follow.
             self._read_problem = error.message
-            self._rewind(log, min(each.acknowledged_scn for each in self._of(log.source)))
+            self._rewind(log, self._floor(log))
             return None
 
     def _mark(self, subscription: Subscription, through: Scn) -> Delivery:
@@ -442,8 +450,8 @@ class QueueCore:
         return delivery
 
     def _rewind(self, log: SourceLog, scn: Scn) -> None:
-        """Drop everything of a source and have it sent again from `scn` on."""
-        scn = min(scn, log.position)
+        """Drop everything of a source and have it sent again from `scn` on, or from below."""
+        scn = min(scn, max(log.position, self._floor(log)))
         self._rewinds += 1
         self._dropped(log, log.clear(scn))
         publisher = self._publishers.get(log.source)

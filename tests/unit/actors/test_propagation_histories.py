@@ -37,6 +37,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.model = Subscriber()
         self.incarnation = 0
         self.purged = 0
+        self.restored = False
         self.queues: dict[str, QueueCore] = {}
         self.capture: DirectEnqueue | None = None
         self.core: PropagationCore | None = None
@@ -50,7 +51,8 @@ class PropagationHistories(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------- life and death
 
-    @rule(rows=st.sampled_from([1, 1, 1, 1, 2, 30]), count=st.integers(1, 4))
+    # A hundred rows are more than a queue holds.
+    @rule(rows=st.sampled_from([1, 1, 1, 1, 2, 30, 100]), count=st.integers(1, 4))
     def commit(self, rows: int, count: int) -> None:
         for _ in range(count):
             self.history.commit(rows)
@@ -68,7 +70,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.plan(self.capture.connect().needed_scn)
 
     def plan(self, scn: int) -> None:
-        assert scn >= self.purged, "redo is needed that was purged"
+        assert scn >= self.purged or self.restored, "redo is needed that was purged"
         self.to_send: list[LcrBatch] = self.history.batches_after(scn, self.random)
         self.planned_end = self.history.end
         self.planned_through = self.to_send[-1].through_scn if self.to_send else scn
@@ -89,6 +91,12 @@ class PropagationHistories(RuleBasedStateMachine):
         self.apply = DirectDequeue(lambda: self.queues["q_dbs2"], "apply_far", self.next_incarnation())
         self.apply.subscribe({"dbs1": needed}, 1 << 14)
 
+    @rule(back=st.integers(1, 60))
+    def destination_is_restored_from_a_backup(self, back: int) -> None:
+        self.model.restore(max(0, self.model.durable - back))
+        self.restored = True  # more may be purged than it has: whether redo is left is not the queues' business
+        self.apply_restarts()
+
     # ------------------------------------------------------------------- work
 
     @rule(count=st.integers(1, 20))
@@ -99,7 +107,7 @@ class PropagationHistories(RuleBasedStateMachine):
             for _ in range(count):
                 progress = self.capture.poll()
                 self.purged = max(self.purged, progress.durable_scn)
-                assert progress.durable_scn <= self.model.durable, "told durable what is not"
+                assert progress.durable_scn <= self.model.durable or self.restored, "told durable what is not"
                 if progress.rewind_scn is not None:
                     self.plan(progress.rewind_scn)
                 if not self.to_send:

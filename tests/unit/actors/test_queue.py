@@ -269,6 +269,25 @@ def test_subscriber_ahead_of_the_queue_gets_only_what_it_lacks(tmp_path: Path) -
     assert queue.spans(subscriber) == [(45, 50)]
 
 
+def test_what_every_subscriber_has_already_is_not_kept_and_not_asked_for_again(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    subscriber = queue.subscriber(needed=45)
+    queue.core.acknowledge(subscriber, "dbs1", 45)
+    queue.save()
+    queue.core.close_subscriber(subscriber)
+    publisher = queue.publisher()
+    assert queue.core.resume(publisher)[0] == 45
+    # A publisher that knew nothing of it, and a subscriber that acknowledges later.
+    queue = Queue(tmp_path / "other")
+    publisher = queue.publisher()
+    queue.core.acknowledge(queue.subscriber(needed=45), "dbs1", 45)
+    queue.send(publisher, insert_batch([10, 20, 30]))
+    assert queue.core.status()["batches"] == 0
+    queue.send(publisher, insert_batch([50], previous=30, is_open=True))
+    queue.save()
+    assert queue.core.resume(queue.publisher())[0] == 45
+
+
 def test_subscriber_that_needs_what_is_gone_makes_the_publisher_begin_again(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, one, other = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
