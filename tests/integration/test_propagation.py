@@ -1,0 +1,250 @@
+"""A propagation between two real queue servers, through networks that break and queues that restart."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from actors.propagation import PropagationRunner
+from actors.queue import QueueCore
+from protos import codec, transport
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from tests.support.proxy import Proxy
+from tests.support.staging import History, Subscriber, one_way
+
+LOST = (PropagationError, ProtocolError, QueueError)
+
+
+class Served:
+    """A queue on a real server behind a proxy, that can be killed: its folder stays, nothing is said goodbye."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.start()
+        self.proxy = Proxy(lambda: self.endpoint)
+
+    def start(self) -> None:
+        topology = one_way(self.folder, subscribers=("to_dbs2",), memory=1 << 20, spill=1 << 22)
+        self.core = QueueCore(topology, self.name, self.folder / self.name)
+        self.server = QueueServer(self.core)
+        self.endpoint = self.server.endpoint
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self.server.service.housekeeping()):
+            pass
+
+    def kill(self) -> None:
+        self._stop.set()
+        self._keeper.join()
+        self.server._server.stop(0)
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.kill()
+        self.server.stop()
+
+
+class Endless:
+    """Runs something in a thread and starts it again whenever its streams break, as a component's host does."""
+
+    def __init__(self, work: Callable[[threading.Event], None]) -> None:
+        self.restarts = 0
+        self.problem: BaseException | None = None
+        self._work, self._stop = work, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._work(self._stop)
+            except LOST:
+                self.restarts += 1
+                self._stop.wait(0.05)
+            except BaseException as error:
+                self.problem = error
+                raise
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        if self.problem is not None:
+            raise self.problem
+
+
+class World:
+    """capture -> q_dbs1 -> to_dbs2 -> q_dbs2 -> apply, all over loopback and two proxies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queues = {name: Served(folder, name) for name in ("q_dbs1", "q_dbs2")}
+        self.history, self.model = History(value=bytes(3000)), Subscriber()
+        self.cuts = random.Random(1)
+        topology = one_way(folder, subscribers=("to_dbs2",))
+        self.runner = PropagationRunner("t", topology.propagations[0], self.resolve)
+        self.workers = [Endless(self.capture), Endless(self.runner.run), Endless(self.apply)]
+
+    def resolve(self, name: str) -> str:
+        return self.queues[name.removeprefix("queue:")].proxy.endpoint
+
+    def capture(self, stop: threading.Event) -> None:
+        client = EnqueueClient(
+            self.resolve("queue:q_dbs1"), topology="t", component="capture_dbs1", queue="q_dbs1", source="dbs1",
+            incarnation=transport.new_incarnation(),
+        )
+        try:
+            position, to_send = client.connect().needed_scn, []
+            while not stop.is_set():
+                rewind = client.poll().rewind_scn
+                if rewind is not None:
+                    position, to_send = rewind, []
+                if not to_send:
+                    to_send = self.history.batches_after(position, self.cuts)
+                    if not to_send:
+                        time.sleep(0.005)
+                        continue
+                    position = to_send[-1].through_scn
+                with suppress(WouldBlock):
+                    client.send(codec.header_of(to_send[0]), codec.encode(to_send[0]), 0.1)
+                    to_send.pop(0)
+        finally:
+            client.close()
+
+    def apply(self, stop: threading.Event) -> None:
+        client = DequeueClient(
+            self.resolve("queue:q_dbs2"), topology="t", component="apply_far", queue="q_dbs2",
+            incarnation=transport.new_incarnation(),
+        )
+        try:
+            client.subscribe({"dbs1": self.model.crash()}, 1 << 20)
+            while not stop.is_set():
+                delivery = client.poll(0.1)
+                if delivery is not None:
+                    self.model.take(delivery.header, delivery.data)
+                    client.grant(len(delivery.data))
+                    if self.cuts.random() < 0.2 or not self.is_behind():
+                        self.model.commit()
+                        client.acknowledge("dbs1", self.model.durable)
+        finally:
+            client.close()
+
+    def is_behind(self) -> bool:
+        return len(self.model.applied) < len(self.history.rows)
+
+    def commit(self, count: int) -> None:
+        for _ in range(count):
+            self.history.commit(self.cuts.choice([1, 1, 1, 1, 12]))
+
+    def wait(self, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.is_behind():
+            assert time.monotonic() < deadline, (self.runner.status(), [q.server.service.status() for q in self.queues.values()])
+            for worker in self.workers:
+                assert worker.problem is None, worker.problem
+            time.sleep(0.01)
+
+    def check(self) -> None:
+        assert self.model.applied == list(range(10, 10 * len(self.history.rows) + 1, 10))
+        assert [self.model.rows_of[scn] for scn in self.model.applied] == self.history.rows
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        for queue in self.queues.values():
+            with suppress(StreamsError):
+                queue.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: World) -> None:
+    world.commit(200)
+    world.wait()
+    world.check()
+    deadline = time.monotonic() + 20
+    while any(queue.server.service.status()["batches"] for queue in world.queues.values()):
+        assert time.monotonic() < deadline, "a queue keeps what is durable"
+        time.sleep(0.05)
+    status = world.runner.status()["sources"]["dbs1"]
+    assert status["total_msgs"] == sum(world.history.rows)
+    assert status["accepted_scn"] >= world.history.end
+    assert sum(worker.restarts for worker in world.workers) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["q_dbs1", "q_dbs2"])
+def test_cut_network_loses_and_doubles_nothing(world: World, name: str) -> None:
+    for _ in range(5):
+        world.commit(40)
+        time.sleep(0.05)
+        world.queues[name].proxy.cut()
+        world.commit(20)
+        time.sleep(0.1)
+        world.queues[name].proxy.heal()
+    world.wait()
+    world.check()
+    assert world.workers[1].restarts >= 5, "the cut was never noticed"
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["q_dbs1", "q_dbs2"])
+def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None:
+    for _ in range(4):
+        world.commit(60)
+        time.sleep(0.1)
+        world.queues[name].kill()
+        world.commit(20)
+        world.queues[name].start()
+    world.wait()
+    world.check()
+    assert world.workers[1].restarts >= 4, "the queue was never missed"
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_random_faults_lose_and_double_nothing(world: World) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    faults = random.Random(seed)
+    fired = 0
+    for _ in range(25):
+        world.commit(faults.randint(1, 60))
+        queue = world.queues[faults.choice(["q_dbs1", "q_dbs2"])]
+        match faults.choice(["nothing", "reset", "stall", "delay", "kill"]):
+            case "reset":
+                queue.proxy.reset()
+                fired += 1
+            case "stall":
+                queue.proxy.stall()
+                time.sleep(0.1)
+                queue.proxy.heal()
+                fired += 1
+            case "delay":
+                queue.proxy.delay_s = faults.choice([0.0, 0.01])
+            case "kill":
+                queue.kill()
+                queue.start()
+                fired += 1
+        time.sleep(faults.uniform(0, 0.1))
+    for queue in world.queues.values():
+        queue.proxy.delay_s = 0.0
+    world.wait()
+    world.check()
+    assert fired > 3
