@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -102,11 +103,14 @@ def test_value_larger_than_every_message_bound_arrives(drivers: ApplyDrivers, dr
 
 def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: ApplyDrivers, driver: Driver):
     took = []
+
+    def is_there(number: int) -> bool:
+        return execute(drivers.queue.destination_dsn, "SELECT 1 FROM notes WHERE id = %s", number) != []
+
     for number in range(10):
         execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (%s, 'latency')", number)
         start = time.monotonic()
-        query = "SELECT 1 FROM notes WHERE id = %s"
-        wait_for("the row", lambda n=number: execute(drivers.queue.destination_dsn, query, n), 30.0)
+        wait_for("the row", partial(is_there, number), 30.0)
         took.append(time.monotonic() - start)
     execute(drivers.queue.source_dsn, "DELETE FROM notes")
     assert sorted(took)[5] < 1.0, took
@@ -274,9 +278,8 @@ def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(ma
     victims = wait_for("a running copy", copying, 120.0)
     for victim in victims:
         victim.kill()
-    finished = wait_for("finished tables", lambda: {
-        name: scn for name, scn in execute(destination, "SELECT name, scn FROM headrace.instantiation WHERE state = 'DONE'")
-    }, 120.0)
+    done = "SELECT name, scn FROM headrace.instantiation WHERE state = 'DONE'"
+    finished = wait_for("finished tables", lambda: dict(execute(destination, done)), 120.0)
     if "notes" not in finished:
         driver.kill()
     after = drivers.start()
