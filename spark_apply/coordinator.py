@@ -551,9 +551,14 @@ class ApplyCoordinator:
         self._outbox.append((group.server, GroupAbandon(group=group.number, attempt=group.attempt)))
 
     def _forget(self, group: _Group) -> None:
-        """Nothing of the group is written: it is done and covers nothing, not even what is below it."""
-        group.abandoned, group.done, group.server = False, True, -1
-        group.through_scn = FIRST_SCN
+        """Nothing of the group is written.
+
+        In a replay it comes again: until then it stays where it is, for the low watermark must not pass it.
+        Else it never comes again: it is done and covers nothing, not even what is below it.
+        """
+        group.abandoned, group.went, group.server = False, False, -1
+        if not self._replay:
+            group.done, group.through_scn = True, FIRST_SCN
 
     # ------------------------------------------------------------------ what became of groups
 
@@ -563,8 +568,8 @@ class ApplyCoordinator:
             if retry.failure is not None:
                 # Without a failure it was the environment's fault: it comes again as it came now.
                 self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
-            self._forget(group)
             self._start_replay()
+            self._forget(group)
             return
         group.server, group.went = -1, False
         group.next_transaction = retry.next_transaction
@@ -585,8 +590,8 @@ class ApplyCoordinator:
         if covered.shape[0] and covered.all():
             self._finish(group, None)
         elif group.is_large:
-            self._forget(group)
             self._start_replay()
+            self._forget(group)
         else:
             # Transactions of a group are committed in order: a prefix is applied.
             group.next_transaction = int(np.argmin(covered))

@@ -10,6 +10,7 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
 from databases.ports import ErrorTransaction
 from protos import codec
+from streams.lcr_batch import OldImage
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.apply_history import TABLES, Reference, Row, Source, Table, Transaction, cut_batches
 
@@ -70,7 +71,9 @@ class World:
         source = Source(self.rng, tables)
         source.fill(6)
         self.start = {name: list(found) for name, found in source.rows.items()}
-        other = Source(self.rng, tables)
+        # Where the log has no old value of a unique column, who meets a value that only the destination has depends on
+        # which of two independent transactions comes first.
+        other = Source(self.rng, [t for t in tables if not (t.unique and t.old_image is OldImage.KEY)])
         other.rows = {name: list(found) for name, found in source.rows.items()}
         for _ in range(conflicts):
             other._change()

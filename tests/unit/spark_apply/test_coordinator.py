@@ -412,3 +412,20 @@ def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> 
     assert talk.coordinator._groups == {}
     assert talk.coordinator.low_watermark == 49 * 100 + 50
     assert np.all([not held for held in talk.coordinator._servers.values()])
+
+
+def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
+    """Groups that were not let go are given up for the replay while others above and below them come to their end."""
+    talk = Talk(servers=4, transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 1)), run(made(3, 3)), part(made(4, *range(20, 40)), 0, 4))
+    assert [talk.coordinator._groups[group].server for group in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    talk.coordinator.server_lost(3)
+    assert (1, "Abandon", 2) in brief(talk.coordinator.messages())
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    talk.done(2, 3)
+    assert not talk.coordinator.must_replay
+    talk.done(0, 1)
+    assert talk.coordinator.must_replay
+    assert talk.coordinator.progress == ApplyProgress(
+        epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),),
+    )
