@@ -293,7 +293,9 @@ class ApplyReader:
                 # What is written of it holds locks that the ALTER needs: it must come again.
                 self._drop_open()
         elif batch.continues and self._open is None:
+            # All of its transaction must come again, also when this is the last part, which has moved `_through`.
             self._resubscribe = True
+            self._through = batch.previous_scn
         else:
             self._emit(batch, data)
 

@@ -204,3 +204,18 @@ def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alte
     assert not reading.reader.wants
     reading.reader.resubscribed()
     assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
+
+
+def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_alter() -> None:
+    reading = Reading()
+    reading.read(part(15))
+    last = part(15, first=2, last=True, commit=20)
+    added = replace(last.tables[0], version=2, columns=(
+        last.tables[0].columns[0], replace(last.tables[0].columns[1], name="c2"),
+    ))
+    reading.read(replace(last, tables=(added,)))
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    reading.create(3)
+    assert reading.reader.retry_unfit()
+    assert reading.reader.must_resubscribe
+    assert reading.reader.needed_scn == last.previous_scn
