@@ -94,7 +94,10 @@ class Bench:
             wanted = workload.arrived(connection)
             content = workload.content(connection)
         roots = [pid for pid in (self.servers.source.pid(), self.servers.destination.pid()) if pid]
-        sampler = ProcessSampler((*roots, *(self.headrace.roots() if peer is self.headrace else ())))
+        if peer is self.headrace:
+            sampler = ProcessSampler((*roots, *self.headrace.roots()), self.headrace.components())
+        else:
+            sampler = ProcessSampler(tuple(roots))
         sampler.start()
         with psycopg.connect(peer.pair.destination, autocommit=True) as connection:
             start = time.perf_counter()

@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,13 +55,15 @@ class _Seen:
 
 @dataclass(slots=True)
 class ProcessSampler:
-    """Watches the processes whose command line `belongs` matches, from `start` to `stop`.
+    """Watches processes from `start` to `stop`.
 
     Args:
         roots: pids whose descendants are looked at.
+        names: pid -> stage, for processes whose command line does not tell.
     """
 
     roots: tuple[int, ...]
+    names: Mapping[int, str] = field(default_factory=dict)
     _seen: dict[tuple[int, int], _Seen] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -100,7 +103,7 @@ class ProcessSampler:
                 ticks, started = int(fields[11]) + int(fields[12]), int(fields[19])
                 seen = self._seen.get((pid, started))
                 if seen is None:
-                    stage = stage_of((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    stage = self.names.get(pid) or stage_of((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
                     if stage is None:
                         continue
                     if first:

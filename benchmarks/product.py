@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.servers import Pair
 
@@ -66,6 +67,11 @@ class HeadracePeer:
         facts = LocalCluster(self.state_dir).facts()
         return () if facts is None else tuple(process.pid for process in facts.processes)
 
+    def components(self) -> dict[int, str]:
+        """Process id of every component -> its name."""
+        actors = self._actors()
+        return {actors.pid(name): name for name in actors.names()}
+
     def status(self, component: str) -> dict[str, object]:
         """A component's status."""
         answer = self._call(component, "status")
@@ -73,15 +79,20 @@ class HeadracePeer:
         return answer
 
     def _call(self, component: str, method: str) -> object:
-        from actors.local_cluster import LocalCluster
-        from actors.runtime import connect, prepare_loopback
+        return self._actors().call(component, method)
+
+    def _actors(self) -> Any:
+        from actors.local_cluster import LOOPBACK, LocalCluster
+
+        # Before this process imports ray.
+        os.environ.update(LOOPBACK)
+        from actors.runtime import connect
 
         address = LocalCluster(self.state_dir).address()
         if address is None:
             message = "the bench's Ray cluster does not run"
             raise RuntimeError(message)
-        prepare_loopback(address)
-        return connect(address, "bench").call(component, method)
+        return connect(address, "bench")
 
     def _headrace(self, *arguments: str) -> None:
         environment = {
