@@ -160,7 +160,8 @@ class ApplyReader:
     # ------------------------------------------------------------------ interface
 
     def restart(self, progress: ApplyProgress) -> None:
-        """Begin again at the low watermark; what was offered and not taken is forgotten."""
+        """Begin again at the low watermark; what was offered and not taken is forgotten, and how tables looked."""
+        self._fits.forget()
         self._progress = progress
         self._through = progress.low_watermark
         self._pieces.clear()
