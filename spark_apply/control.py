@@ -172,7 +172,7 @@ class ApplyControl:
                 while not cores.host.call(cores.host.is_drained) and time.monotonic() < deadline:
                     time.sleep(_DRAIN_POLL_S)
                 low_watermark = self._low_watermark(cores)
-                cores.host.call(cores.host.stop_servers)
+                cores.host.call(cores.host.servers.stop)
             except StreamsError as error:
                 # It ends all the same: what was not reported is read back from the destination at the next start.
                 self.detail = error.message
@@ -213,7 +213,7 @@ class ApplyControl:
 
     def _read(self, cores: Cores) -> pb.ApplyStatus:
         """On the coordinator's thread."""
-        facts, reader = cores.host.facts(), cores.reader
+        facts, reader = cores.host.servers.facts(), cores.reader
         numbers = {name: value for name, value in cores.coordinator.status().items() if isinstance(value, int)}
         seen = reader.statistics
         numbers |= {

@@ -26,47 +26,35 @@ Worked flow
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from protos import apply_pb2 as pb
 from protos import codec
-from protos.apply_link import ServerStream, check_token
+from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
-from spark_apply.messages import coordinator_message_to_wire, server_message_from_wire
+from spark_apply.servers import ApplyServers
 from streams.clock import Clock, SystemClock
-from streams.errors import ApplyError, DatabaseUnavailable, FencedError, ProtocolError, StreamsError
+from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
     from spark_apply.coordinator import ApplyCoordinator, ErrorOutcome
-    from spark_apply.copy_board import CopyBoard
     from spark_apply.job_config import ApplyJobConfig
     from spark_apply.reader import ApplyReader
     from spark_apply.tables import TableFits
 
-__all__ = ["CoordinatorHost", "Feed", "Gate", "ServerFacts"]
+__all__ = ["CoordinatorHost", "Feed"]
 
 # The low watermark of an idle source moves with every heartbeat: written to the destination this often at most.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is looked at again
-JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
-# A task starts within seconds of its application; a replaced executor within 10 s; a loaded machine needs longer.
-REGISTER_TIMEOUT_S = 180.0
-# A server works on a group and nothing comes back: longer than any lock time-out, retry or group takes.
-PROGRESS_TIMEOUT_S = 600.0
-# A server that ends by an unexpected error this often within the window will do so again.
-FAILURES_MAX = 5
-FAILURES_WINDOW_S = 120.0
 _EVENTS_AT_ONCE = 256  # handled before the cores look at what they can do now
 _CALL_TIMEOUT_S = 30.0
-
-log = logging.getLogger("headrace.apply")
 
 _Answer = TypeVar("_Answer")
 
@@ -89,20 +77,6 @@ class Feed(Protocol):
     def problem(self) -> str:
         """Why nothing comes now; empty when connected."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
-    """What is known of one apply server, for status."""
-
-    server: int
-    state: str
-    detail: str
-    hint: str
-    pid: int
-    host: str
-    attempts: int
-    has_joined: bool
 
 
 # --------------------------------------------------------------------------- events
@@ -151,72 +125,6 @@ class _Failed:
 _Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
 
 
-@dataclass(slots=True)
-class _Server:
-    """One apply server as the loop sees it. `stream` None: its task does not run (yet, or again)."""
-
-    number: int
-    stream: ServerStream | None = None
-    attempts: int = 0
-    state: str = "INITIALIZING"
-    detail: str = ""
-    hint: str = ""
-    has_session: bool = False
-    joined: bool = False
-    join_at: float = 0.0
-    heard_at: float = 0.0
-    failures: deque[float] = field(default_factory=deque)
-
-
-class Gate:
-    """Who the driver's endpoint talks to: tasks that only need the databases, and, once it exists, the host.
-
-    Args:
-        config: of the apply process.
-        token: of this driver's incarnation.
-    """
-
-    def __init__(self, config: ApplyJobConfig, token: str) -> None:
-        self._config, self._token = config, token
-        self.host: CoordinatorHost | None = None
-        self.board: CopyBoard | None = None
-
-    def accept(self, stream: ServerStream) -> None:
-        """See `StreamListener.accept`."""
-        hello = stream.hello
-        check_token(hello.token, self._token)
-        if (hello.topology, hello.apply) != (self._config.topology, self._config.apply) or self.host is None:
-            raise ProtocolError(f"this is the driver of {self._config.apply}, not of {hello.apply}")
-        if not 0 <= hello.server < self._config.parallelism:
-            raise ProtocolError(f"apply {self._config.apply} has no server {hello.server}")
-        self.host.opened(stream)
-
-    def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """See `StreamListener.receive`."""
-        if self.host is not None:
-            self.host.receive(stream, message)
-
-    def lost(self, stream: ServerStream, problem: str) -> None:
-        """See `StreamListener.lost`."""
-        if self.host is not None:
-            self.host.lost(stream, problem)
-
-    def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
-        """See `StreamListener.next_copy`."""
-        check_token(request.token, self._token)
-        board = self.board
-        return pb.CopyReply(done=True) if board is None else board.next(request)
-
-    def access(self, request: pb.AccessRequest) -> pb.AccessReply:
-        """See `StreamListener.access`."""
-        check_token(request.token, self._token)
-        source, destination = self._config.source, self._config.destination
-        return pb.AccessReply(
-            source=pb.DatabaseAccess(site=source.site, kind=source.kind, dsn=source.dsn),
-            destination=pb.DatabaseAccess(site=destination.site, kind=destination.kind, dsn=destination.dsn),
-        )
-
-
 class CoordinatorHost:
     """See the module. `run` is the loop; `opened`, `receive`, `lost`, `arrived`, `call` come from other threads.
 
@@ -242,11 +150,12 @@ class CoordinatorHost:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._inbox: deque[_BatchArrived] = deque()
         self._mark = -1
-        self._servers = [_Server(number) for number in range(config.parallelism)]
+        self.servers = ApplyServers(
+            config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
+        )
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
-        self._started_at = self._moved_at = self._clock.monotonic()
         self._last_applied_us = 0
         self._draining = False
         self._problem = ""
@@ -305,18 +214,6 @@ class CoordinatorHost:
 
     # ------------------------------------------------------------------ on the loop's thread, through `call`
 
-    def facts(self) -> tuple[ServerFacts, ...]:
-        """What is known of every apply server."""
-        return tuple(
-            ServerFacts(
-                server=server.number, state=server.state, detail=server.detail, hint=server.hint,
-                pid=server.stream.hello.pid if server.stream else 0,
-                host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
-                has_joined=server.joined,
-            )
-            for server in self._servers
-        )
-
     @property
     def last_applied_us(self) -> int:
         """When the low watermark last moved with data, microseconds since the epoch."""
@@ -352,13 +249,7 @@ class CoordinatorHost:
 
     def is_drained(self) -> bool:
         """No server may be writing."""
-        return self._draining and not any(self._coordinator.has_doubts(server.number) for server in self._servers)
-
-    def stop_servers(self) -> None:
-        """Tell the apply servers to close their sessions and end."""
-        for server in self._servers:
-            if server.stream is not None:
-                server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
+        return self._draining and not self.servers.may_write
 
     # ------------------------------------------------------------------ the loop
 
@@ -391,7 +282,8 @@ class CoordinatorHost:
             due.append(self._record_at)
         if self._reader.unfit is not None:
             due.append(self._alter_at)
-        due.extend(server.join_at for server in self._servers if server.has_session and not server.joined)
+        if (join_due_at := self.servers.join_due_at) is not None:
+            due.append(join_due_at)
         return max(0.0, min(due) - now)
 
     def _handle_events(self, timeout_s: float) -> None:
@@ -409,18 +301,14 @@ class CoordinatorHost:
             if event.mark == self._mark:
                 self._inbox.append(event)
         elif isinstance(event, _ServerSpoke):
-            server = self._servers[event.stream.hello.server]
-            if server.stream is event.stream:
-                self._hear(server, event.message)
+            self.servers.heard(event.stream, event.message)
         elif isinstance(event, _FeedBroke):
             if event.mark == self._mark:
                 self._dequeue_again()
         elif isinstance(event, _StreamOpened):
-            self._open(event.stream)
+            self.servers.open(event.stream)
         elif isinstance(event, _StreamLost):
-            server = self._servers[event.stream.hello.server]
-            if server.stream is event.stream:
-                self._lose(server, event.problem)
+            self.servers.lost(event.stream, event.problem)
         elif isinstance(event, _Call):
             self._answer(event)
         else:
@@ -464,15 +352,11 @@ class CoordinatorHost:
 
     def _send(self) -> None:
         if not self._draining:
-            for number, message in self._coordinator.messages():
-                stream = self._servers[number].stream
-                if stream is not None:
-                    stream.send(coordinator_message_to_wire(message))
+            self.servers.send(self._coordinator.messages())
         durable = self._coordinator.durable_scn
         if durable > self._reported:
             self._reported = durable
             self._last_applied_us = self._clock.time_us()
-            self._moved_at = self._clock.monotonic()
             self._feed.durable(durable)
 
     def _deliver_outcomes(self) -> None:
@@ -480,83 +364,6 @@ class CoordinatorHost:
             waiting = self._waiting_outcomes.pop(outcome.number, None)
             if waiting is not None:
                 waiting.put(outcome)
-
-    # ------------------------------------------------------------------ servers
-
-    def _open(self, stream: ServerStream) -> None:
-        """A task began: it replaces whatever ran under its number before."""
-        server = self._servers[stream.hello.server]
-        if server.stream is not None:
-            old = server.stream
-            self._lose(server, "replaced by a newer attempt")
-            old.close()
-        server.stream = stream
-        server.attempts += 1
-        server.heard_at = self._clock.monotonic()
-        server.state, server.detail, server.hint = "INITIALIZING", "", ""
-        destination = self._config.destination
-        stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
-            epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
-            destination=pb.DatabaseAccess(site=destination.site, kind=destination.kind, dsn=destination.dsn),
-        )))
-
-    def _lose(self, server: _Server, problem: str) -> None:
-        server.stream = None
-        server.has_session = False
-        server.heard_at = self._clock.monotonic()
-        server.state, server.detail = "INITIALIZING", problem
-        if server.joined:
-            server.joined = False
-            self._coordinator.server_lost(server.number)
-
-    def _hear(self, server: _Server, message: pb.ServerMessage) -> None:
-        server.heard_at = self._moved_at = self._clock.monotonic()
-        kind = message.WhichOneof("kind")
-        if kind == "state":
-            state = message.state
-            server.state, server.detail, server.hint = state.state, state.detail, state.hint
-            if state.has_session and not server.has_session:
-                server.has_session, server.join_at = True, 0.0
-                self._join(server)
-            elif not state.has_session and server.has_session:
-                # It lost its session and opens another: what it had is in doubt until then.
-                server.has_session = server.joined = False
-                self._coordinator.server_lost(server.number)
-        elif kind == "failure":
-            self._fail_server(server, message.failure)
-        elif server.joined:
-            self._coordinator.report(server.number, server_message_from_wire(message))
-
-    def _join(self, server: _Server) -> None:
-        """Let a server with a session take part; what its predecessor committed is read first."""
-        topology, apply = self._config.topology, self._config.apply
-        try:
-            progress = self._destination.progress(topology, apply)
-            errors = (
-                list(self._destination.error_key_hashes(topology, apply))
-                if self._coordinator.has_doubts(server.number) else None
-            )
-        except DatabaseUnavailable as error:
-            server.detail, server.join_at = error.message, self._clock.monotonic() + JOIN_RETRY_S
-            return
-        if progress is None or progress.epoch != self._epoch:
-            raise FencedError(
-                f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch,
-            )
-        server.joined = True
-        self._coordinator.server_joined(server.number, progress, errors)
-
-    def _fail_server(self, server: _Server, failure: pb.ServerFailure) -> None:
-        log.warning("apply server %d: %s: %s", server.number, failure.error, failure.message)
-        message = f"apply server {server.number}: {failure.message}"
-        if failure.fenced:
-            raise FencedError(message, apply=self._config.apply, epoch=self._epoch)
-        now = self._clock.monotonic()
-        server.failures.append(now)
-        while server.failures[0] < now - FAILURES_WINDOW_S:
-            server.failures.popleft()
-        if failure.final or len(server.failures) >= FAILURES_MAX:
-            raise ApplyError(message, hint=failure.hint, error=failure.error, server=server.number)
 
     # ------------------------------------------------------------------ time
 
@@ -570,10 +377,7 @@ class CoordinatorHost:
                 self._look_again()
         else:
             self._alter_at = 0.0
-        for server in self._servers:
-            if server.has_session and not server.joined and now >= server.join_at:
-                self._join(server)
-        self._watch(now)
+        self.servers.housekeep(now)
 
     def _look_again(self) -> None:
         self._fits.forget()
@@ -598,18 +402,3 @@ class CoordinatorHost:
         self._problem = ""
         self._coordinator.recorded(scn)
         self._send()
-
-    def _watch(self, now: float) -> None:
-        """Fail the job when tasks do not come back, or nothing moves though a server works on something."""
-        for server in self._servers:
-            begun = max(server.heard_at, self._started_at)
-            if server.stream is None and now - begun > REGISTER_TIMEOUT_S:
-                raise ApplyError(
-                    f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
-                    hint="see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
-                )
-        busy = any(self._coordinator.has_doubts(server.number) for server in self._servers)
-        if not busy:
-            self._moved_at = now
-        elif now - self._moved_at > PROGRESS_TIMEOUT_S:
-            raise ApplyError(f"apply {self._config.apply}: no server reported within {PROGRESS_TIMEOUT_S:g} s")

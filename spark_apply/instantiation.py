@@ -47,7 +47,7 @@ from streams.scn import Scn
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
     from spark_apply.application import SparkApplication
-    from spark_apply.host import Gate
+    from spark_apply.gate import Gate
     from spark_apply.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.tasks import TaskAccess
 

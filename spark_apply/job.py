@@ -44,7 +44,7 @@ from streams.errors import BugError, DatabaseUnavailable, StreamsError
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
     from spark_apply.control import ApplyControl, Cores
-    from spark_apply.host import Gate
+    from spark_apply.gate import Gate
     from streams.lcr_batch import TableVersion
     from streams.scn import Scn
 
@@ -100,7 +100,7 @@ class ApplyDriver:
         # Only now: gRPC must not exist in the process when Spark's gateway forks.
         from protos.apply_link import serve_apply
         from spark_apply.control import ApplyControl
-        from spark_apply.host import Gate
+        from spark_apply.gate import Gate
         from spark_apply.tasks import TaskAccess, start_apply_servers
 
         control = ApplyControl(self._config, application)

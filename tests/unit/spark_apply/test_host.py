@@ -15,8 +15,10 @@ from protos import codec
 from rules.evaluation import filter_batch
 from rules.rule import RuleSet
 from spark_apply import host as host_module
+from spark_apply import servers as servers_module
 from spark_apply.coordinator import ApplyCoordinator
-from spark_apply.host import CoordinatorHost, Gate
+from spark_apply.gate import Gate
+from spark_apply.host import CoordinatorHost
 from spark_apply.job_config import ApplyJobConfig, DatabaseAccess
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.reader import ApplyReader
@@ -202,7 +204,7 @@ def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost
         if rng.random() < 0.5:
             driver.gate.lost(old, "killed")
         driver.start_task(victim)
-        assert old.is_closed or driver.host.facts()[victim].attempts >= 2
+        assert old.is_closed or driver.host.servers.facts()[victim].attempts >= 2
     driver.run()
     driver.assert_applied()
 
@@ -213,7 +215,7 @@ def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
     driver.gate.receive(old, pb.ServerMessage(failure=pb.ServerFailure(message="of the old one", final=True)))
     driver.gate.lost(old, "late")
     driver.host.turn(0.0)
-    assert driver.host.facts()[0].has_joined
+    assert driver.host.servers.facts()[0].has_joined
 
 
 def test_server_that_was_fenced_out_ends_the_driver(driver: Driver) -> None:
@@ -234,7 +236,7 @@ def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Dr
 
 def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
     failure = pb.ServerMessage(failure=pb.ServerFailure(error="BugError", message="a defect"))
-    for _ in range(host_module.FAILURES_MAX - 1):
+    for _ in range(servers_module.FAILURES_MAX - 1):
         driver.gate.receive(driver.start_task(0), failure)
         driver.host.turn(0.0)
     driver.gate.receive(driver.start_task(0), failure)
@@ -248,7 +250,7 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.run()
     driver.gate.lost(driver.tasks[1][0], "executor killed")
     driver.host.turn(0.0)
-    driver.clock.advance(host_module.REGISTER_TIMEOUT_S + 1)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
     with pytest.raises(ApplyError, match="did not start"):
         driver.host.turn(0.0)
 
@@ -258,7 +260,7 @@ def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: 
     driver.start_task(1)
     driver.host.turn(0.0)
     driver.host.turn(0.0)
-    driver.clock.advance(host_module.PROGRESS_TIMEOUT_S + 1)
+    driver.clock.advance(servers_module.PROGRESS_TIMEOUT_S + 1)
     with pytest.raises(ApplyError, match="no server reported"):
         driver.host.turn(0.0)
 
