@@ -389,6 +389,13 @@ class MemorySession:
         def put() -> None:
             if part == 0:
                 store.errors[number] = StoredError(self._topology, described)
+            else:
+                first = store.errors[number].transaction
+                store.errors[number].transaction = replace(
+                    first, row_count=first.row_count + described.row_count,
+                    commit_scn=max(first.commit_scn, described.commit_scn),
+                    commit_time_us=max(first.commit_time_us, described.commit_time_us),
+                )
             store.errors[number].parts[part] = (batch, np.array(key_hashes, np.uint64))
 
         self._at_commit.append(put)

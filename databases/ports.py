@@ -582,7 +582,8 @@ class DestinationSession(Protocol):
             transaction: its description; `number` 0 for a new one (the answer is its number).
             batch: an LcrBatch with the transaction's rows, serialized.
             key_hashes: what later transactions must be checked against.
-            part: 0-based part of a transaction that needs several batches.
+            part: 0-based part of a transaction that needs several batches. `transaction.row_count` is the part's;
+                `commit_scn` and `commit_time_us` are known from the last part on.
             readable: the failing LCR's values as text, "column=value" (only shown by `errors show`).
         """
         ...

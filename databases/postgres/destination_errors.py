@@ -34,6 +34,13 @@ SELECT number, apply, source, transaction_id, commit_scn, row_count, failed_posi
 FROM headrace.apply_error
 WHERE topology = %s AND (%s::text IS NULL OR apply = %s) ORDER BY number
 """
+# Only the last part of a large transaction knows where and when it committed; before, its order SCN stands there.
+_ADD_PART = """
+UPDATE headrace.apply_error
+SET row_count = row_count + %s, commit_scn = greatest(commit_scn, %s),
+    commit_time = greatest(commit_time, 'epoch'::timestamptz + %s * interval '1 microsecond')
+WHERE number = %s
+"""
 
 
 def put_error(
@@ -44,6 +51,10 @@ def put_error(
     number = transaction.number
     if number == 0 or part == 0:
         number = _put_row(connection, topology, transaction, [text.replace("\0", "") for text in readable])
+    else:
+        connection.execute(_ADD_PART, (
+            transaction.row_count, transaction.commit_scn, transaction.commit_time_us, number,
+        ))
     hashes = np.ascontiguousarray(key_hashes, "<u8").tobytes()
     connection.execute("INSERT INTO headrace.apply_error_part VALUES (%b, %b, %b)", (number, part, batch))
     connection.execute("INSERT INTO headrace.apply_error_key VALUES (%b, %b, %b)", (number, part, hashes))

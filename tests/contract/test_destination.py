@@ -5,6 +5,7 @@ The harness gives what differs: making tables, looking at rows, losing the answe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -646,11 +647,17 @@ def test_error_transaction_is_listed_with_its_batches_and_hashes(destination, se
     session.begin()
     hashes = np.array([1, 2**64 - 1], np.uint64)
     number = session.put_error(error_transaction(), b"part 0", hashes, part=0, readable=["id=1", "a=x"])
-    assert session.put_error(error_transaction(number=number), b"part 1", hashes[:1], part=1) == number
+    last = error_transaction(number=number)
+    last = dataclasses.replace(last, row_count=7, commit_scn=last.commit_scn + 5, commit_time_us=last.commit_time_us + 9)
+    assert session.put_error(last, b"part 1", hashes[:1], part=1) == number
     session.commit(ranges((0, 150)), 0)
     (listed,) = destination.errors(TOPOLOGY, APPLY)
     assert listed.created_us > 1_700_000_000_000_000
-    assert listed == error_transaction(number=number, readable=("id=1", "a=x"), created_us=listed.created_us)
+    # Rows of all parts; where and when it committed, from the last one.
+    assert listed == error_transaction(
+        number=number, readable=("id=1", "a=x"), created_us=listed.created_us,
+        row_count=error_transaction().row_count + 7, commit_scn=last.commit_scn, commit_time_us=last.commit_time_us,
+    )
     assert list(destination.error_batches(number)) == [b"part 0", b"part 1"]
     ((found, keys),) = list(destination.error_key_hashes(TOPOLOGY, APPLY))
     assert found == number
