@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streams.errors import ConfigError
@@ -9,8 +10,9 @@ from streams.errors import ConfigError
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceDatabase
     from spark_apply.job_config import DatabaseAccess
+    from streams.lcr_batch import Column
 
-__all__ = ["open_destination", "open_source"]
+__all__ = ["open_destination", "open_source", "value_reader"]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -39,3 +41,16 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
 
         return PostgresSource(access.dsn, site=access.site)
     raise ConfigError(f"site {access.site}: nothing can be copied from a {access.kind} database")
+
+
+def value_reader(access: DatabaseAccess) -> Callable[[Column, bytes], str]:
+    """How a raw value of that kind of database is shown to a person.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.value_text import value_text
+
+        return value_text
+    raise ConfigError(f"site {access.site}: values of a {access.kind} database cannot be read")

@@ -275,19 +275,21 @@ def _detail(server: ApplyServer) -> str:
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from protos import codec
-    from spark_apply.connectors import open_destination
+    from spark_apply.connectors import open_destination, value_reader
     from spark_apply.job_config import DatabaseAccess
     from spark_apply.server import ApplyServer
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:
-        access = welcome.destination
-        destination = open_destination(DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn))
+        wire = welcome.destination
+        access = DatabaseAccess(site=wire.site, kind=wire.kind, dsn=wire.dsn)
+        destination = open_destination(access)
         return ApplyServer(
             apply=apply, source=welcome.source,
             open_session=lambda: destination.open_session(
                 topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+            show=value_reader(access),
         )
 
     return make
