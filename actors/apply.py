@@ -217,10 +217,10 @@ class ApplyHost(Host):
         return client
 
     def _configuration(self) -> str:
-        from actors.runtime import own_actors, own_address, own_host
+        from actors.runtime import actors_of, own_address, own_host
         from spark_apply.job_config import ApplyJobConfig, DatabaseAccess, ExecutorResources, TableToInstantiate
 
-        actors, apply = own_actors(), self._apply
+        actors, apply = actors_of(self._spec.name), self._apply
 
         def access(site: str) -> DatabaseAccess:
             dsn = str(actors.call(f"site:{site}", "database_dsn"))
@@ -333,10 +333,10 @@ class ApplyHost(Host):
 
     @contextlib.contextmanager
     def _destination(self) -> Iterator[Any]:
-        from actors.runtime import own_actors
+        from actors.runtime import actors_of
 
         site = self._apply.site
-        destination = open_destination(str(own_actors().call(f"site:{site}", "database_dsn")), site)
+        destination = open_destination(str(actors_of(self._spec.name).call(f"site:{site}", "database_dsn")), site)
         try:
             yield destination
         finally:

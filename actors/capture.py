@@ -74,7 +74,7 @@ class CaptureHost(Host):
         from protos.redo_link import RedoWatchClient
         from protos.transport import new_incarnation
 
-        resolve, incarnation = resolver(), new_incarnation()
+        resolve, incarnation = resolver(self._spec.name), new_incarnation()
         self._capture_state = "INITIALIZING"
         self._redo = RedoWatchClient(
             resolve(f"site:{self._capture.source}"), topology=self._spec.name, capture=self._capture.name,

@@ -173,9 +173,9 @@ class Controller(Host):
         if self._given_actors is not None:
             self._actors = self._given_actors
         else:
-            from actors.runtime import own_actors
+            from actors.runtime import actors_of
 
-            self._actors = own_actors()
+            self._actors = actors_of(self._spec.name)
         self._phase = "RUNNING" if self._is_prepared() else "STARTING SITES"
 
     def step(self) -> float:

@@ -31,7 +31,7 @@ class PropagationHost(Host):
         from actors.runtime import resolver
 
         if self._runner is None:
-            self._runner = PropagationRunner(self._spec.name, self._propagation, resolver(), wake=self.wake)
+            self._runner = PropagationRunner(self._spec.name, self._propagation, resolver(self._spec.name), wake=self.wake)
         self._runner.open()
 
     def step(self) -> float:

@@ -21,6 +21,7 @@ import importlib
 import logging
 import logging.handlers
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from actors.host import Host
 
 __all__ = [
-    "ActorSystem", "Factory", "RayActors", "Resolver", "connect", "disconnect", "namespace_of", "own_actors",
-    "own_address", "own_host", "prepare_process", "resolver",
+    "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
+_LISTENS_TIMEOUT_S = 5.0  # a node in another place answers within this
 _CALLS_AT_ONCE = 16  # calls an actor answers at the same time: a waiting one must never hold up `status`
 _LOG_BYTES_MAX = 8 << 20
+_connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -95,27 +97,43 @@ def namespace_of(topology: str) -> str:
 
 
 def connect(address: str, topology: str) -> RayActors:
-    """Connect this process to Ray; idempotent for the same address and topology.
+    """Connect this process to Ray; quick when it is connected there already, also for another topology.
 
     Raises:
         ConfigError: nothing answers at the address.
     """
     import ray
 
-    namespace = namespace_of(topology)
-    if ray.is_initialized() and ray.get_runtime_context().namespace != namespace:
+    global _connected_to
+    if ray.is_initialized() and _connected_to != address:
         ray.shutdown()
     if not ray.is_initialized():
+        _check_answers(address)
         try:
             ray.init(
-                address=address, namespace=namespace, log_to_driver=False, configure_logging=False,
+                address=address, namespace=namespace_of(topology), log_to_driver=False, configure_logging=False,
                 logging_level=logging.ERROR, **({"_node_ip_address": HOST} if address.startswith(HOST) else {}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"no Ray cluster answers at {address}: {error}", hint="run `headrace up` again, or name another --address"
             ) from error
-    return RayActors(namespace)
+    _connected_to = address
+    return RayActors(namespace_of(topology))
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():  # "auto": Ray itself looks for a cluster
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_LISTENS_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}",
+            hint="run `headrace up` again, or name another --address",
+        ) from error
 
 
 def prepare_process(address: str) -> None:
@@ -148,16 +166,15 @@ def own_host() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def own_actors() -> RayActors:
-    """The actors of the namespace this process belongs to."""
-    import ray
+def actors_of(topology: str) -> RayActors:
+    """The actors of a topology, for its components: on the cluster this process belongs to."""
+    # Named, not asked of Ray: that would answer the namespace of the job that created this actor.
+    return RayActors(namespace_of(topology))
 
-    return RayActors(ray.get_runtime_context().namespace)
 
-
-def resolver() -> Resolver:
-    """A resolver for components of the namespace this process belongs to."""
-    actors = own_actors()
+def resolver(topology: str) -> Resolver:
+    """A resolver for the components of a topology, for one of them."""
+    actors = actors_of(topology)
 
     def resolve(name: str) -> str:
         return str(actors.call(name, "endpoint"))
@@ -188,7 +205,8 @@ class RayActors:
         """See `ActorSystem.names`."""
         import ray
 
-        return set(ray.util.list_named_actors())
+        named: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+        return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
 
     def call(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401

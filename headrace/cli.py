@@ -336,6 +336,9 @@ def demo(
     ] = False,
     transactions: Annotated[int, typer.Option("--transactions", min=100, help="At each writing site.")] = 8000,
     clients: Annotated[int, typer.Option("--clients", min=1, help="Concurrent clients at each writing site.")] = 4,
+    kill: Annotated[
+        str, typer.Option("--kill", help="What is killed: capture, queue, propagation, apply, driver, site, controller.")
+    ] = "capture",
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="Where everything is kept; removed at the end.")] = None,
 ) -> int:
     """Replicate pgbench between two embedded servers, kill a component, compare. Leaves nothing running."""
@@ -344,7 +347,7 @@ def demo(
     output = Output(as_json=as_json)
     summary = run_demo(
         DemoOptions(
-            two_way=two_way or tagged, tagged=tagged, transactions=transactions, clients=clients, state_dir=state_dir,
+            two_way=two_way or tagged, tagged=tagged, transactions=transactions, clients=clients, kill=kill, state_dir=state_dir,
         ),
         output,
     )

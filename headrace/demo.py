@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoOptions", "run_demo"]
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # of the transactions: everything is warm, and enough comes after it
 HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
@@ -62,7 +63,7 @@ class DemoOptions:
         transactions: at each site that writes.
         clients: concurrent clients at each site that writes.
         rate: transactions per second and site; below what the machine can do, so that latency means something.
-        kill: kind of the component that is killed: capture, queue, propagation, apply, driver, site, controller.
+        kill: what is killed, one of `KILLABLE`.
         state_dir: where everything is kept; the example's own when None.
     """
 
@@ -214,13 +215,7 @@ class _Demo:
             return f"Spark driver of {name}", int(actors.call(name, "status")["driver_pid"])
         if self.options.kill == "controller":
             return "controller", actors.pid("controller")
-        names = [c.name for c in components_of(self.spec) if c.kind == self.options.kill]
-        if not names:
-            raise ConfigError(
-                f"cannot kill a {self.options.kill!r}",
-                hint="one of capture, queue, propagation, apply, site, driver, controller",
-            )
-        name = names[0]
+        name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)
         return name, actors.pid(name)
 
     def _note_healing(self, probe: Probe) -> None:
@@ -295,6 +290,8 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     """
     spec = _topology(options)
     deployment = Deployment(spec)
+    if options.kill not in KILLABLE:
+        raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
     with live_lines(output, "demo") as show, _terminated_as_interrupt():
         show("removing what an earlier demo left")
         deployment.down(purge=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,6 @@ class Deployment:
 
     spec: TopologySpec
     address: str = ""
-    _actors: RayActors | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, file: Path, address: str = "") -> Deployment:
@@ -80,18 +79,15 @@ class Deployment:
         Raises:
             NotUp: there is none.
         """
-        if self._actors is None:
-            address = self.address or self.cluster.address()
-            if address is None:
-                raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
-            self._actors = _connect(address, self.spec.name)
-        return self._actors
+        address = self.address or self.cluster.address()
+        if address is None:
+            raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
+        return _connect(address, self.spec.name)
 
     def disconnect(self) -> None:
         """Leave the cluster; everything goes on. Idempotent."""
         from actors.runtime import disconnect
 
-        self._actors = None
         disconnect()
 
     def overview(self) -> dict[str, Any]:
@@ -139,12 +135,10 @@ class Deployment:
             StreamsError: what stopped it. A refused preflight is no error: the overview's state is REFUSED.
         """
         if not self.address:
-            address = self.cluster.start()
+            self.cluster.start()
         else:
-            address = self.address
             self.spec.state_dir.mkdir(parents=True, exist_ok=True)
-            (self.spec.state_dir / "ray_address").write_text(address + "\n", encoding="utf-8")
-        self._actors = _connect(address, self.spec.name)
+            (self.spec.state_dir / "ray_address").write_text(self.address + "\n", encoding="utf-8")
         self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
         while True:
             overview = self.overview()

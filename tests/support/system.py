@@ -151,7 +151,8 @@ class System:
 
 @contextlib.contextmanager
 def running(
-    spec: TopologySpec, folder: Path, prepare: Callable[[dict[str, EmbeddedServer]], None], *, keep_existing: bool = False,
+    spec: TopologySpec, folder: Path, prepare: Callable[[dict[str, EmbeddedServer]], None], *, address: str | None = None,
+    keep_existing: bool = False,
 ) -> Iterator[System]:
     """Start a topology of embedded servers, and take it away whatever happens.
 
@@ -159,9 +160,10 @@ def running(
         spec: with a state folder below `folder`.
         folder: of this system.
         prepare: makes the tables, before replication starts.
+        address: of a Ray cluster that runs already; None: a private one.
         keep_existing: as for `headrace up`.
     """
-    deployment = Deployment(spec)
+    deployment = Deployment(spec, address or "")
     servers = {}
     try:
         for site in spec.sites:

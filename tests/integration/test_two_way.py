@@ -1,0 +1,81 @@
+"""Two sites that both write: converged, each change once, none sent home; on the Ray of the shared topology."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.system import System, running
+from topology.reading import read_topology
+from topology.spec import TopologySpec
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+TWO_WAY = """
+topology: test_two_way
+state_dir: state
+sites:
+  a: {database: {kind: embedded}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [sales.*], between: [a, b]}
+"""
+
+
+def _tables(servers: dict[str, EmbeddedServer]) -> None:
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA sales")
+            connection.execute("CREATE TABLE sales.stock (id bigint PRIMARY KEY, amount int)")
+
+
+def _returned(system: System) -> int:
+    return sum(system.status(f"apply:{apply.name}")["counters"]["returned_changes"] for apply in system.spec.applies)
+
+
+@pytest.fixture
+def folder():
+    made = Path(tempfile.mkdtemp(prefix="headrace-test-two-way-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _spec(folder: Path) -> TopologySpec:
+    file = folder / "two_way.yaml"
+    file.write_text(textwrap.dedent(TWO_WAY))
+    return read_topology(file)
+
+
+def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, folder: Path):
+    with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+        for number, site in enumerate(("a", "b")):
+            system.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
+        system.wait_caught_up()
+        for number, site in enumerate(("a", "b")):
+            for _ in range(3):
+                system.execute(site, f"UPDATE sales.stock SET amount = amount + 1 WHERE id % 2 = {number}")
+        system.assert_converged(["sales.stock"])
+        assert system.execute("a", "SELECT count(*), min(amount), max(amount) FROM sales.stock") == [(400, 3, 3)]
+        assert _returned(system) == 0
+
+
+def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(one_way: System, folder: Path):
+    spec = _spec(folder)
+    captures = tuple(
+        replace(c, rules=replace(c.rules, include=tuple(replace(rule, tagged=True) for rule in c.rules.include or ())))
+        for c in spec.captures
+    )
+    tagged = replace(spec, captures=captures)
+    with running(tagged, folder, _tables, address=one_way.deployment.cluster.address()) as system:
+        system.execute("a", "INSERT INTO sales.stock SELECT n, 0 FROM generate_series(1, 50) n")
+        system.wait_caught_up()
+        system.wait_caught_up()  # what b applied has come home to a by now
+        assert _returned(system) >= 50
