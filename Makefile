@@ -30,8 +30,9 @@ setup:
 demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
+# A minute of simulated topologies, one seed after the other; `check` runs a single one.
 test: lint
-	@$(BIN)/python -m pytest $(FULL)
+	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest $(FULL)
 
 check: lint
 	@$(BIN)/python -m pytest -q -m 'not postgres and not cluster' $(FAST)

@@ -1,0 +1,271 @@
+"""An apply process in a simulation: the real host, cores and servers; streams, processes and the database are not.
+
+A driver has tasks, as in Spark: a task may die and is run again; a driver may die, and its tasks linger for a while;
+two drivers may live at once, until the older one learns that it was fenced out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from databases.memory_destination import MemoryDestination
+from protos import apply_pb2 as pb
+from protos import codec
+from rules.evaluation import filter_batch
+from spark_apply.coordinator import ApplyCoordinator
+from spark_apply.gate import Gate
+from spark_apply.host import CoordinatorHost
+from spark_apply.job_config import ApplyJobConfig, DatabaseAccess
+from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
+from spark_apply.reader import ApplyReader
+from spark_apply.server import ApplyServer
+from spark_apply.tables import TableFits
+from streams.errors import DatabaseUnavailable, FencedError, Retry, StreamsError
+from streams.scn import FIRST_SCN, Scn
+from tests.support.apply_engine import Killed
+from tests.support.simulated_network import DequeueStream
+
+if TYPE_CHECKING:
+    from databases.memory_store import MemoryStore
+    from tests.support.simulation import Simulation
+    from topology.spec import ApplySpec
+
+__all__ = ["Driver", "Task"]
+
+_CREDIT_BYTES = 4000  # about four batches
+_LINGER_STEPS = 30  # of a task whose driver is gone
+
+
+class TaskStream:
+    """What the driver sees of a task's stream; both ways take time."""
+
+    def __init__(self, hello: pb.ServerHello) -> None:
+        self.hello = hello
+        self.to_task: deque[bytes] = deque()
+        self.to_driver: deque[bytes] = deque()
+        self.is_closed = False
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        self.to_task.append(message.SerializeToString())
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Task:
+    """One attempt of an apply server's task, as `spark_apply.tasks`."""
+
+    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
+        self._sim, self._spec, self._store, self._number = sim, spec, store, number
+        self.stream = TaskStream(pb.ServerHello(
+            topology=sim.topology.name, apply=spec.name, server=number, token=token, pid=1,
+        ))
+        self._server: ApplyServer | None = None
+        self._connected = False
+        self.is_dead = False
+        self.linger = _LINGER_STEPS
+
+    def step(self, rng: random.Random) -> None:
+        """May raise `Killed`; any other end is told to the driver."""
+        if self.stream.is_closed:
+            self.end()
+            return
+        try:
+            if self._server is None:
+                self._begin()
+            elif not self._connected:
+                self._connect(self._server)
+            else:
+                self._serve(self._server, rng)
+        except StreamsError as error:
+            failure = pb.ServerFailure(
+                error=type(error).__name__, message=error.message, fenced=isinstance(error, FencedError),
+                final=error.retry is not Retry.TIMED,
+            )
+            self._say(pb.ServerMessage(failure=failure))
+            self.end()
+
+    def end(self) -> None:
+        """In order: the session is closed."""
+        self.is_dead = True
+        if self._server is not None:
+            self._server.close()
+
+    def _begin(self) -> None:
+        if not self.stream.to_task:
+            return
+        welcome = pb.CoordinatorMessage.FromString(self.stream.to_task.popleft()).welcome
+        destination = MemoryDestination(store=self._store)
+        self._server = ApplyServer(
+            apply=self._spec.name, source=welcome.source, decode=codec.decode, encode=codec.encode,
+            error_batches=destination.error_batches,
+            open_session=lambda: destination.open_session(
+                self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag
+            ),
+        )
+
+    def _connect(self, server: ApplyServer) -> None:
+        try:
+            server.connect()
+        except DatabaseUnavailable as error:
+            self._say_state(server, detail=error.message)
+            return
+        self._connected = True
+        self._say_state(server)
+
+    def _serve(self, server: ApplyServer, rng: random.Random) -> None:
+        for report in server.step(self._sim.clock.monotonic()).reports:
+            self._say(server_message_to_wire(report))
+        while self.stream.to_task and rng.random() < 0.7:
+            message = pb.CoordinatorMessage.FromString(self.stream.to_task.popleft())
+            server.receive(coordinator_message_from_wire(message))
+        if rng.random() < 0.05:
+            self._say_state(server)
+
+    def _say_state(self, server: ApplyServer, detail: str = "") -> None:
+        self._say(pb.ServerMessage(state=pb.ServerState(state=server.state, detail=detail, has_session=not detail)))
+
+    def _say(self, message: pb.ServerMessage) -> None:
+        self.stream.to_driver.append(message.SerializeToString())
+
+
+class _Feed:
+    """As `spark_apply.feed.QueueFeed`, stepped."""
+
+    def __init__(self, sim: Simulation, spec: ApplySpec) -> None:
+        self._sim, self._spec = sim, spec
+        self.host: CoordinatorHost
+        self._mark = self._done = 0
+        self._needed = self._durable = FIRST_SCN
+        self.client: DequeueStream | None = None
+
+    def start(self, needed: Scn) -> int:
+        self._mark += 1
+        self._needed = needed
+        self.close()
+        return self._mark
+
+    def taken(self, size: int) -> None:
+        if self.client is not None:
+            self.client.grant(size)
+
+    def durable(self, scn: Scn) -> None:
+        assert scn >= self._durable, "what is durable went back"
+        self._durable = scn
+        if self.client is not None:
+            self.client.acknowledge(self._spec.source, scn)
+
+    def problem(self) -> str:
+        return ""
+
+    def step(self, rng: random.Random) -> None:
+        if self._mark == self._done:
+            return
+        try:
+            if self.client is None:
+                self._connect()
+            elif (delivery := self.client.poll()) is not None:
+                self.host.arrived(self._mark, delivery.header, delivery.data)
+        except StreamsError:
+            if self.client is not None:
+                self.close()
+                self._done = self._mark
+                self.host.feed_broke(self._mark)
+
+    def close(self) -> None:
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+    def _connect(self) -> None:
+        client = DequeueStream(
+            self._sim.network, self._spec.queue, self._spec.name, self._sim.network.incarnation()
+        )
+        client.subscribe({self._spec.source: self._needed}, _CREDIT_BYTES)
+        if self._durable > FIRST_SCN:
+            client.acknowledge(self._spec.source, self._durable)
+        self.client = client
+
+
+class Driver:
+    """One incarnation of the apply process's driver, as `spark_apply.job`.
+
+    Raises:
+        DatabaseUnavailable: the destination cannot be reached.
+    """
+
+    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
+        self._sim, self._spec, self._store = sim, spec, store
+        self._destination = destination = MemoryDestination(store=store)
+        progress = destination.raise_epoch(sim.topology.name, spec.name)
+        self.epoch = progress.epoch
+        self.token = f"token {sim.network.incarnation()}"
+        config = ApplyJobConfig(
+            topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
+            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue="", queue_name=spec.queue,
+            ray_address="", ray_namespace="", state_dir="", parallelism=spec.parallelism, tag=spec.tag,
+            group_transactions=spec.group_transactions, group_rows=spec.group_rows,
+        )
+        fits = TableFits(destination.describe, self._missing_alter)
+        self.reader = ApplyReader(
+            source=spec.source, progress=progress, rules=spec.rules, filter_batch=filter_batch, fits=fits, instantiation={},
+        )
+        self.coordinator = ApplyCoordinator(
+            progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
+            group_transactions=spec.group_transactions, group_rows=spec.group_rows,
+        )
+        self.feed = _Feed(sim, spec)
+        self.host = self.feed.host = CoordinatorHost(
+            config, epoch=self.epoch, destination=destination, reader=self.reader, coordinator=self.coordinator,
+            fits=fits, feed=self.feed, clock=sim.clock,
+        )
+        self._gate = Gate(config, self.token)
+        self._gate.host = self.host
+        self.host.begin()
+        self.tasks: dict[int, Task] = {}
+        self._gone: list[Task] = []  # dead, and the driver has not heard of it
+        self._low_watermark = self.coordinator.low_watermark
+
+    def _missing_alter(self, version: Any) -> str:
+        return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
+
+    def step(self, rng: random.Random) -> None:
+        """May raise whatever ends the driver."""
+        self.feed.step(rng)
+        self.host.turn(0.0)
+        assert self.coordinator.low_watermark >= self._low_watermark, "the low watermark went back"
+        self._low_watermark = self.coordinator.low_watermark
+        self._hear(rng)
+        number = rng.randrange(self._spec.parallelism)
+        task = self.tasks.get(number)
+        if task is None:
+            if rng.random() < 0.2:
+                task = self.tasks[number] = Task(self._sim, self._spec, self._store, number, self.token)
+                self._gate.accept(task.stream)  # type: ignore[arg-type]
+        else:
+            try:
+                task.step(rng)
+            except Killed:
+                task.is_dead = True
+            if task.is_dead:
+                self.lose_task(number, rng)
+
+    def _hear(self, rng: random.Random) -> None:
+        for task in [*self.tasks.values(), *self._gone]:
+            while task.stream.to_driver and rng.random() < 0.7:
+                message = pb.ServerMessage.FromString(task.stream.to_driver.popleft())
+                self._gate.receive(task.stream, message)  # type: ignore[arg-type]
+        for task in [each for each in self._gone if not each.stream.to_driver and rng.random() < 0.3]:
+            self._gone.remove(task)
+            self._gate.lost(task.stream, "killed")  # type: ignore[arg-type]
+
+    def lose_task(self, number: int, rng: random.Random) -> None:
+        """The task's process is gone; what it said last may still arrive."""
+        task = self.tasks.pop(number)
+        task.is_dead = True
+        for _ in range(rng.randrange(3)):
+            if task.stream.to_driver:
+                task.stream.to_driver.pop()
+        self._gone.append(task)

@@ -1,0 +1,368 @@
+"""The components of a simulated topology: the real cores, hosted as `actors` hosts them, but stepped one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.capture import CaptureHost
+from actors.host import is_timed
+from actors.propagation import PropagationCore, PropagationStatistics
+from actors.queue import QueueCore
+from databases.memory_source import MemoryLogDecoder
+from protos.redo_link import RedoWatchPosition
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from streams.errors import DatabaseUnavailable, FencedError, PropagationError, RedoError, StreamsError
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN, Scn
+from tests.support.apply_engine import Killed
+from tests.support.simulated_apply import Driver
+from tests.support.simulated_network import DequeueStream, EnqueueStream
+
+if TYPE_CHECKING:
+    from databases.memory_store import MemoryStore
+    from tests.support.simulation import Simulation
+    from topology.spec import ApplySpec, PropagationSpec
+
+__all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
+
+ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
+
+
+class Component:
+    """Something that runs, fails and is started again. Errors are treated as `actors.host.Host` does."""
+
+    def __init__(self, sim: Simulation, name: str) -> None:
+        self.sim, self.name = sim, name
+        self.is_open = False
+        self._start_at = 0.0
+
+    def tick(self) -> None:
+        now = self.sim.clock.monotonic()
+        if now < self._start_at:
+            return
+        try:
+            if not self.is_open:
+                self.open()
+                self.is_open = True
+            self.work()
+        except Killed:
+            self.kill()
+        except (StreamsError, OSError) as error:
+            self.close()
+            self.is_open = False
+            if isinstance(error, StreamsError) and not is_timed(error):
+                raise AssertionError(f"{self.name} would be ABORTED: {error!r} {error.hint}") from error
+            self._start_at = now + self.sim.rng.uniform(0.01, 0.3)
+
+    def kill(self) -> None:
+        self.forget()
+        self.is_open = False
+        self._start_at = self.sim.clock.monotonic() + self.sim.rng.uniform(0.05, 1.0)
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """In order, after an error."""
+
+    def forget(self) -> None:
+        """The process is gone."""
+        self.close()
+
+
+class SourceSite(Component):
+    """The log writer, as `actors.source_database` hosts it."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, "site:dbs1")
+        self.folder = sim.folder / "sites" / "dbs1" / "redo"
+        self.writer: LogWriter | None = None
+        self._stream: Any = None
+        self.durable_scn = FIRST_SCN
+
+    def open(self) -> None:
+        sim = self.sim
+        if self.writer is None:
+            self.writer = LogWriter(
+                self.folder, "dbs1", decoder_factory=MemoryLogDecoder, dictionary_build=sim.source.dictionary_build,
+                segment_bytes=sim.topology.segment_bytes, redo_bytes_max=sim.topology.redo_bytes_max,
+                record_bytes=1500, clock=sim.clock,
+            )
+            self.writer.required_checkpoints.register("capture_dbs1")
+            assert self.writer.start_scn >= sim.source.confirmed_scn, "the source forgot what is not in redo"
+        if sim.source_is_down:
+            raise DatabaseUnavailable("the source does not answer")
+        stream = sim.source.open_stream("topology", self.writer.start_scn)
+        try:
+            self.writer.attach(stream)
+        except BaseException:
+            stream.close()
+            raise
+        self._stream = stream
+
+    def work(self) -> None:
+        writer = self.writer
+        assert writer is not None
+        if self.sim.source_is_down:
+            self._stream.close()
+        try:
+            writer.step(0.0)
+        except RedoError:
+            if not writer.state.startswith("PAUSED"):
+                self.writer = None
+                writer.close()
+                raise
+        statistics = writer.statistics()
+        self.sim.seen["redo full"] += writer.state == "PAUSED: REDO IS FULL"
+        self.sim.seen["disk full"] += writer.state == "PAUSED: DISK IS FULL"
+        self.sim.seen["redo purged"] += statistics.purged_bytes > 0
+        assert writer.position.scn >= self.durable_scn, "redo went back"
+        self.durable_scn = writer.position.scn
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.detach()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def forget(self) -> None:
+        writer, self.writer = self.writer, None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if writer is None or writer._segment is None:
+            return
+        segment = writer._segment
+        segment.close()
+        if segment._path.exists() and self.sim.rng.random() < 0.5:
+            self.sim.fired["power loss"] += 1
+            self._lose_power(segment._path, segment.durable_offset)
+
+    def _lose_power(self, path: Path, durable: int) -> None:
+        """What was not synced may be there, in part, or as zeros."""
+        rng, size = self.sim.rng, path.stat().st_size
+        cut = rng.randint(durable, size)
+        os.truncate(path, cut)
+        if rng.random() < 0.5:
+            os.truncate(path, size)
+
+
+class _RedoWatch:
+    """As `RedoWatchClient`: the position is a bit late."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._position = RedoWatchPosition(segment=0, offset=0, scn=FIRST_SCN)
+
+    def poll(self) -> RedoWatchPosition:
+        writer = self._sim.site.writer
+        if writer is None:
+            if self._sim.rng.random() < 0.2:
+                raise PropagationError("the site does not answer")
+        elif self._sim.rng.random() < 0.7:
+            found = writer.position
+            self._position = RedoWatchPosition(segment=found.segment, offset=found.offset, scn=found.scn)
+        return self._position
+
+    def checkpoint(self, scn: Scn) -> Scn:
+        writer = self._sim.site.writer
+        if writer is None:
+            raise PropagationError("the site does not answer")
+        return writer.required_checkpoints.record("capture_dbs1", scn)
+
+    def close(self) -> None:
+        pass
+
+
+class _SmallBatches(Miner):
+    def next_batch(self, durable: Any, **bounds: Any) -> LcrBatch | None:
+        return super().next_batch(durable, rows_max=ROWS_MAX, bytes_max=600)
+
+
+class _Capture(CaptureHost):
+    """The real capture process, on the simulated network."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim.topology, "capture_dbs1", "")
+        self._sim, self._clock = sim, sim.clock
+
+    def open(self) -> None:
+        network = self._sim.network
+        self._redo = _RedoWatch(self._sim)  # type: ignore[assignment]
+        self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")  # type: ignore[assignment]
+        self._begin(self._queue.connect().needed_scn)
+
+    def _begin(self, start_scn: Scn) -> None:
+        if self._miner is not None:
+            self._miner.close()
+        self._waiting = None
+        self._miner = _SmallBatches(
+            self._sim.site.folder, "dbs1", start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
+        )
+
+
+class CaptureProcess(Component):
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, "capture:capture_dbs1")
+        self.host = _Capture(sim)
+
+    def open(self) -> None:
+        self.host = _Capture(self.sim)
+        try:
+            self.host.open()
+        except BaseException:
+            self.host.close()
+            raise
+
+    def work(self) -> None:
+        self.host.step()
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class BufferedQueue(Component):
+    def __init__(self, sim: Simulation, name: str) -> None:
+        super().__init__(sim, f"queue:{name}")
+        self._queue = name
+        self.core: QueueCore | None = None
+
+    def open(self) -> None:
+        folder = self.sim.folder / "sites" / self.sim.topology.queue(self._queue).site / "queues" / self._queue
+        self.core = QueueCore(self.sim.topology, self._queue, folder, self.sim.clock)
+
+    def work(self) -> None:
+        core = self.core
+        assert core is not None
+        self.sim.network.serve(self._queue)
+        core.housekeeping()
+        positions = core.positions_to_save()
+        if positions is not None:
+            core.save_positions(positions)
+            core.positions_saved(positions, None)
+        bounds = self.sim.topology.queue(self._queue)
+        status = core.status()
+        self.sim.seen["spilled"] += status["spill_bytes"] > 0
+        self.sim.seen["queue paused"] += status["state"] != "ENABLED"
+        self.sim.seen["rewound"] += status["rewinds"] > 0
+        self.sim.seen["spill problem"] += bool(status["problem"])
+        assert status["spill_bytes"] <= bounds.spill_bytes_max
+        # One batch may be larger than what was left, and what cannot be spilled stays in memory.
+        assert status["memory_bytes"] <= bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
+
+    def close(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        core, self.core = self.core, None
+        self.sim.network.queue_died(self._queue)
+        if core is not None:
+            for file in core._spill._files.values():
+                os.close(file.descriptor)
+
+
+class PropagationProcess(Component):
+    """As `PropagationRunner`."""
+
+    def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
+        super().__init__(sim, f"propagation:{spec.name}")
+        self._spec = spec
+        self.statistics = PropagationStatistics()
+        self._core: PropagationCore | None = None
+
+    def open(self) -> None:
+        network, spec = self.sim.network, self._spec
+        incarnation = network.incarnation()
+        self._core = PropagationCore(
+            "dbs1", spec.rules, EnqueueStream(network, spec.to_queue, spec.name, incarnation, "dbs1"),
+            lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
+            statistics=self.statistics, clock=self.sim.clock,
+        )
+        self._core.open()
+
+    def work(self) -> None:
+        assert self._core is not None
+        self._core.step()
+
+    def close(self) -> None:
+        if self._core is not None:
+            self._core.close()
+
+
+class ApplyProcess(Component):
+    """Keeps a driver running, as `actors.apply`; older ones may linger until they learn that they are fenced out."""
+
+    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
+        super().__init__(sim, f"apply:{spec.name}")
+        self._spec, self.store = spec, store
+        self.driver: Driver | None = None
+        self._older: list[Driver] = []
+        self._thaw_at = 0.0  # until then the older ones are stopped, as by SIGSTOP
+        self._orphans: list[Any] = []
+
+    def open(self) -> None:
+        self.driver = Driver(self.sim, self._spec, self.store)
+
+    def work(self) -> None:
+        assert self.driver is not None
+        rng = self.sim.rng
+        try:
+            self.driver.step(rng)
+        except FencedError as error:
+            raise AssertionError("the newest driver was fenced out") from error
+        seen, coordinator = self.sim.seen, self.driver.coordinator
+        seen["waiting for ALTER"] += self.driver.reader.unfit is not None
+        seen["waiting for dependencies"] += coordinator.statistics.wait_deps > 0
+        seen["replayed"] += coordinator.statistics.replays > 0
+        seen["began with gaps"] += bool(coordinator._above)
+        seen["groups at once"] += len(coordinator._groups) > 1
+        seen["streamed transaction"] += any(group.large is not None for group in coordinator._groups.values())
+        if self.sim.clock.monotonic() >= self._thaw_at:
+            for older in list(self._older):
+                if rng.random() < 0.5:
+                    self._step_older(older)
+        for orphan in list(self._orphans):
+            orphan.linger -= 1
+            with contextlib.suppress(Killed):
+                orphan.step(rng)
+            if orphan.linger <= 0 or orphan.is_dead:
+                self._orphans.remove(orphan)
+
+    def _step_older(self, older: Driver) -> None:
+        try:
+            older.step(self.sim.rng)
+        except FencedError:
+            self.sim.fired["older driver fenced out"] += 1
+            self._drop(older)
+        except StreamsError:
+            self._drop(older)
+
+    def _drop(self, older: Driver) -> None:
+        self._older.remove(older)
+        older.feed.close()
+        self._orphans += older.tasks.values()
+
+    def start_second(self) -> None:
+        """Another driver starts while this one still runs."""
+        if self.driver is not None and self.is_open and self.store.is_reachable:
+            self._older.append(self.driver)
+            self._thaw_at = self.sim.clock.monotonic() + self.sim.rng.choice([0.0, 1.0, 6.0])
+            self.open()
+
+    def end_older(self) -> None:
+        for older in list(self._older):
+            self._drop(older)
+
+    def forget(self) -> None:
+        driver, self.driver = self.driver, None
+        if driver is not None:
+            driver.feed.close()
+            self._orphans += driver.tasks.values()

@@ -1,0 +1,268 @@
+"""The network between queues and their clients in a simulation: messages wait on both ways until they are delivered.
+
+Each stream behaves as the gRPC one it stands for (`protos.queue_link`): its queue's end is what `QueueService` does,
+its client's end what `EnqueueClient` and `DequeueClient` do. What was sent can be delivered after its sender died; a
+cut stream loses everything on its way, and each end learns of it at a time of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actors.queue import QueueCore
+from protos.codec import BatchHeader
+from protos.queue_link import EnqueueProgress, Resume
+from protos.staging import Delivery, PublisherNews
+from streams.errors import PropagationError, StreamsError, WouldBlock
+from streams.scn import FIRST_SCN, Scn
+
+__all__ = ["DequeueStream", "EnqueueStream", "Network"]
+
+_MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
+
+
+class Network:
+    """Every stream there is.
+
+    Args:
+        rng: decides when what arrives.
+        queue: finds the live core of a queue by its name; None: it does not answer.
+    """
+
+    def __init__(self, rng: random.Random, queue: Callable[[str], QueueCore | None]) -> None:
+        self.rng, self._queue = rng, queue
+        self.streams: list[_Stream] = []
+        self._incarnations = 0
+
+    def incarnation(self) -> str:
+        """As `transport.new_incarnation`: a later one compares greater."""
+        self._incarnations += 1
+        return f"{self._incarnations:08d}"
+
+    def reach(self, name: str) -> QueueCore:
+        core = self._queue(name)
+        if core is None or self.rng.random() < 0.05:
+            raise PropagationError(f"queue {name} does not answer")
+        return core
+
+    def serve(self, name: str) -> None:
+        """Let a queue's end of its streams do some work; whatever the core raises besides errors ends the queue."""
+        for stream in [each for each in self.streams if each.queue == name]:
+            if self.rng.random() < 0.7:
+                stream.serve(self.rng)
+
+    def deliver(self) -> None:
+        """Deliver some of what queues have sent to their clients."""
+        for stream in list(self.streams):
+            if self.rng.random() < 0.7:
+                stream.deliver(self.rng)
+        self.streams = [each for each in self.streams if not (each.client_left and each.server_left)]
+
+    def queue_died(self, name: str) -> None:
+        for stream in self.streams:
+            if stream.queue == name:
+                stream.is_cut = stream.server_left = True
+
+    def cut_one(self) -> bool:
+        """Lose everything on one stream; both ends learn of it later."""
+        open_ones = [each for each in self.streams if not each.is_cut]
+        if open_ones:
+            self.rng.choice(open_ones).is_cut = True
+        return bool(open_ones)
+
+
+class _Stream:
+    """One stream; subclasses say what is sent on it."""
+
+    session: Any
+
+    def __init__(self, network: Network, queue: str, component: str) -> None:
+        self.queue, self.component = queue, component
+        self._network = network
+        self._core: QueueCore | None = None
+        self.up: deque[Any] = deque()
+        self.down: deque[Any] = deque()
+        self.problem: StreamsError | None = None
+        self.is_cut = self.client_left = self.server_left = False
+
+    def _open(self, core: QueueCore) -> None:
+        self._core = core
+        self._network.streams.append(self)
+
+    # ------------------------------------------------------------------ the queue's end
+
+    def serve(self, rng: random.Random) -> None:
+        if self.server_left:
+            return
+        if self.is_cut:
+            if rng.random() < 0.2:
+                self._leave()
+            return
+        problem: StreamsError | None = None
+        try:
+            for _ in range(rng.randrange(_MESSAGES_AT_ONCE + 1)):
+                if self.up:
+                    self._take(self.up.popleft())
+        except StreamsError as error:
+            problem = error
+        problem = problem or self.session.ended
+        if problem is not None:
+            self.down.append(problem)
+            self._leave()
+            return
+        if self.client_left:
+            if not self.up:
+                self._leave()
+            return
+        for _ in range(rng.randrange(_MESSAGES_AT_ONCE + 1)):
+            if (answer := self._ask()) is None:
+                break
+            self.down.append(answer)
+
+    def _leave(self) -> None:
+        self.server_left = True
+        self._close_session()
+
+    # ------------------------------------------------------------------ the client's end
+
+    def deliver(self, rng: random.Random) -> None:
+        if self.client_left:
+            self.down.clear()
+            return
+        if self.is_cut:
+            if rng.random() < 0.2:
+                self.problem = self.problem or PropagationError(f"the stream to queue {self.queue} broke")
+            return
+        for _ in range(rng.randrange(_MESSAGES_AT_ONCE + 1)):
+            if not self.down:
+                break
+            message = self.down.popleft()
+            if isinstance(message, StreamsError):
+                self.problem = self.problem or message
+            else:
+                self._hear(message)
+
+    def close(self) -> None:
+        self.client_left = True
+        if self._core is None:
+            self.server_left = True
+
+    def _check(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+    # ------------------------------------------------------------------ what subclasses do
+
+    def _take(self, message: Any) -> None:
+        raise NotImplementedError
+
+    def _ask(self) -> Any:
+        raise NotImplementedError
+
+    def _hear(self, message: Any) -> None:
+        raise NotImplementedError
+
+    def _close_session(self) -> None:
+        raise NotImplementedError
+
+
+class EnqueueStream(_Stream):
+    """A publisher's stream; the client's end is as `EnqueueClient`."""
+
+    def __init__(self, network: Network, queue: str, component: str, incarnation: str, source: str) -> None:
+        super().__init__(network, queue, component)
+        self._incarnation, self._source = incarnation, source
+        self._accepted = self._durable = FIRST_SCN
+        self._rewind: Scn | None = None
+        self._credit = self._sent = self._accepted_bytes = 0
+
+    def connect(self, timeout_s: float = 0.0) -> Resume:
+        core = self._network.reach(self.queue)
+        self.session = core.open_publisher(self.component, self._incarnation, self._source)
+        needed, self._credit = core.resume(self.session)
+        self._accepted = needed
+        self._open(core)
+        return Resume(needed_scn=needed, credit_bytes=self._credit)
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        self._check()
+        in_flight = self._sent - self._accepted_bytes
+        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
+            raise WouldBlock
+        self._sent += len(data)
+        self.up.append(Delivery(header=header, data=data))
+
+    def poll(self) -> EnqueueProgress:
+        self._check()
+        rewind, self._rewind = self._rewind, None
+        return EnqueueProgress(
+            accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
+            in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
+        )
+
+    def _take(self, message: Delivery) -> None:
+        assert self._core is not None
+        self._core.enqueue(self.session, message.header, message.data)
+
+    def _ask(self) -> PublisherNews | None:
+        assert self._core is not None
+        return self._core.publisher_news(self.session)
+
+    def _hear(self, message: PublisherNews) -> None:
+        if message.rewind_scn is not None:
+            self._rewind, self._durable = message.rewind_scn, FIRST_SCN
+        self._accepted, self._credit = message.through_scn, message.credit_bytes
+        self._accepted_bytes = message.accepted_bytes
+        if message.durable_scn is not None:
+            self._durable = message.durable_scn
+
+    def _close_session(self) -> None:
+        assert self._core is not None
+        self._core.close_publisher(self.session)
+
+
+class DequeueStream(_Stream):
+    """A subscriber's stream; the client's end is as `DequeueClient`."""
+
+    def __init__(self, network: Network, queue: str, component: str, incarnation: str) -> None:
+        super().__init__(network, queue, component)
+        self._incarnation = incarnation
+        self._arrived: deque[Delivery] = deque()
+
+    def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
+        core = self._network.reach(self.queue)
+        self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), credit_bytes)
+        self._open(core)
+
+    def poll(self, timeout_s: float = 0.0) -> Delivery | None:
+        if self._arrived:
+            return self._arrived.popleft()
+        self._check()
+        return None
+
+    def grant(self, credit_bytes: int) -> None:
+        self.up.append(credit_bytes)
+
+    def acknowledge(self, source: str, scn: Scn) -> None:
+        self.up.append((source, scn))
+
+    def _take(self, message: Any) -> None:
+        assert self._core is not None
+        if isinstance(message, tuple):
+            self._core.acknowledge(self.session, *message)
+        else:
+            self._core.grant(self.session, message)
+
+    def _ask(self) -> Delivery | None:
+        assert self._core is not None
+        return self._core.dequeue(self.session)
+
+    def _hear(self, message: Delivery) -> None:
+        self._arrived.append(message)
+
+    def _close_session(self) -> None:
+        assert self._core is not None
+        self._core.close_subscriber(self.session)
