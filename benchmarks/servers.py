@@ -7,6 +7,7 @@ records early; both peers catch up, unmeasured, before each measured backlog is 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from actors.local_cluster import LocalCluster
 from databases.embedded import EmbeddedServer
 
 # Larger than a small machine's defaults, so that neither peer is measured while a checkpoint writes; the log of a
@@ -28,6 +30,20 @@ SETTINGS = {
     "autovacuum": "off",  # would fall into one peer's run and not into the other's; VACUUM runs before each run
     "max_worker_processes": "32",
 }
+
+
+_PREFIX = "headrace-bench-"
+
+
+def _remove_dead() -> None:
+    """Take away what a bench that was killed left running."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            LocalCluster(folder / "headrace" / "state").stop()
+            for name in ("source", "destination"):
+                EmbeddedServer(folder / name).destroy()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +81,10 @@ class Servers:
 
 
 @contextmanager
-def bench_servers(*, keep: Path | None = None) -> Iterator[Servers]:
-    """Start both servers in a temporary folder (or `keep`); gone afterwards."""
-    folder = keep or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    folder.mkdir(parents=True, exist_ok=True)
+def bench_servers() -> Iterator[Servers]:
+    """Start both servers in a temporary folder; gone afterwards."""
+    _remove_dead()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     folder.chmod(0o711)  # the servers' own user passes through
     source = EmbeddedServer(folder / "source", name="bench_source", settings=SETTINGS)
     destination = EmbeddedServer(folder / "destination", name="bench_destination", settings=SETTINGS)

@@ -28,6 +28,28 @@ _BULK_VALUES = (
 )
 
 
+MARK_TABLE = "bench_mark"
+
+
+def make_mark_table(dsn: str) -> None:
+    """Create the table whose rows end each backlog."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {MARK_TABLE} (id integer PRIMARY KEY)")
+
+
+def write_mark(dsn: str) -> int:
+    """Commit one more row: what ends a backlog."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(f"INSERT INTO {MARK_TABLE} SELECT count(*) FROM {MARK_TABLE} RETURNING id").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def has_mark(connection: psycopg.Connection, mark: int) -> bool:
+    """Whether that row is visible."""
+    return connection.execute(f"SELECT 1 FROM {MARK_TABLE} WHERE id = %s", (mark,), prepare=True).fetchone() is not None
+
+
 class WorkloadError(Exception):
     """A backlog did not arrive, or not as it was written."""
 

@@ -177,6 +177,8 @@ class ApplyControl:
                 # It ends all the same: what was not reported is read back from the destination at the next start.
                 self.detail = error.message
         self.stopped.set()
+        if cores is not None:
+            cores.host.wake()
         return pb.StopReply(low_watermark_scn=low_watermark)
 
     # ------------------------------------------------------------------ inside

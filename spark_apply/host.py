@@ -186,6 +186,10 @@ class CoordinatorHost:
         """Something outside the loop cannot go on: `run` raises it."""
         self._events.put(_Failed(error))
 
+    def wake(self) -> None:
+        """End the loop's pause: `should_end` may have changed."""
+        self._events.put(_Call(lambda: None, queue.SimpleQueue()))
+
     def call(self, action: Callable[[], _Answer]) -> _Answer:
         """Run something on the loop's thread and return its answer.
 
