@@ -1,0 +1,40 @@
+"""A database server stops as in a power cut, while clients write and changes are applied."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_cluster import TABLES
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.mark.fault("immediate stop of the destination server")
+def test_destination_server_stops_immediately_and_comes_back(one_way: System):
+    server = one_way.servers["dst"]
+    before = one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]
+    with one_way.pgbench("src", "-c", "4", "-t", "200", "-R", "200"):
+        wait_until(
+            "the first changes arrive",
+            lambda: one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0] > before,
+        )
+        old = server.pid()
+        server.restart(immediate=True)
+        assert server.pid() not in {None, old}
+    one_way.assert_converged(TABLES)
+    assert one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0] == before + 800
+
+
+@pytest.mark.fault("immediate stop of the source server")
+def test_source_server_stops_immediately_and_comes_back(one_way: System):
+    server = one_way.servers["src"]
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.execute("src", "INSERT INTO notes SELECT n, 'before' FROM generate_series(1, 2000) n")
+    old = server.pid()
+    server.restart(immediate=True)
+    assert server.pid() not in {None, old}
+    one_way.execute("src", "UPDATE notes SET body = 'after' WHERE id % 2 = 0")
+    one_way.assert_converged(TABLES)
+    assert one_way.execute("dst", "SELECT count(*) FROM notes WHERE body = 'after'") == [(1000,)]
+    one_way.execute("src", "TRUNCATE notes")
