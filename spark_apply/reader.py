@@ -35,7 +35,7 @@ import numpy as np
 from rules.rule import RuleSet
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.selection import row_transactions, select_rows, slice_transactions
-from streams.errors import ProtocolError, UnfitTableError
+from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 
@@ -235,11 +235,21 @@ class ApplyReader:
         return self._pieces.popleft() if self._pieces else None
 
     def retry_unfit(self) -> bool:
-        """Look again at a table that did not fit; True when the reader goes on."""
-        waiting, self.unfit = list(self._waiting), None
+        """Look again at a table that did not fit; True when the reader goes on.
+
+        Raises:
+            DatabaseUnavailable: the destination could not be asked; nothing has changed.
+        """
+        waiting, unfit = list(self._waiting), self.unfit
         self._waiting.clear()
-        for offered in waiting:
-            self._check_fit(offered.batch, offered.data)
+        self.unfit = None
+        for position, offered in enumerate(waiting):
+            try:
+                self._check_fit(offered.batch, offered.data)
+            except DatabaseError:
+                self._waiting.extend(waiting[position:])
+                self.unfit = unfit
+                raise
         return self.unfit is None
 
     # ------------------------------------------------------------------ inside

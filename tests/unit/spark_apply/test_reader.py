@@ -14,7 +14,7 @@ from rules.evaluation import filter_batch
 from rules.rule import Rule, RuleSet
 from spark_apply.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
-from streams.errors import ProtocolError
+from streams.errors import DatabaseUnavailable, ProtocolError
 from streams.lcr_batch import LcrBatch
 from streams.tags import Tag
 from tests.support.lcr_batches import insert_batch, transactions
@@ -219,3 +219,17 @@ def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_
     assert reading.reader.retry_unfit()
     assert reading.reader.must_resubscribe
     assert reading.reader.needed_scn == last.previous_scn
+
+
+def test_what_waits_for_an_alter_is_kept_when_the_destination_cannot_be_asked() -> None:
+    reading = Reading(columns=1)
+    reading.read(insert_batch([10, 20]))
+    reading.store.is_reachable = False
+    with pytest.raises(DatabaseUnavailable):
+        reading.reader.retry_unfit()
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    assert not reading.reader.wants
+    reading.store.is_reachable = True
+    reading.create(2)
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == [10, 20]
