@@ -37,7 +37,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.connectors import open_destination, site_folder
 from actors.host import Host
-from rules.rule import RuleSet, TruthValue
+from actors.ways import passes, ways_to
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from protos.apply_link import ApplyControlClient
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["ApplyHost", "DriverEnded", "DriverRefused", "build", "ways_to"]
+__all__ = ["ApplyHost", "DriverEnded", "DriverRefused", "build"]
 
 START_TIMEOUT_S = 180.0  # Spark needs 12 s on an idle machine; a loaded small one has been seen to need a minute
 STATUS_INTERVAL_S = 0.5  # the status people see is at most this old
@@ -232,7 +232,7 @@ class ApplyHost(Host):
         )
         tables = tuple(
             TableToInstantiate(owner=table.owner, name=table.name, keep_existing=self._keep_existing)
-            for table in found if _passes(ways, table.owner, table.name)
+            for table in found if passes(ways, table.owner, table.name)
         )
         return ApplyJobConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
@@ -341,30 +341,6 @@ class ApplyHost(Host):
             yield destination
         finally:
             destination.close()
-
-
-def ways_to(spec: TopologySpec, apply: ApplySpec) -> list[tuple[RuleSet, ...]]:
-    """Every way from a capture of the apply's source to its queue: the rule sets along it, the apply's own last."""
-
-    def from_queue(queue_name: str, passed: frozenset[str]) -> Iterator[tuple[RuleSet, ...]]:
-        if queue_name == apply.queue:
-            yield ()
-        for propagation in spec.propagations:
-            if propagation.from_queue == queue_name and propagation.to_queue not in passed:
-                for rest in from_queue(propagation.to_queue, passed | {propagation.to_queue}):
-                    yield (propagation.rules, *rest)
-
-    return [
-        (capture.rules, *rest, apply.rules)
-        for capture in spec.captures if capture.source == apply.source
-        for rest in from_queue(capture.queue, frozenset({capture.queue}))
-    ]
-
-
-def _passes(ways: Sequence[tuple[RuleSet, ...]], owner: str, name: str) -> bool:
-    return any(
-        all(rules.prefilter(owner, name, tagged=False) is not TruthValue.FALSE for rules in way) for way in ways
-    )
 
 
 def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from databases.embedded import EmbeddedServer
-    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
+    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, SourceTable, StreamOptions
+    from streams.lcr_batch import TableVersion
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["decoder_for", "embedded_server", "open_destination", "open_source", "site_folder"]
+__all__ = ["decoder_for", "describe_tables", "embedded_server", "open_destination", "open_source", "site_folder"]
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -41,6 +44,21 @@ def open_destination(dsn: str, site: str) -> DestinationDatabase:
     from databases.postgres.destination import PostgresDestination
 
     return PostgresDestination(dsn, site=site)
+
+
+def describe_tables(dsn: str, site: str, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+    """The tables as the source's log will describe them: for comparing them with the destination's beforehand."""
+    from contextlib import closing
+
+    from databases.postgres.connection import connect, translated
+    from databases.postgres.destination_catalog import describe_table, table_version
+    from databases.postgres.source import PostgresSource
+
+    with closing(PostgresSource(dsn, site=site)) as source:
+        is_binary = source.choose_binary(tables)
+    with closing(connect(dsn, application_name="headrace preflight")) as connection, translated("describing the tables"):
+        found = [describe_table(connection, table.owner, table.name) for table in tables]
+        return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
 
 
 def decoder_for(options: StreamOptions) -> LogDecoder:

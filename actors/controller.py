@@ -36,13 +36,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples
+from actors.ways import passes, ways_to
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
     from databases.ports import Finding
-    from topology.spec import TopologySpec
+    from streams.lcr_batch import TableVersion
+    from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CONTROLLER", "Component", "Controller", "build", "components_of", "fingerprint_of", "gather"]
 
@@ -271,8 +273,23 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+        if not any(finding.is_error for finding in findings):
+            for apply in self._spec.applies:
+                findings += self._preflight_tables(apply)
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
+        """Compare what will arrive at an apply process with the tables that are there."""
+        ways = ways_to(self._spec, apply)
+        versions: tuple[TableVersion, ...] = self._actors.call(
+            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
+        found: tuple[Finding, ...] = self._actors.call(
+            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        return found
 
     def _prepare(self) -> None:
         for site in self._sites:

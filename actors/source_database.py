@@ -28,7 +28,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import decoder_for, embedded_server, open_destination, open_source, site_folder
+from actors.connectors import decoder_for, describe_tables, embedded_server, open_destination, open_source, site_folder
 from actors.host import Host
 from streams.errors import ConfigError, DatabaseUnavailable, PropagationError, RedoError, StreamsError
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from rules.rule import RuleSet
+    from streams.lcr_batch import TableVersion
     from topology.spec import TopologySpec
 
 __all__ = ["DatabaseSite", "build"]
@@ -223,6 +224,18 @@ class DatabaseSite(Host):
             return source.tables(rules)
         finally:
             source.close()
+
+    def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
+        """The same tables as the log will describe them."""
+        return describe_tables(self.database_dsn(), self._site.name, self.tables(rules))
+
+    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """What keeps these tables of a source from being applied here."""
+        destination = open_destination(self.database_dsn(), self._site.name)
+        try:
+            return destination.preflight_tables(versions)
+        finally:
+            destination.close()
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the answer."""

@@ -146,7 +146,7 @@ class Deployment:
                 progress(overview)
             if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
                 return overview
-            _raise_if_aborted(overview)
+            _raise_if_stuck(overview)
             time.sleep(POLL_S)
 
     def _ensure_controller(self, environment: Mapping[str, str], *, keep_existing: bool) -> None:
@@ -308,9 +308,15 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     return not ready or all(component.get("ready", False) for component in applies)
 
 
-def _raise_if_aborted(overview: Mapping[str, Any]) -> None:
-    """A component that gave up will not come up by waiting; its own error says why."""
+def _raise_if_stuck(overview: Mapping[str, Any]) -> None:
+    """A component that gave up, or a table that cannot be copied, will not come right by waiting."""
     for component in overview["components"]:
+        for table in component.get("instantiation", ()):
+            if table["state"] == "FAILED":
+                raise ApplyError(
+                    f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
+                    hint="mend it; the instantiation is tried again by itself, `headrace up` waits for it",
+                )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})
             raise ApplyError(

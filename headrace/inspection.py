@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from actors.connectors import embedded_server, open_destination, open_source
+from actors.connectors import describe_tables, embedded_server, open_destination, open_source
+from actors.ways import passes, ways_to
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from databases.postgres.planning import plan_destination, plan_instantiation, plan_unseen_source
 from streams.errors import DatabaseUnavailable, StreamsError
@@ -51,7 +52,24 @@ def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
     if ask_databases:
         for live in live_sites(spec).values():
             findings += live.findings
+        if not any(finding.is_error for finding in findings):
+            findings += _table_findings(spec)
     return tuple(findings)
+
+
+def _table_findings(spec: TopologySpec) -> list[Finding]:
+    """What keeps the tables that will arrive from being applied, where both databases can be asked."""
+    findings: list[Finding] = []
+    for apply in spec.applies:
+        source, destination = _dsn(spec, spec.site(apply.source)), _dsn(spec, spec.site(apply.site))
+        if source is None or destination is None:
+            continue
+        ways = ways_to(spec, apply)
+        with closing(open_source(source, apply.source)) as database:
+            tables = [t for t in database.tables([way[0] for way in ways]) if passes(ways, t.owner, t.name)]
+        with closing(open_destination(destination, apply.site)) as target:
+            findings += target.preflight_tables(describe_tables(source, apply.source, tables))
+    return findings
 
 
 def plan_topology(file: Path, *, ask_databases: bool) -> Plan:

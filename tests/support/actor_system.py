@@ -8,6 +8,7 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import PropagationError
+from streams.lcr_batch import TableVersion
 
 
 class FakeActors:
@@ -22,6 +23,9 @@ class FakeActors:
         self.silent: set[str] = set()
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.versions: tuple[TableVersion, ...] = ()
+        self.table_findings: dict[str, tuple[Finding, ...]] = {}
+        self.compared: list[tuple[str, tuple[str, ...]]] = []
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
@@ -43,6 +47,11 @@ class FakeActors:
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
         if method == "preflight":
             return self.findings.get(name, ())
+        if method == "table_versions":
+            return self.versions
+        if method == "preflight_tables":
+            self.compared.append((name, tuple(version.name for version in arguments[0])))
+            return self.table_findings.get(name, ())
         assert method == "prepare"
         self.prepared.append(name)
         return (f"CREATE something AT {name}",)

@@ -8,6 +8,7 @@ import pytest
 from actors.controller import CONTROLLER, Controller, components_of, fingerprint_of, gather
 from databases.ports import Finding
 from rules.rule import Rule, RuleSet
+from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -79,6 +80,19 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert controller.overview()["findings"] == []
+
+
+def table(owner: str, name: str) -> TableVersion:
+    return TableVersion(object_number=1, version=1, owner=owner, name=name, columns=(), old_image=OldImage.KEY)
+
+
+def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
+    actors.versions = (table("public", "t"), table("private", "u"))
+    actors.table_findings["site:b"] = (Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),)
+    controller = started(spec, actors)
+    assert actors.compared[0] == ("site:b", ("t",))
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
 
 
 def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):

@@ -1,0 +1,110 @@
+"""A user's own servers: 16 to 18, roles that are no superusers, every right granted as the preflight prints it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from databases.embedded import EmbeddedServer
+from headrace.deployment import Deployment
+from headrace.inspection import check_topology
+from tests.support.system import System
+from topology.reading import read_topology
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+ROLE = "headrace_plain_role"
+OWN = """
+topology: test_own
+state_dir: state
+sites:
+  old: {database: {kind: postgres, dsn: "${TEST_OLD_DSN}"}}
+  new: {database: {kind: postgres, dsn: "${TEST_NEW_DSN}"}}
+replicate:
+  - {tables: [public.*], from: old, to: [new]}
+"""
+
+
+@pytest.fixture
+def plain_role() -> Iterator[Callable[[EmbeddedServer, str], str]]:
+    """Makes a role that may do nothing, on any server; gives its dsn."""
+    made: list[str] = []
+
+    def make(server: EmbeddedServer, dsn: str) -> str:
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
+            admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'secret'")
+            admin.execute(f"REVOKE ALL ON DATABASE {admin.info.dbname} FROM PUBLIC")
+            admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO {ROLE}")
+        made.append(dsn)
+        return conninfo.make_conninfo(dsn, user=ROLE, password="secret")
+
+    yield make
+    for dsn in made:
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (ROLE,))
+            admin.execute(f"REASSIGN OWNED BY {ROLE} TO postgres")
+            admin.execute(f"DROP OWNED BY {ROLE}")
+            admin.execute(f"REVOKE SET ON PARAMETER session_replication_role FROM {ROLE}")
+            for name in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)", "session_reset()"):
+                admin.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name} FROM {ROLE}")
+            admin.execute(f"DROP ROLE {ROLE}")
+
+
+def test_rights_that_the_preflight_prints_are_enough_from_16_to_18(
+    one_way: System, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
+    fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[[EmbeddedServer, str], str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    admins = {"old": fresh_database(pg_16), "new": fresh_database(pg_destination)}
+    for dsn in admins.values():
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("CREATE TABLE t (id bigint PRIMARY KEY, v numeric, at timestamptz DEFAULT now(), tags text[])")
+    with psycopg.connect(admins["old"], autocommit=True) as admin:
+        admin.execute("INSERT INTO t SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n")
+    monkeypatch.setenv("TEST_OLD_DSN", plain_role(pg_16, admins["old"]))
+    monkeypatch.setenv("TEST_NEW_DSN", plain_role(pg_destination, admins["new"]))
+    file = tmp_path / "own.yaml"
+    file.write_text(textwrap.dedent(OWN))
+
+    given = _grant_what_is_printed(file, admins)
+    assert {site for site, _ in given} == {"old", "new"}
+
+    deployment = Deployment(read_topology(file), one_way.deployment.cluster.address() or "")
+    try:
+        assert deployment.up()["state"] == "RUNNING"
+        system = System(deployment, {}, tmp_path)
+        with psycopg.connect(admins["old"], autocommit=True) as admin:
+            admin.execute("UPDATE t SET v = 'NaN' WHERE id % 3 = 0")
+            admin.execute("DELETE FROM t WHERE id % 5 = 0")
+            admin.execute("INSERT INTO t VALUES (-1, NULL, '-infinity', '{}')")
+        system.wait_caught_up()
+        digest = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
+        with psycopg.connect(admins["old"]) as old, psycopg.connect(admins["new"]) as new:
+            assert old.execute(digest).fetchone() == new.execute(digest).fetchone()
+        assert all(answer["equal"] for answer in system.verify())
+    finally:
+        assert deployment.down(purge=True) == []
+    with psycopg.connect(admins["old"]) as old:
+        assert old.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'").fetchone() == (0,)
+
+
+def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str, str]]:
+    """Run every fix as the administrator of the site it names, until nothing is found any more."""
+    given: set[tuple[str, str]] = set()
+    for _ in range(6):
+        errors = [finding for finding in check_topology(file, ask_databases=True) if finding.is_error]
+        if not errors:
+            return given
+        for finding in errors:
+            site = finding.path.split()[0].removeprefix("sites.")
+            assert (site, finding.fix) not in given, f"not enough: {finding}"
+            with psycopg.connect(admins[site], autocommit=True) as admin:
+                admin.execute(finding.fix)
+            given.add((site, finding.fix))
+    raise AssertionError(f"still refused after {len(given)} statements")
