@@ -6,6 +6,10 @@ through the driver). The value is a `;`-separated list of `name=action[@folder][
 
     apply.after_commit=kill@.headrace/fp*1
 
+A fault test of a running topology arms and disarms without restarting anything: `HEADRACE_FAILPOINT_FOLDER` names a
+folder, and while the file `armed` is in it, its content is such a list. Processes that have the variable look for the
+file at each failpoint; without either variable a failpoint costs two comparisons.
+
 Actions: `kill` (SIGKILL to the own process), `error` (raises OSError ENOSPC), `stall` (sleeps until the
 marker file is removed). Firing is recorded by creating `<folder>/<name>.<n>` *before* the action, with
 O_EXCL, so `times` holds across restarts and processes, and a test can assert that the fault fired.
@@ -20,9 +24,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "FAILPOINTS", "failpoint", "fired_count"]
+__all__ = ["ARMED_FILE", "ENVIRONMENT", "FAILPOINTS", "FOLDER_ENVIRONMENT", "failpoint", "fired_count"]
 
 ENVIRONMENT = "HEADRACE_FAILPOINTS"
+FOLDER_ENVIRONMENT = "HEADRACE_FAILPOINT_FOLDER"
+ARMED_FILE = "armed"  # replaced as a whole (written under another name, then renamed)
 
 # Every failpoint there is, with the place it sits in. A name that is not here is refused when armed.
 FAILPOINTS = {
@@ -63,7 +69,27 @@ def _parse(text: str) -> dict[str, _Armed]:
     return armed
 
 
+class _ArmedFolder:
+    """What is armed by a file now; read again only when the file is another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / ARMED_FILE
+        self._seen: tuple[int, int] | None = None
+        self._armed: dict[str, _Armed] = {}
+
+    def armed(self) -> dict[str, _Armed]:
+        try:
+            found = self._file.stat()
+            seen = (found.st_ino, found.st_mtime_ns)
+            if seen != self._seen:
+                self._armed, self._seen = _parse(self._file.read_text(encoding="utf-8")), seen
+        except FileNotFoundError:
+            self._armed, self._seen = {}, None
+        return self._armed
+
+
 _ARMED = _parse(os.environ.get(ENVIRONMENT, ""))
+_FOLDER = _ArmedFolder(Path(os.environ[FOLDER_ENVIRONMENT])) if os.environ.get(FOLDER_ENVIRONMENT) else None
 
 
 def failpoint(name: str) -> None:
@@ -72,9 +98,11 @@ def failpoint(name: str) -> None:
     Raises:
         OSError: the armed action is `error` (ENOSPC).
     """
-    if not _ARMED:
+    if not _ARMED and _FOLDER is None:
         return
     armed = _ARMED.get(name)
+    if armed is None and _FOLDER is not None:
+        armed = _FOLDER.armed().get(name)
     if armed is None or not _take_turn(name, armed):
         return
     if armed.action == "kill":
