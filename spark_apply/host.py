@@ -38,7 +38,7 @@ from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
 from spark_apply.servers import ApplyServers
 from streams.clock import Clock, SystemClock
-from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
+from streams.errors import ApplyError, DatabaseUnavailable, FencedError, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ __all__ = ["CoordinatorHost", "Feed"]
 # The low watermark of an idle source moves with every heartbeat: written to the destination this often at most.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is looked at again
+DEQUEUE_RETRY_S = 1.0  # the destination did not answer when dequeuing was to begin
+_NO_MARK = -1  # of no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores look at what they can do now
 _CALL_TIMEOUT_S = 30.0
 
@@ -149,13 +151,14 @@ class CoordinatorHost:
         self._fits, self._feed = fits, feed
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._inbox: deque[_BatchArrived] = deque()
-        self._mark = -1
+        self._mark = _NO_MARK
         self.servers = ApplyServers(
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
         )
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
+        self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._last_applied_us = 0
         self._draining = False
         self._problem = ""
@@ -270,7 +273,7 @@ class CoordinatorHost:
 
     def begin(self) -> None:
         """Start dequeuing."""
-        self._mark = self._feed.start(self._reader.needed_scn)
+        self._dequeue_again()
 
     def turn(self, timeout_s: float) -> None:
         """Handle what came, waiting for it for so long, and do what can be done then."""
@@ -286,6 +289,8 @@ class CoordinatorHost:
             due.append(self._record_at)
         if self._reader.unfit is not None:
             due.append(self._alter_at)
+        if self._dequeue_at is not None:
+            due.append(self._dequeue_at)
         if (join_due_at := self.servers.join_due_at) is not None:
             due.append(join_due_at)
         return max(0.0, min(due) - now)
@@ -352,6 +357,25 @@ class CoordinatorHost:
 
     def _dequeue_again(self) -> None:
         self._inbox.clear()
+        self._mark = _NO_MARK  # what is still delivered is of no use
+        self._dequeue()
+
+    def _dequeue(self) -> None:
+        """Begin to dequeue, unless a newer driver runs.
+
+        What that one has applied, the source has let go: a queue that were asked for it again by an older driver,
+        which slept for a while perhaps, would ask for what nobody has any more.
+        """
+        topology, apply = self._config.topology, self._config.apply
+        try:
+            progress = self._destination.progress(topology, apply)
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+            self._dequeue_at = self._clock.monotonic() + DEQUEUE_RETRY_S
+            return
+        if progress is None or progress.epoch != self._epoch:
+            raise FencedError(f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch)
+        self._dequeue_at = None
         self._mark = self._feed.start(self._reader.needed_scn)
 
     def _send(self) -> None:
@@ -381,6 +405,8 @@ class CoordinatorHost:
                 self._look_again()
         else:
             self._alter_at = 0.0
+        if self._dequeue_at is not None and now >= self._dequeue_at:
+            self._dequeue()
         self.servers.housekeep(now)
 
     def _look_again(self) -> None:

@@ -234,6 +234,29 @@ def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Dr
         driver.host.turn(0.0)
 
 
+def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied(driver: Driver) -> None:
+    starts = driver.feed.starts
+    MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
+    driver.host.feed_broke(starts)  # it slept, and its stream was given to the newer one
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+    assert driver.feed.starts == starts
+
+
+def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.store.is_reachable = False
+    starts = driver.feed.starts
+    driver.host.feed_broke(starts)
+    driver.host.turn(0.0)
+    assert driver.feed.starts == starts
+    driver.store.is_reachable = True
+    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.run()
+    assert driver.feed.starts == starts + 1
+    driver.assert_applied()
+
+
 def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
     failure = pb.ServerMessage(failure=pb.ServerFailure(error="BugError", message="a defect"))
     for _ in range(servers_module.FAILURES_MAX - 1):
