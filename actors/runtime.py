@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from actors.host import Host
 
 __all__ = [
-    "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
+    "ROUTES_ENVIRONMENT", "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
 _LISTENS_TIMEOUT_S = 5.0  # a node in another place answers within this
+# "queue:q_b=host:port;...": what this process reaches at another address than the one it is told, as through a tunnel.
+ROUTES_ENVIRONMENT = "HEADRACE_ROUTES"
 _CALLS_AT_ONCE = 16  # calls an actor answers at the same time: a waiting one must never hold up `status`
 _LOG_BYTES_MAX = 8 << 20
 _connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
@@ -175,9 +177,10 @@ def actors_of(topology: str) -> RayActors:
 def resolver(topology: str) -> Resolver:
     """A resolver for the components of a topology, for one of them."""
     actors = actors_of(topology)
+    routes = dict(entry.split("=", 1) for entry in os.environ.get(ROUTES_ENVIRONMENT, "").split(";") if entry)
 
     def resolve(name: str) -> str:
-        return str(actors.call(name, "endpoint"))
+        return routes.get(name) or str(actors.call(name, "endpoint"))
 
     return resolve
 

@@ -17,6 +17,7 @@ import pytest
 
 from actors.local_cluster import LOOPBACK
 from databases.embedded import EmbeddedServer
+from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.system import System, running
 from topology.reading import read_topology
 
@@ -31,6 +32,9 @@ sites:
   dst: {database: {kind: embedded}}
 replicate:
   - {tables: [public.*], from: src, to: [dst]}
+queues:  # so small that a minute of pgbench spills
+  q_src: {site: src, memory: 4MB}
+  q_dst_in: {site: dst, memory: 4MB}
 """
 
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history", "notes")
@@ -53,10 +57,14 @@ def one_way() -> Iterator[System]:
     """The shared topology; see the module."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-system-"))
     folder.chmod(0o711)
+    # Every process of the topology inherits it: see `tests.support.faults`.
+    (folder / "failpoints").mkdir()
+    os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
     try:
         file = folder / "one_way.yaml"
         file.write_text(textwrap.dedent(ONE_WAY))
         with running(read_topology(file), folder, _pgbench_tables) as system:
             yield system
     finally:
+        del os.environ[FOLDER_ENVIRONMENT]
         shutil.rmtree(folder, ignore_errors=True)

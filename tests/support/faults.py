@@ -1,0 +1,126 @@
+"""What fault tests do to the processes of a topology that runs, and how they prove that it happened and did no harm."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from actors.runtime import ROUTES_ENVIRONMENT
+from streams.failpoints import ARMED_FILE, fired_count
+from tests.fix_cluster import TABLES
+from tests.support.proxy import Proxy
+from tests.support.system import System, wait_until
+
+__all__ = ["Pgbench", "apply_name", "armed", "pgbench_through", "propagation_name", "proxied_propagation", "spark_processes"]
+
+CLIENTS = 4
+RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
+SECONDS = 5  # of pgbench: faults happen in the first of them
+# Money is conserved: what the history says was moved is what the balances say.
+SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
+ (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
+ (SELECT sum(abalance) FROM pgbench_accounts)"""
+
+
+def apply_name(system: System) -> str:
+    return f"apply:{system.spec.applies[0].name}"
+
+
+def propagation_name(system: System) -> str:
+    return f"propagation:{system.spec.propagations[0].name}"
+
+
+# --------------------------------------------------------------------------- workload
+
+
+@dataclass
+class Pgbench:
+    """pgbench that runs while something breaks."""
+
+    system: System
+    before: int
+
+    def wait_arriving(self, rows: int = 1) -> None:
+        """Wait until this run's changes arrive, so that what breaks now breaks something at work."""
+        wait_until("changes arrive", lambda: self.arrived >= rows)
+
+    @property
+    def arrived(self) -> int:
+        return int(self.system.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]) - self.before
+
+
+@contextlib.contextmanager
+def pgbench_through(system: System, *, transactions: int = CLIENTS * RATE * SECONDS // 4) -> Iterator[Pgbench]:
+    """Run pgbench at the source during the block; then every table is equal at both ends, nothing is lost or doubled."""
+    sums = system.execute("src", SUMS)[0]
+    running = Pgbench(system, int(system.execute("src", "SELECT count(*) FROM pgbench_history")[0][0]))
+    arguments = ("-c", str(CLIENTS), "-t", str(transactions // CLIENTS), "-R", str(RATE))
+    with system.pgbench("src", *arguments):
+        yield running
+    system.assert_converged(TABLES)
+    assert running.arrived == transactions // CLIENTS * CLIENTS
+    for site in ("src", "dst"):
+        moved = [now - before for now, before in zip(system.execute(site, SUMS)[0], sums, strict=True)]
+        assert len(set(moved)) == 1, f"{site}: history, branches, tellers and accounts disagree: {moved}"
+
+
+# --------------------------------------------------------------------------- failpoints
+
+
+@contextlib.contextmanager
+def armed(system: System, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
+    """Arm a failpoint in every process that runs; gives a counter of how often it fired. Disarms at the end."""
+    folder = system.folder / "failpoints"
+    mine = folder / f"{name}.{len(list(folder.iterdir()))}"
+    aside = folder / f"{ARMED_FILE}.new"
+    aside.write_text(f"{name}={action}@{mine}*{times}")
+    aside.replace(folder / ARMED_FILE)
+    try:
+        yield lambda: fired_count(mine, name)
+    finally:
+        (folder / ARMED_FILE).unlink()
+        for hold in mine.glob("*.hold"):
+            hold.unlink()
+
+
+# --------------------------------------------------------------------------- Spark's processes
+
+
+def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
+    """The processes of the apply process's Spark application: its `driver`, `executors` (JVMs) and `workers`.
+
+    A worker is a Python process with an apply server in it; `status` of the apply process names them.
+    """
+    status = system.status(apply_name(system))
+    found: dict[str, list[psutil.Process]] = {"driver": [], "executors": [], "workers": []}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found["driver"].append(psutil.Process(status["driver_pid"]))
+    for server in status.get("servers", ()):
+        if not server.get("pid"):
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker = psutil.Process(server["pid"])
+            found["workers"].append(worker)
+            java = [parent for parent in worker.parents() if "java" in parent.name()]
+            found["executors"] += [parent for parent in java[:1] if parent not in found["executors"]]
+    return found
+
+
+# --------------------------------------------------------------------------- network
+
+
+@contextlib.contextmanager
+def proxied_propagation(system: System) -> Iterator[Proxy]:
+    """Route the propagation to its destination queue through a proxy during the block."""
+    queue = f"queue:{system.spec.propagations[0].to_queue}"
+    propagation = propagation_name(system)
+    with Proxy(lambda: str(system.call(queue, "endpoint"))) as proxy:
+        system.recreate(propagation, {ROUTES_ENVIRONMENT: f"{queue}={proxy.endpoint}"})
+        wait_until("the propagation goes through the proxy", lambda: proxy.connections > 0)
+        try:
+            yield proxy
+        finally:
+            system.recreate(propagation, {ROUTES_ENVIRONMENT: ""})
