@@ -95,6 +95,9 @@ class Host:
         self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
         self._clock = clock or SystemClock()
         self._wake = threading.Event()
+        # Set by what somebody wants of the component, and only that ends the pause between two tries: what breaks rings
+        # `wake`, too, and would be tried again without any pause.
+        self._wanted_changed = threading.Event()
         self._wanted = self._read_wanted()
         self._ending = False
         self._restart = False
@@ -143,6 +146,7 @@ class Host:
     def end(self) -> None:
         """End the thread, whatever is wanted; for an orderly end of the process."""
         self._ending = True
+        self._wanted_changed.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
@@ -158,6 +162,7 @@ class Host:
     def stop_component(self) -> None:
         """Stop at the next step's end, and stay stopped over restarts; idempotent."""
         self._write_wanted(enabled=False)
+        self._wanted_changed.set()
         self._wake.set()
 
     def start_component(self) -> None:
@@ -165,6 +170,7 @@ class Host:
         self._write_wanted(enabled=True)
         if self._state == "ABORTED":
             self._restart = True
+        self._wanted_changed.set()
         self._wake.set()
 
     def status(self) -> dict[str, Any]:
@@ -197,6 +203,7 @@ class Host:
 
     def _run_once(self) -> None:
         """Open and step until it is told to stop or an error ends it."""
+        self._wanted_changed.clear()
         try:
             self._enter("INITIALIZING")
             self._opens_total += 1
@@ -241,7 +248,7 @@ class Host:
         if is_timed(error):
             log.warning("%s: %s: %s", self.name, type(error).__name__, error.message)
             self._enter("RETRYING")
-            self._pause(self._backoff.next_s())
+            self._wanted_changed.wait(self._backoff.next_s())
         else:
             log.error("%s: ABORTED: %s: %s; %s", self.name, type(error).__name__, error.message, error.hint)
             self._enter("ABORTED")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -111,7 +112,8 @@ class QueueFeed:
             except StreamsError as error:
                 was_connected, self._client = self._client is not None, None
                 self._problem = error.message
-                self._bell.wait(delay_s)
+                # Not on the bell, which the stream's end has rung.
+                time.sleep(delay_s)
                 delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
                 if was_connected:
                     done = mark

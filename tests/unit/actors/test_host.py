@@ -156,6 +156,16 @@ def test_stop_interrupts_the_pause_between_two_tries(hosts):
     wait_state(host, "DISABLED")
 
 
+def test_what_breaks_and_rings_is_not_tried_again_without_a_pause(hosts):
+    """A stream that ends wakes its component: that is no reason to connect again at once."""
+    host = hosts()
+    host.step = lambda: host.wake() or (_ for _ in ()).throw(DatabaseUnavailable("gone"))
+    host.start()
+    wait_state(host, "RETRYING")
+    threading.Event().wait(3 * RETRY_DELAY_MIN_S)
+    assert host.opened <= 3
+
+
 def test_wake_ends_a_pause(hosts):
     reached = threading.Event()
     host = hosts(60.0, reached)
