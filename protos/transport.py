@@ -70,7 +70,7 @@ _OPTIONS = [
 _SERVER_OPTIONS = [
     *_OPTIONS,
     # Half of what clients do: a ping that comes a little early is no attack.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
     ("grpc.max_concurrent_streams", STREAMS_MAX),
     ("grpc.so_reuseport", 0),  # two servers must never share a port
 ]
