@@ -35,6 +35,7 @@ HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 NEVER = {"apply.error_queue_write", "apply.execute_error"}
 KINDS = {
     "cut", "stream broken", "source down", "destination down", "commit answer lost", "second driver", "task killed",
+    "spill damaged",
     "older driver fenced out", "power loss", "table altered", "kill site", "kill capture", "kill queue",
     "kill propagation", "kill apply", "kill apply in a gap", *(set(FAILPOINTS) - NEVER),
 }

@@ -268,6 +268,13 @@ class BufferedQueue(Component):
             for file in core._spill._files.values():
                 os.close(file.descriptor)
 
+    def damage(self) -> bool:
+        """Zero everything that is spilled; False when nothing is."""
+        files = [] if self.core is None else list(self.core._spill._files.values())
+        for file in files:
+            os.pwrite(file.descriptor, bytes(file.size), 0)
+        return bool(files)
+
 
 class PropagationProcess(Component):
     """As `PropagationRunner`."""

@@ -315,7 +315,7 @@ class Simulation:
             ("source down", self._stop_source), ("destination down", self._stop_destination),
             ("commit answer lost", lambda: rng.choice(list(self.stores.values())).lose_next_commit_answer(
                 committed=rng.random() < 0.5)),
-            ("second driver", self._second_driver),
+            ("second driver", self._second_driver), ("spill damaged", self._damage_spill),
         ]
         name, do = rng.choice(kinds)
         if do() is not False:
@@ -342,6 +342,11 @@ class Simulation:
             return False
         driver.lose_task(self.rng.choice(sorted(driver.tasks)), self.rng)
         return True
+
+    def _damage_spill(self) -> bool:
+        """The disk gives a queue's spilled batches back as zeros."""
+        queues = [component for component in self.components if isinstance(component, BufferedQueue) and component.damage()]
+        return bool(queues)
 
     def _stop_source(self) -> None:
         self.source_is_down = True

@@ -1,0 +1,65 @@
+"""An apply server is killed while it writes to the error queue, and while it executes an error transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.faults import apply_name, armed
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+EXECUTE_TIMEOUT_S = 120.0  # a killed server comes back in between
+
+
+@pytest.fixture
+def conflict(one_way: System) -> Iterator[str]:
+    """The destination has a row that the source is going to insert; afterwards both sides are equal again."""
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.wait_caught_up()
+    one_way.execute("dst", "INSERT INTO notes VALUES (1, 'in the way')")
+    yield "INSERT INTO notes VALUES (1, 'from the source'), (2, 'with it')"
+    for error in _errors(one_way):
+        one_way.call(apply_name(one_way), "delete_errors", [error["number"]])
+    one_way.execute("dst", "TRUNCATE notes")
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.assert_converged(["notes"])
+
+
+def _errors(system: System) -> list[dict[str, Any]]:
+    return list(system.call(apply_name(system), "errors"))
+
+
+@pytest.mark.fault("SIGKILL while writing to the error queue")
+def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writing_it(one_way: System, conflict: str):
+    with armed(one_way, "apply.error_queue_write", times=2) as fired:
+        one_way.execute("src", conflict)
+        # Depends on it: joins it in the error queue, behind it. Independent ones go on.
+        one_way.execute("src", "UPDATE notes SET body = 'changed' WHERE id = 1")
+        one_way.execute("src", "INSERT INTO notes VALUES (3, 'independent')")
+        wait_until("the kill came twice", lambda: fired() == 2)
+        one_way.wait_caught_up()
+    errors = _errors(one_way)
+    assert [error["row_count"] for error in errors] == [2, 1]
+    assert errors[1]["depends_on"] == errors[0]["number"]
+    assert one_way.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "in the way"), (3, "independent")]
+
+
+@pytest.mark.fault("SIGKILL while executing an error transaction")
+def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_it(one_way: System, conflict: str):
+    one_way.execute("src", conflict)
+    one_way.wait_caught_up()
+    (error,) = _errors(one_way)
+    one_way.execute("dst", "DELETE FROM notes WHERE id = 1")
+    with armed(one_way, "apply.execute_error") as fired:
+        outcomes = one_way.call(
+            apply_name(one_way), "execute_errors", [error["number"]], timeout_s=EXECUTE_TIMEOUT_S
+        )
+        assert fired() == 1
+    assert [(outcome["done"], outcome["problem"]) for outcome in outcomes] == [(True, "")]
+    assert _errors(one_way) == []
+    one_way.assert_converged(["notes"])
+    assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(2,)]
