@@ -38,6 +38,7 @@ import psutil  # type: ignore[import-untyped]
 from actors.connectors import open_destination, site_folder
 from actors.host import Host
 from actors.ways import passes, ways_to
+from spark_apply.application import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class ApplyHost(Host):
         """End what an earlier life left, then start a driver and wait for its endpoint."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._end_predecessor()
+        remove_left_scratch(self._folder)
         configuration = self._configuration()
         self._latest = {"state": "STARTING SPARK"}
         driver = subprocess.Popen(
@@ -149,6 +151,7 @@ class ApplyHost(Host):
             client.close()
         if driver is not None:
             _end_driver(driver)
+            remove_left_scratch(self._folder)
 
     def detail_state(self) -> str:
         """The driver's own state."""

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-import grpc
-
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
 from protos.transport import (
@@ -23,8 +21,8 @@ from protos.transport import (
     Outbox,
     Server,
     abort,
-    as_streams_error,
     read_requests,
+    words_of,
 )
 from streams.errors import ProtocolError, StreamsError
 
@@ -345,7 +343,7 @@ def fetch_access(endpoint: str, token: str) -> pb.AccessReply:
     """
     channel = Channel(endpoint)
     try:
-        with _words():
+        with words_of(_DRIVER):
             request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=token)
             reply: pb.AccessReply = apply_pb2_grpc.CoordinatorStub(channel.grpc).Access(request, timeout=_CALL_TIMEOUT_S)
             return reply
@@ -370,14 +368,14 @@ class CopyLink:
 
     def access(self) -> pb.AccessReply:
         """The databases."""
-        with _words():
+        with words_of(_DRIVER):
             request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=self._token)
             reply: pb.AccessReply = self._stub.Access(request, timeout=_CALL_TIMEOUT_S)
             return reply
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
         """Report what was done and take the next piece."""
-        with _words():
+        with words_of(_DRIVER):
             request = pb.CopyRequest(
                 protocol_version=PROTOCOL_VERSION, token=self._token, worker=self._worker,
                 incarnation=self._incarnation, outcome=outcome,
@@ -402,33 +400,33 @@ class ApplyControlClient:
 
     def status(self, timeout_s: float = _CALL_TIMEOUT_S) -> pb.ApplyStatus:
         """The state now."""
-        with _words():
+        with words_of(_DRIVER):
             answer: pb.ApplyStatus = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
             return answer
 
     def watch_instantiation(self) -> Iterator[pb.InstantiationProgress]:
         """Progress of the tables until all are done."""
-        with _words():
+        with words_of(_DRIVER):
             yield from self._stub.WatchInstantiation(pb.StatusRequest())
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
         """Compare tables; one answer each."""
-        with _words():
+        with words_of(_DRIVER):
             yield from self._stub.Compare(request)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Execute error transactions again; one answer each."""
-        with _words():
+        with words_of(_DRIVER):
             yield from self._stub.ExecuteErrors(request)
 
     def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Delete error transactions; one answer each."""
-        with _words():
+        with words_of(_DRIVER):
             yield from self._stub.DeleteErrors(request)
 
     def stop(self, timeout_s: float) -> pb.StopReply:
         """End the driver in order."""
-        with _words():
+        with words_of(_DRIVER):
             reply: pb.StopReply = self._stub.Stop(
                 pb.StopRequest(timeout_s=timeout_s), timeout=timeout_s + _CALL_TIMEOUT_S
             )
@@ -437,11 +435,3 @@ class ApplyControlClient:
     def close(self) -> None:
         """Close the channel; idempotent."""
         self._channel.close()
-
-
-@contextlib.contextmanager
-def _words() -> Iterator[None]:
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise as_streams_error(error, _DRIVER) from error

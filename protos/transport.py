@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
@@ -41,7 +41,7 @@ from streams.errors import BugError, ConfigError, PropagationError, ProtocolErro
 __all__ = [
     "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
     "Reassembly", "Server", "abort", "accept", "as_streams_error", "ask", "check_hello", "fragments", "make_hello",
-    "new_incarnation", "read_requests",
+    "new_incarnation", "read_requests", "words_of",
 ]
 
 PROTOCOL_VERSION = 1
@@ -420,8 +420,19 @@ def ask(method: Callable[..., Any], message: Any, *, timeout_s: float, peer: str
         PropagationError: the peer cannot be reached, or does not answer in time.
         StreamsError: what the peer raised.
     """
-    try:
+    with words_of(peer):
         return method(message, timeout=timeout_s)
+
+
+@contextmanager
+def words_of(peer: str) -> Iterator[None]:
+    """Raise what the peer raised, or why it did not answer, instead of gRPC's error.
+
+    Args:
+        peer: whom is called, for the message.
+    """
+    try:
+        yield
     except grpc.RpcError as error:
         raise as_streams_error(error, peer) from error
 

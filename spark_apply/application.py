@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
 
 from streams.errors import ApplyError
 
 if TYPE_CHECKING:
     from spark_apply.job_config import ApplyJobConfig
 
-__all__ = ["SparkApplication", "java_environment"]
+__all__ = ["SparkApplication", "java_environment", "remove_left_scratch"]
 
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
@@ -32,8 +35,21 @@ _MASTER_CPUS = "0.01"  # the application master sleeps; it must never wait for a
 _TASK_FAILURES_MAX = "1000000"
 _ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
 _LOOPBACK_HOST = "127.0.0.1"
+_SCRATCH = "spark"
 # Makes Ray take 127.0.0.1 for this node's address, as the private local cluster does; before `import ray`.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def scratch_folder(state_dir: str) -> Path:
+    """Where the JVMs that belong to this process put what does not outlive them; see `remove_left_scratch`."""
+    return Path(state_dir) / _SCRATCH / str(os.getpid())
+
+
+def remove_left_scratch(state_dir: Path) -> None:
+    """Remove what JVMs that were killed left: the folders of driver processes that are gone."""
+    for folder in (state_dir / _SCRATCH).glob("[0-9]*"):
+        if not psutil.pid_exists(int(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def java_environment() -> dict[str, str]:
@@ -103,16 +119,27 @@ class SparkApplication:
 
     def _spark_configuration(self) -> dict[str, str]:
         resources, host = self._config.resources, self._config.host
+        options, app_master_options = _JVM_OPTIONS, _APP_MASTER_OPTIONS
+        scratch: dict[str, str] = {}
+        if self._config.state_dir and self._config.ray_address.startswith(_LOOPBACK_HOST):
+            # Everything runs on this machine: what killed JVMs leave behind lies where it is found again. Elsewhere
+            # an executor's node need not have this folder.
+            folder = scratch_folder(self._config.state_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = {"spark.local.dir": str(folder)}
+            if " " not in str(folder):  # options are split at blanks
+                options, app_master_options = (f"{each} -Djava.io.tmpdir={folder}" for each in (options, app_master_options))
         configuration = {
+            **scratch,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.host": host,
             "spark.driver.bindAddress": host,
             "spark.driver.memory": f"{resources.driver_memory_mb}m",
             "spark.executor.memoryOverhead": f"{_MEMORY_OVERHEAD_MB}m",
-            "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-            "spark.executor.extraJavaOptions": _JVM_OPTIONS,
-            "spark.ray.raydp_app_master.extraJavaOptions": _APP_MASTER_OPTIONS,
+            "spark.driver.extraJavaOptions": options,
+            "spark.executor.extraJavaOptions": options,
+            "spark.ray.raydp_app_master.extraJavaOptions": app_master_options,
             "spark.ray.raydp_spark_master.actor.resource.CPU": _MASTER_CPUS,
             "spark.ray.raydp_spark_executor.actor.resource.cpu": str(resources.cpus),
             "spark.task.maxFailures": _TASK_FAILURES_MAX,

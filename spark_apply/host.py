@@ -53,6 +53,9 @@ __all__ = ["CoordinatorHost", "Feed"]
 # The low watermark of an idle source moves with every heartbeat: written to the destination this often at most.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is looked at again
+# A unique index made at the destination orders transactions from then on, and nobody tells us. Until it is seen, the
+# worst that happens is a transaction that is tried twice; looking at a table takes milliseconds.
+FIT_AGE_MAX_S = 60.0
 DEQUEUE_RETRY_S = 1.0  # the destination did not answer when dequeuing was to begin
 _NO_MARK = -1  # of no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores look at what they can do now
@@ -158,6 +161,7 @@ class CoordinatorHost:
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
+        self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._last_applied_us = 0
         self._draining = False
@@ -405,6 +409,9 @@ class CoordinatorHost:
                 self._look_again()
         else:
             self._alter_at = 0.0
+        if now >= self._forget_at:
+            self._forget_at = now + FIT_AGE_MAX_S
+            self._fits.forget()
         if self._dequeue_at is not None and now >= self._dequeue_at:
             self._dequeue()
         self.servers.housekeep(now)

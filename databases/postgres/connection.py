@@ -41,6 +41,7 @@ _CONNECTION_DEFAULTS = {
     "keepalives_idle": "20",
     "keepalives_interval": "5",
     "keepalives_count": "3",
+    "tcp_user_timeout": "35000",  # the same when something sent was never acknowledged: no keepalives then
 }
 
 # The environment is at fault, or the outcome is unknown: the same call may succeed later.

@@ -29,6 +29,8 @@ _CATALOG_NUMBER_TYPES = (
     "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace", "regconfig",
     "regdictionary", "regcollation",
 )
+# PostgreSQL's receive functions of these refuse the form its send functions give an empty value.
+_NOT_RECEIVED_TYPES = ("int2vector", "oidvector")
 
 
 def slot_name(topology: str, site: str) -> str:
@@ -296,6 +298,8 @@ def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[in
             SELECT walk.top, CASE
                 WHEN t.oid < %(fixed)s AND t.typname = ANY (%(numbers)s)
                     THEN format('%%s is a number of this database''s catalog', t.typname)
+                WHEN t.oid < %(fixed)s AND t.typname = ANY (%(not_received)s)
+                    THEN format('an empty %%s is not taken back in the binary form it is sent in', t.typname)
                 WHEN t.typsend = 0 AND (walk.part_of <> 'column' OR t.oid >= %(fixed)s)
                     THEN format('%%s has no binary form', format_type(t.oid, NULL))
                 WHEN walk.part_of IN ('array', 'composite') AND t.oid >= %(fixed)s
@@ -310,7 +314,8 @@ def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[in
         GROUP BY n.nspname, c.relname, a.attname, a.attnum, a.atttypid, a.atttypmod
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C", a.attnum
         """,
-        {"relations": list(relations), "numbers": list(_CATALOG_NUMBER_TYPES), "fixed": _FIRST_NUMBER_NOT_FIXED},
+        {"relations": list(relations), "numbers": list(_CATALOG_NUMBER_TYPES), "not_received": list(_NOT_RECEIVED_TYPES),
+         "fixed": _FIRST_NUMBER_NOT_FIXED},
     ).fetchall()
     return tuple(
         BinaryObstacle(owner=row[0], table=row[1], column=row[2], type_name=row[3], reason=row[4]) for row in rows

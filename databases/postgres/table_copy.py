@@ -68,7 +68,7 @@ WITH RECURSIVE parts(oid) AS (
 )
 SELECT EXISTS (
     SELECT FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.oid
-    WHERE t.typsend = 0 OR t.typreceive = 0
+    WHERE t.typsend = 0 OR t.typreceive = 0 OR t.oid IN ('int2vector'::regtype, 'oidvector'::regtype)
        OR t.typinput IN (SELECT oid FROM pg_catalog.pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace
                          AND proname ~ '^reg[a-z]+in$'))
 """

@@ -100,7 +100,9 @@ class Driver:
         destination = MemoryDestination(store=self.store)
         progress = destination.raise_epoch(TOPOLOGY, APPLY)
         self.epoch = progress.epoch
-        fits = TableFits(destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version])))
+        fits = self.fits = TableFits(
+            destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
+        )
         reader = ApplyReader(
             source=SOURCE, progress=progress, rules=RuleSet(), filter_batch=filter_batch, fits=fits, instantiation={},
         )
@@ -187,6 +189,21 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     assert recorded is not None
     assert driver.feed.durables[-1] <= recorded.low_watermark
     assert driver.coordinator.low_watermark == through + 500
+
+
+def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.run()
+    version = next(table for batch in driver.batches for table in batch.tables)
+    before = driver.fits.fit(version).hashed_keys
+    table = driver.store.tables["public", version.name].table
+    names = [column.name for column in table.columns]
+    driver.store.create_table("public", table.name, table.columns, key=[names[p] for p in table.key], unique=[[names[-1]]])
+    driver.host.turn(0.0)
+    assert driver.fits.fit(version).hashed_keys == before
+    driver.clock.advance(host_module.FIT_AGE_MAX_S)
+    driver.host.turn(0.0)
+    assert len(driver.fits.fit(version).hashed_keys) == len(before) + 1
 
 
 @pytest.mark.parametrize("seed", range(8))
