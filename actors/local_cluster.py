@@ -39,6 +39,9 @@ from streams.errors import ConfigError, StreamsError
 __all__ = ["LOOPBACK", "ClusterFacts", "ClusterProcess", "LocalCluster", "java_path"]
 
 HOST = "127.0.0.1"  # a private cluster never listens to other machines
+# Ray starts its workers with a low priority (15), made for batch jobs: beside a busy database server on the same
+# machine they hardly run at all (seen: a lag of seconds instead of milliseconds).
+_PRIORITY = {"RAY_worker_niceness": "0"}
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
 there. Without it Ray turns 127.0.0.1 into the machine's outer address and listens on every interface, where
@@ -215,7 +218,8 @@ class LocalCluster:
         # Somebody else's cluster in the caller's environment would be joined instead.
         for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
             environment.pop(name, None)
-        return environment | LOOPBACK | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
+        environment |= LOOPBACK | _PRIORITY
+        return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
