@@ -109,7 +109,9 @@ class DatabaseSite(Host):
             return FULL_PAUSE_S
         if wrote and self._service is not None:
             self._service.announce()
-        return FULL_PAUSE_S if writer.state.startswith("PAUSED") else 0.0
+        if writer.state.startswith("PAUSED"):
+            return FULL_PAUSE_S
+        return writer.rest_s
 
     def close(self) -> None:
         """Close the stream; the log writer and its service stay: captures can mine what is there."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.runtime import RayActors
-    from streams.lcr import RowLcr
+    from streams.lcr import LcrValue, RowLcr
+    from streams.lcr_batch import Column
     from topology.spec import TopologySpec
+
+    ValueReader = Callable[[Column, bytes], str]
 
 __all__ = ["ErrorQueue"]
 
@@ -84,16 +88,20 @@ class ErrorQueue:
 
     def _lcrs(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         from protos.codec import decode
+        from spark_apply.connectors import value_reader
+        from spark_apply.job_config import DatabaseAccess
         from streams.lcr import RowLcr
 
         batches: list[bytes] = self._actors.call(
             f"apply:{error['apply']}", "error_batches", error["number"], timeout_s=CALL_TIMEOUT_S
         )
+        site = self._spec.site(error["source"])
+        read = value_reader(DatabaseAccess(site=site.name, kind="postgres", dsn=""))
         lcrs: list[dict[str, Any]] = []
         for data in batches:
             batch = decode(data)
             rows = range(min(batch.row_count, SHOWN_ROWS_MAX - len(lcrs)))
-            lcrs.extend(_shown(RowLcr(batch, row)) for row in rows)
+            lcrs.extend(_shown(RowLcr(batch, row), read) for row in rows)
         return lcrs
 
     def _change(self, output: Output, numbers: list[int], apply: str, method: str, word: str) -> int:
@@ -126,22 +134,19 @@ def _line(error: dict[str, Any]) -> str:
     )
 
 
-def _shown(lcr: RowLcr) -> dict[str, Any]:
-    decode: Callable[[str], dict[str, str | None]] = lambda kind: {  # noqa: E731 - used twice, right here
-        name: _text(value.raw, is_binary=value.column.is_binary) for name, value in lcr.get_values(kind, use_old=False).items()
+def _shown(lcr: RowLcr, read: ValueReader) -> dict[str, Any]:
+    values = {
+        kind: {name: _text(value, read) for name, value in lcr.get_values(kind, use_old=False).items()}
+        for kind in ("old", "new")
     }
     return {
-        "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}",
-        "old": decode("old"), "new": decode("new"),
+        "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}", **values,
     }
 
 
-def _text(raw: bytes | None, *, is_binary: bool) -> str | None:
-    """A value as text: what it says when it is text, its bytes in hexadecimal when it is not."""
-    if raw is None:
+def _text(value: LcrValue, read: ValueReader) -> str | None:
+    """A value as text, cut where nobody reads on."""
+    if value.raw is None:
         return None
-    text = ""
-    if not is_binary or all(32 <= byte < 127 for byte in raw):
-        text = raw.decode("utf-8", "replace")
-    text = text or "\\x" + raw.hex()
+    text = read(value.column, value.raw)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."

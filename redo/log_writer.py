@@ -63,6 +63,12 @@ __all__ = ["LogWriter", "LogWriterStatistics"]
 
 RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
+# Between two gulps of a busy source the writer rests for so many times what the last one took. A gulp costs the processes
+# behind it together some ten times what it costs here (measured), however little is in it: so small transactions take
+# one core at most, whatever its speed, and come in larger gulps. A commit that comes alone is taken at once, and a
+# backlog without any rest.
+REST_FACTOR = 9.0
+REST_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
@@ -139,6 +145,8 @@ class LogWriter:
         self._needs_resume = False
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
+        self._is_behind = False
+        self._rest_s = 0.0
         self._progress_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
@@ -180,6 +188,11 @@ class LogWriter:
     def state(self) -> str:
         """See the module."""
         return self._phase if self._stream is not None else "DISABLED"
+
+    @property
+    def rest_s(self) -> float:
+        """How long to leave the stream alone before the next step, seconds; see `REST_FACTOR`."""
+        return self._rest_s
 
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
@@ -246,10 +259,13 @@ class LogWriter:
             return False
         if not self._taken and self._broken is None:
             self._take(stream, timeout_s)
+        began = self._clock.monotonic()
         wrote = self._write_taken() if self._taken else self._write_progress()
         if wrote:
             _after_fsync()
             stream.confirm(self._state.end_scn)
+        busy_s = self._clock.monotonic() - began
+        self._rest_s = min(REST_MAX_S, REST_FACTOR * busy_s) if wrote and not self._is_behind else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
@@ -291,6 +307,7 @@ class LogWriter:
     def _take(self, stream: LogStream, timeout_s: float) -> None:
         """Read until nothing is waiting or a record's worth is there. A break ends it; what came before counts."""
         taken_bytes = 0
+        self._is_behind = False
         for turn in range(GULPS_MAX):
             try:
                 chunk = stream.read(timeout_s if turn == 0 else 0.0)
@@ -304,6 +321,7 @@ class LogWriter:
                 self._taken.append(chunk)
                 taken_bytes += len(chunk.data)
             if taken_bytes >= self._record_bytes:
+                self._is_behind = True
                 return
 
     def _pause(self, stream: LogStream) -> None:

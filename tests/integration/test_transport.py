@@ -415,6 +415,27 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
         client.close()
 
 
+def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server takes pings that come too often for an attack, and ends the connection after a few of them."""
+    interval_s, pings = 0.5, 8  # a server that minds ends the connection at the third
+    faster = {
+        "grpc.keepalive_time_ms": round(interval_s * 1000),
+        "grpc.http2.min_ping_interval_without_data_ms": round(interval_s * 500),
+    }
+    for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
+        monkeypatch.setattr(transport, name, [(key, faster.get(key, value)) for key, value in getattr(transport, name)])
+    site.restart()
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    time.sleep(interval_s * pings)
+    send(publisher, insert_batch([10, 20]))
+    delivery = subscriber.poll(10)
+    assert delivery is not None
+    assert delivery.header.through_scn == 20
+    publisher.close(), subscriber.close()
+
+
 def test_streams_leave_no_threads_behind(site: Site) -> None:
     before = threading.active_count()
     for _ in range(10):

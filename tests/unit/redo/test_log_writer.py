@@ -8,6 +8,7 @@ import pytest
 
 from databases.memory_source import MemorySource
 from databases.ports import StreamOptions
+from redo import log_writer as log_writer_module
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.records import RecordHeader, RecordType
@@ -98,6 +99,32 @@ def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
         written += writer.step(0.0)
         clock.advance(0.01)
     assert 8 <= written <= 11
+
+
+def test_writer_rests_after_small_gulps_only(tmp_path, monkeypatch):
+    clock = VirtualClock()
+    monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(0.001))
+    source = busy(transactions=5)
+    writer = log_writer(tmp_path, source, clock=clock, record_bytes=1_000_000)
+    attach(writer, source)
+    assert writer.step(0.0)
+    assert writer.rest_s == pytest.approx(0.001 * log_writer_module.REST_FACTOR)
+    assert not writer.step(0.0)
+    assert writer.rest_s == 0, "nothing was written: what comes next is taken at once"
+
+
+def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
+    clock = VirtualClock()
+    monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(10.0))
+    source = busy(transactions=40, gulp=200)
+    writer = log_writer(tmp_path, source, clock=clock, record_bytes=400)
+    attach(writer, source)
+    rests = []
+    while writer.step(0.0):
+        rests.append(writer.rest_s)
+    assert len(rests) > 3
+    assert set(rests[:-1]) == {0.0}
+    assert rests[-1] == log_writer_module.REST_MAX_S
 
 
 def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):

@@ -1,0 +1,138 @@
+"""The command line against a topology that runs: what an operator types, what it answers, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.console import DONE, FINDING, WRONG_USE
+from tests.fix_cluster import TABLES
+from tests.support.system import System
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+TIMEOUT_S = 120.0
+
+
+def headrace(system: System, *arguments: object, verb_end: int = 1) -> tuple[int, str, str]:
+    """Run a verb of `verb_end` words on the system's file: (exit code, standard output, standard error)."""
+    words = [str(argument) for argument in arguments]
+    program = Path(sys.executable).parent / "headrace"
+    command = [str(program), *words[:verb_end], str(system.spec.file), *words[verb_end:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def answer(system: System, *arguments: object, verb_end: int = 1, code: int = DONE) -> Any:
+    """The one JSON document a verb prints with --json."""
+    ended, out, err = headrace(system, *arguments, "--json", verb_end=verb_end)
+    assert ended == code, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def conflict(one_way: System) -> Iterator[int]:
+    """Number of an error transaction: the destination had the row already. Both sides are equal again afterwards."""
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.wait_caught_up()
+    one_way.execute("dst", "INSERT INTO notes VALUES (7, 'in the way')")
+    one_way.execute("src", "INSERT INTO notes VALUES (7, 'from the source'), (8, NULL)")
+    one_way.wait_caught_up()
+    (error,) = answer(one_way, "errors", "list", verb_end=2)["errors"]
+    yield error["number"]
+    headrace(one_way, "errors", "delete", "--all", verb_end=2)
+    one_way.execute("dst", "TRUNCATE notes")
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.assert_converged(["notes"])
+
+
+def test_status_tells_of_every_component_and_flow(one_way: System):
+    one_way.wait_caught_up()
+    overview = answer(one_way, "status")
+    (flow,) = overview["flows"]
+    assert (flow["source"], flow["destination"]) == ("src", "dst")
+    assert flow["lag_s"] is not None
+    kinds = {component["kind"] for component in overview["components"]}
+    assert kinds == {"site", "queue", "capture", "propagation", "apply"}
+    code, out, _ = headrace(one_way, "status")
+    assert code == DONE
+    assert all(component["name"] in out for component in overview["components"])
+
+
+def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System, conflict: int):
+    code, out, _ = headrace(one_way, "errors", "list", verb_end=2)
+    assert code == DONE
+    assert f"{conflict} " in out
+    assert "1 error transactions" in out
+    shown = answer(one_way, "errors", "show", conflict, verb_end=2)
+    assert [lcr["new"] for lcr in shown["lcrs"]] == [{"id": "7", "body": "from the source"}, {"id": "8", "body": None}]
+    assert shown["lcrs"][shown["error"]["failed_position"]]["table"] == "public.notes"
+
+    refused = answer(one_way, "errors", "execute", conflict, verb_end=2, code=FINDING)
+    assert refused["outcomes"][0]["done"] is False
+    assert refused["outcomes"][0]["problem"]
+
+    one_way.execute("dst", "DELETE FROM notes WHERE id = 7")
+    code, out, _ = headrace(one_way, "errors", "execute", conflict, verb_end=2)
+    assert (code, out.strip().endswith("executed")) == (DONE, True)
+    assert answer(one_way, "errors", "list", verb_end=2) == {"errors": []}
+    one_way.assert_converged(["notes"])
+
+
+def test_deleted_error_transaction_is_gone_and_nothing_of_it_is_applied(one_way: System, conflict: int):
+    outcome = answer(one_way, "errors", "delete", conflict, verb_end=2)["outcomes"][0]
+    assert (outcome["number"], outcome["done"]) == (conflict, True)
+    assert answer(one_way, "errors", "list", verb_end=2) == {"errors": []}
+    assert one_way.execute("dst", "SELECT * FROM notes") == [(7, "in the way")]
+
+
+def test_error_transaction_that_is_not_there_is_wrong_use_with_a_hint(one_way: System):
+    code, out, err = headrace(one_way, "errors", "execute", 987654, verb_end=2)
+    assert (code, out) == (WRONG_USE, "")
+    assert "no error transaction 987654" in err
+    assert "errors list" in err
+    code, _, err = headrace(one_way, "errors", "execute", verb_end=2)
+    assert code == WRONG_USE
+    assert "--all" in err
+
+
+def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
+    capture = f"capture:{one_way.spec.captures[0].name}"
+    code, _, err = headrace(one_way, "stop", capture)
+    assert code == DONE, err
+    one_way.wait_state(capture, "DISABLED")
+    overview = answer(one_way, "status", code=FINDING)
+    assert {c["name"]: c["state"] for c in overview["components"]}[capture] == "DISABLED"
+    one_way.execute("src", "INSERT INTO notes VALUES (1, 'written meanwhile')")
+    code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 3)
+    assert code == FINDING, err
+    assert one_way.execute("dst", "SELECT * FROM notes") == []
+
+    assert headrace(one_way, "start", one_way.spec.captures[0].name)[0] == DONE
+    code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 60)
+    assert code == DONE, err
+    assert one_way.execute("dst", "SELECT * FROM notes") == [(1, "written meanwhile")]
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.assert_converged(["notes"])
+    code, _, err = headrace(one_way, "stop", "captur")
+    assert code == WRONG_USE
+    assert "captur" in err
+
+
+def test_verify_finds_a_difference_and_names_the_table(one_way: System):
+    one_way.execute("dst", "INSERT INTO notes VALUES (99, 'only here')")
+    code, out, _ = headrace(one_way, "verify")
+    assert code == FINDING
+    different = [line for line in out.splitlines() if "different" in line.lower()]
+    assert len(different) == 1
+    assert "notes" in different[0]
+    one_way.execute("dst", "DELETE FROM notes WHERE id = 99")
+    compared = answer(one_way, "verify")
+    assert {table["table"] for table in compared["tables"]} == {f"public.{table}" for table in TABLES}
