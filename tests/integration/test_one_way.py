@@ -1,10 +1,9 @@
-"""The main job on the shared topology: pgbench, status, stop and start, kills of the actors."""
+"""The main job on the shared topology: pgbench, status, stop and start."""
 
 from __future__ import annotations
 
 import pytest
 
-from actors.controller import CONTROLLER
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
@@ -67,21 +66,3 @@ def test_stopped_component_stays_stopped_and_nothing_is_lost(one_way: System):
     one_way.call(name, "start_component")
     one_way.assert_converged(["notes"])
     one_way.execute("src", "TRUNCATE notes")
-
-
-@pytest.mark.fault("SIGKILL of an actor")
-@pytest.mark.parametrize("kind", ["capture", "queue", "propagation", "site:src", "site:dst", "apply", CONTROLLER])
-def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
-    before = one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]
-    names = [component["name"] for component in one_way.deployment.overview()["components"]]
-    victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]
-    with one_way.pgbench("src", "-c", "4", "-t", "150", "-R", "200"):
-        for victim in victims:
-            old = one_way.kill(victim)
-            assert one_way.wait_restarted(victim, old) != old
-    one_way.assert_converged(TABLES)
-    assert one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0] == before + 600
-    if kind == "apply":
-        status = one_way.status(victims[0])
-        assert status["drivers_started"] == 1
-        assert status["driver_pid"]
