@@ -79,11 +79,11 @@ class Output:
 
     def error(self, error: StreamsError) -> None:
         """Tell what went wrong and what to do about it, without a traceback."""
-        if self.as_json:
-            self.json({
-                "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
-                "context": error.context,
-            })
+        findings = [_as_mapping(finding) for finding in getattr(error, "findings", ())]
+        self.json({
+            "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
+            "context": error.context, **({"findings": findings} if findings else {}),
+        })
         self._console(err=True).print(f"error: {error.message}", style="red", markup=False)
         if error.hint:
             self._console(err=True).print(f"fix: {error.hint}", markup=False)

@@ -91,6 +91,28 @@ def _schema(value: object) -> str:
         raise _problem(str(error), "write a schema's name, such as hr (tables go under `tables` or `table`)") from None
 
 
+def _no_ddl(value: object) -> object:
+    if value is True:
+        raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
+    return value
+
+
+def _queue_kind(value: object) -> object:
+    if value == "persistent":
+        raise _not_yet("kind: persistent", "write kind: buffered")
+    return value
+
+
+def _commit_serialization(value: object) -> object:
+    if value == "full":
+        raise _not_yet("commit_serialization: full", "write dependent_transactions, or parallelism: 1 for source order")
+    return value
+
+
+# Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
+Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
+QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
+CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagBytes = Annotated[bytes, BeforeValidator(_tag)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
@@ -121,7 +143,7 @@ class RuleModel(_Model):
     schema_: SchemaPattern | None = Field(default=None, alias="schema")
     global_: bool | None = Field(default=None, alias="global")
     dml: bool = True
-    ddl: bool = False
+    ddl: Ddl = False
     tagged: bool | None = None
 
     @model_validator(mode="after")
@@ -130,8 +152,6 @@ class RuleModel(_Model):
             raise _problem("does not name what it speaks of", "give one of table, schema, global")
         if self.global_ is False:
             raise _problem("global: false says nothing", "write global: true, or a table or schema")
-        if self.ddl:
-            raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
         if not self.dml:
             raise _problem("takes neither dml nor ddl", "leave out dml: false, or the whole rule")
         return self
@@ -185,14 +205,12 @@ class ReplicateModel(_Model):
     from_: str | None = Field(default=None, alias="from")
     to: list[str] = []
     between: list[str] = []
-    ddl: bool = False
+    ddl: Ddl = False
 
     @model_validator(mode="after")
     def _is_whole(self) -> ReplicateModel:
         if not self.schemas and not self.tables:
             raise _problem("does not say what to replicate", "give schemas: [hr] or tables: [hr.*]")
-        if self.ddl:
-            raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
         if self.between and (self.from_ is not None or self.to):
             raise _problem("has both between and from/to", "keep one of them")
         if not self.between and (self.from_ is None or not self.to):
@@ -206,15 +224,9 @@ class QueueModel(_Model):
     """One entry of `queues:`."""
 
     site: str
-    kind: Literal["buffered", "persistent"] = "buffered"
+    kind: QueueKind = "buffered"
     memory: Size | None = None
     spill: Size | None = None
-
-    @model_validator(mode="after")
-    def _is_built(self) -> QueueModel:
-        if self.kind == "persistent":
-            raise _not_yet("kind: persistent", "write kind: buffered")
-        return self
 
 
 class CaptureModel(_Model):
@@ -271,14 +283,8 @@ class ApplyModel(_Model):
     parallelism: Annotated[int, Field(ge=1, le=PARALLELISM_MAX)] | None = None
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
-    commit_serialization: Literal["dependent_transactions", "full"] = "dependent_transactions"
+    commit_serialization: CommitSerialization = "dependent_transactions"
     rules: RulesModel = RulesModel()
-
-    @model_validator(mode="after")
-    def _is_built(self) -> ApplyModel:
-        if self.commit_serialization == "full":
-            raise _not_yet("commit_serialization: full", "write dependent_transactions, or parallelism: 1 for source order")
-        return self
 
 
 class TopologyModel(_Model):

@@ -88,6 +88,8 @@ class _Reader:
         top = read_shape(TopologyModel, content, (), self.document)
         name = self._topology_name(content.get("topology"))
         sites = self._section("sites", SiteModel, self._site)
+        if content.get("sites") == {}:
+            self._report(("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}")
         entries = self._replicate({site.name for site in sites} | self._unreadable["sites"], sites)
         written = Components(
             queues=self._section("queues", QueueModel, _queue),
@@ -155,15 +157,9 @@ class _Reader:
         entries = []
         for number, content in enumerate(contents if isinstance(contents, list) else ()):
             path: Path_ = ("replicate", number)
-            model = read_shape(ReplicateModel, content, path, self.document)
-            if model is None:
-                continue
-            places = {(*path, "between", i): site for i, site in enumerate(model.between)}
-            places |= {(*path, "to", i): site for i, site in enumerate(model.to)}
-            if model.from_ is not None:
-                places[(*path, "from")] = model.from_
             findings_before = len(self.document.findings)
-            for place, site in places.items():
+            model = read_shape(ReplicateModel, content, path, self.document)
+            for place, site in _places(content, path).items():
                 if site not in declared:
                     self._report(place, f"there is no site {site!r}", nearest(site, declared))
                 elif site in without_database:
@@ -171,9 +167,9 @@ class _Reader:
                         place, f"site {site} has no database",
                         f"name another site, or give {site} a database of kind postgres or embedded",
                     )
-                elif place[2] == "to" and site == model.from_:
+                elif model is not None and place[2] == "to" and site == model.from_:
                     self._report(place, f"replicates {site} to itself", "name another site")
-            if len(self.document.findings) == findings_before:
+            if model is not None and len(self.document.findings) == findings_before:
                 entries.append(_replicate(model))
         return entries
 
@@ -185,15 +181,49 @@ class _Reader:
                 self._unreadable["captures"] | self._unreadable["propagations"] | self._unreadable["applies"]
             ),
         )
+        self._check_unreadable(spec)
         for finding in check(spec, broken):
             located = self.document.locate(tuple(finding.path.split(".")))
             self.document.findings.append(replace(finding, path=located))
+
+    def _check_unreadable(self, spec: TopologySpec) -> None:
+        """Names that lead nowhere, in entries that have other problems: `check` never sees those."""
+        known = {
+            "site": {site.name for site in spec.sites} | self._unreadable["sites"],
+            "queue": {queue.name for queue in spec.queues} | self._unreadable["queues"],
+        }
+        for section, names in self._unreadable.items():
+            entries = self.document.content.get(section)
+            for name, entry in entries.items() if isinstance(entries, dict) else ():
+                for key, what in _REFERENCES.get(section, {}).items() if name in names else ():
+                    value = entry.get(key) if isinstance(entry, dict) else None
+                    if isinstance(value, str) and value not in known[what]:
+                        self._report((section, name, key), f"there is no {what} {value!r}", nearest(value, known[what]))
 
     def _report(self, path: Path_, problem: str, fix: str) -> None:
         self.document.findings.append(Finding(path=self.document.locate(path), problem=problem, fix=fix))
 
 
+_REFERENCES = {
+    "queues": {"site": "site"},
+    "captures": {"site": "site", "source": "site", "queue": "queue"},
+    "propagations": {"from": "queue", "to": "queue"},
+    "applies": {"site": "site", "source": "site", "queue": "queue"},
+}
 _NAME_ADVICE = f"write a-z, 0-9 and _, a letter first, at most {NAME_LENGTH_MAX} characters"
+
+
+def _places(content: object, path: Path_) -> dict[Path_, str]:
+    """Every site that an entry of `replicate` names, by where it stands; also when something else there is wrong."""
+    places: dict[Path_, str] = {}
+    entry = content if isinstance(content, dict) else {}
+    for key in ("between", "to", "from"):
+        value = entry.get(key)
+        if isinstance(value, list):
+            places |= {(*path, key, i): site for i, site in enumerate(value) if isinstance(site, str)}
+        elif key == "from" and isinstance(value, str):
+            places[(*path, key)] = value
+    return places
 
 
 def _replicate(model: ReplicateModel) -> Replicate:

@@ -147,7 +147,7 @@ def test_the_error_lists_all_problems_at_once_in_the_order_of_the_file(tmp_path)
 
 def test_the_error_is_a_config_error_that_survives_pickling_with_its_findings(tmp_path):
     with pytest.raises(ConfigError, match="1 problem\n  topology: is missing: add it") as caught:
-        read(tmp_path, "sites: {}")
+        read(tmp_path, "sites: {a: {database: {kind: embedded}}}")
     error = caught.value
     assert isinstance(error, TopologyError)
     again = pickle.loads(pickle.dumps(error))
@@ -231,7 +231,7 @@ REPLICATE_PROBLEMS = {
     "{schemas: [hr], between: [dbs1]}": ": between names fewer than two sites: name two or more",
     "{schemas: [hr], between: [dbs1, dbs2], to: [dbs3]}": ": has both between and from/to: keep one of them",
     "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}":
-        ": ddl: true is known but not yet built: leave it out, and run DDL at every site",
+        ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schemas: [hr], from: dbs1, to: dbs2}": ".to: 'dbs2' is not a list: write [one, two]",
     "{schemas: [hr], from: dbs1, to: [dbs1]}": ".to[0]: replicates dbs1 to itself: name another site",
     "{schemas: [hr], from: dbs1, to: [relay]}":
@@ -267,7 +267,7 @@ RULE_PROBLEMS = {
     "{}": ": does not name what it speaks of: give one of table, schema, global",
     "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global",
     "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
-    "{schema: hr, ddl: true}": ": ddl: true is known but not yet built: leave it out, and run DDL at every site",
+    "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
     "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
     "{table: hr.t, where: 'new.a = 1'}": ".where: this key is known but not yet built: take the whole table",
@@ -292,7 +292,7 @@ COMPONENT_PROBLEMS = {
     "memory: 64MB": ("memory: 64XB", "queues.q_dbs1.memory", "'64XB' is not a size: write bytes or a number with a unit, "
                      "such as 256MB (1MB = 1024kB)"),
     "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
-    "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2",
+    "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2.kind",
                              "kind: persistent is known but not yet built: write kind: buffered"),
     "{site: dbs1, source: dbs1": ("{site: dbs2, source: dbs1", "captures.capture_hr.site",
                                   "mines the redo of dbs1 at dbs2: downstream capture is known but not yet built: write site: dbs1"),
@@ -312,7 +312,7 @@ COMPONENT_PROBLEMS = {
     "dbs1: {site: dbs2, source": (
         "dbs1: {parallelism: 0, site: dbs2, source", "applies.apply_from_dbs1.parallelism", "0 is out of range: write at least 1"),
     "dbs1: {site: dbs2,": (
-        "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1",
+        "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
         "commit_serialization: full is known but not yet built: write dependent_transactions, or parallelism: 1 for source order"),
     "_dbs1: {site: dbs2": (
         "_dbs1: {conflict_handlers: [], site: dbs2", "applies.apply_from_dbs1.conflict_handlers",
@@ -347,6 +347,31 @@ def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
 def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
     text = EXPLICIT.replace("queue: q_dbs2}", f'queue: q_dbs2, tag: "{"ab" * 129}"}}')
     assert problems(tmp_path, text) == ["applies.apply_from_dbs1.tag (line 16): the tag has 129 bytes: at most 128"]
+
+
+def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
+    text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
+    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, mode: real_time, queue: q_9,")
+    text = text.replace("to: q_dbs2}", "to: q_8, schedule: x}")
+    text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
+    text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
+    assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
+        "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
+        "captures.capture_hr.mode", "captures.capture_hr.source", "captures.capture_hr.queue",
+        "propagations.dbs1_to_dbs2.schedule", "propagations.dbs1_to_dbs2.to",
+        "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.commit_serialization",
+        "replicate[0].ddl", "replicate[0].to[0]",
+    ]
+
+
+def test_a_topology_without_sites_is_refused(tmp_path):
+    (found,) = problems(tmp_path, "topology: t\nsites: {}")
+    assert found.startswith("sites (line 2): there is none: name the databases")
+
+
+def test_a_folder_is_a_problem_not_a_traceback(tmp_path):
+    with pytest.raises(TopologyError, match="file: is a directory: check the path"):
+        read_topology(tmp_path)
 
 
 def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
