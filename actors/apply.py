@@ -90,6 +90,7 @@ class ApplyHost(Host):
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._latest: dict[str, Any] = {}
         self._answered_at = 0.0
+        self._answered_us = 0
         self._drivers_started = 0
 
     # ------------------------------------------------------------------ hosting
@@ -131,7 +132,7 @@ class ApplyHost(Host):
             raise self._ended(driver)
         try:
             self._latest = _status_dict(client.status(STATUS_TIMEOUT_S))
-            self._answered_at = self._clock.monotonic()
+            self._answered_at, self._answered_us = self._clock.monotonic(), self._clock.time_us()
         except StreamsError as error:
             if driver.poll() is not None:
                 raise self._ended(driver) from error
@@ -171,7 +172,7 @@ class ApplyHost(Host):
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
             "driver_pid": driver.pid if driver is not None and driver.poll() is None else 0,
-            "drivers_started": self._drivers_started, **details,
+            "drivers_started": self._drivers_started, "answered_us": self._answered_us, **details,
         }
 
     def endpoint(self) -> str:

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
-from actors.lag import PositionSamples
+from actors.lag import PositionSamples, seen_at_us
 from actors.ways import passes, ways_to
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
@@ -325,10 +325,9 @@ class Controller(Host):
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
-            if status["kind"] == "site" and status.get("source_scn"):
-                samples = self._samples.setdefault(status["site"], PositionSamples())
+            for time_us, scn in status.pop("source_samples", ()):
                 # The site says when it asked its database; an old answer proves nothing about now.
-                samples.add(int(status["source_scn_us"]), Scn(int(status["source_scn"])))
+                self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
 
     def _add_rates(self, status: dict[str, Any], now: float) -> None:
@@ -355,11 +354,12 @@ class Controller(Host):
             source = by_name.get(f"site:{apply.source}", {})
             applied_scn = status.get("low_watermark_scn") or None
             samples = self._samples.get(apply.source)
+            as_of_us = seen_at_us(int(status.get("answered_us") or 0), self._clock.time_us())
             flows.append({
                 "apply": apply.name, "source": apply.source, "destination": apply.site,
                 "source_scn": source.get("source_scn") or None, "applied_scn": applied_scn,
                 "scn_gap": _gap(source.get("source_scn"), applied_scn),
-                "lag_s": samples.lag_s(Scn(applied_scn), self._clock.time_us()) if samples and applied_scn else None,
+                "lag_s": samples.lag_s(Scn(applied_scn), as_of_us) if samples and applied_scn else None,
                 "errors": status.get("errors"),
             })
         return flows

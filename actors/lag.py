@@ -4,6 +4,9 @@ A source's position is sampled with the time at which its database itself told i
 contains everything that was committed when a sample with that SCN or a lower one was taken; the lag is the age of
 the newest such sample. A dead source, log writer, queue or destination therefore lets the lag grow, and nothing
 known is `None`, never 0.
+
+The age is counted to the moment the apply process told its position, not to the moment somebody looks: what was asked
+half a second ago is no lag of half a second. When it has not told for `TOLD_MAX_S`, the age is counted to now.
 """
 
 from __future__ import annotations
@@ -12,11 +15,18 @@ from bisect import bisect_right
 
 from streams.scn import Scn
 
-__all__ = ["PositionSamples"]
+__all__ = ["TOLD_MAX_S", "PositionSamples", "seen_at_us"]
+
+TOLD_MAX_S = 5.0  # positions are asked for every second, and a node under load may take three to answer
 
 # Samples are kept for a day of outage; older ones get thinner: the age of a lag of an hour needs no seconds.
 _SPACING_US = ((60_000_000, 1), (3_600_000_000, 10_000_000), (86_400_000_000, 300_000_000))
 _THIN_EVERY = 256  # additions between two rounds of thinning
+
+
+def seen_at_us(told_us: int, now_us: int) -> int:
+    """The time that a lag is told of: when the position was told; now, if that is long ago or unknown (0)."""
+    return told_us if 0 <= now_us - told_us <= TOLD_MAX_S * 1e6 else now_us
 
 
 class PositionSamples:

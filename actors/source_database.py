@@ -10,6 +10,7 @@ Main path
 
 States
     STARTING DATABASE        the embedded server or the user's one does not answer yet. Memory only.
+    DATABASE DOES NOT ANSWER it did, and does not any more; whatever the log writer saw last. Memory only.
     WAITING FOR PREPARATION  the database answers, `prepare` was not called yet. `prepared.json` persists that it was.
     READY                    a site without a log writer.
     the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `redo.log_writer`.
@@ -26,11 +27,27 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import decoder_for, describe_tables, embedded_server, open_destination, open_source, site_folder
+from actors.connectors import (
+    decoder_for,
+    describe_tables,
+    embedded_server,
+    open_destination,
+    open_source,
+    site_folder,
+)
 from actors.host import Host
-from streams.errors import ConfigError, DatabaseUnavailable, PropagationError, RedoError, StreamsError
+from streams.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    LogGone,
+    PropagationError,
+    RedoError,
+    StreamsError,
+    UnsupportedType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +65,13 @@ __all__ = ["DatabaseSite", "build"]
 READ_TIMEOUT_S = 0.1  # how long an idle read waits: positions without data are due ten times a second
 FULL_PAUSE_S = 0.5  # a full redo log or disk is looked at again this often
 WATCH_INTERVAL_S = 1.0  # a site without a log writer only looks after its server
-SAMPLE_INTERVAL_S = 1.0  # lag in seconds is told with this precision
+SAMPLE_INTERVAL_S = 0.1  # lag in seconds is told with this precision; a question costs the database a tenth of a millisecond
+RECONNECT_INTERVAL_S = 1.0  # a database that went away is not asked ten times a second to come back
+SAMPLES_KEPT = 50  # what is told of them at once: the controller may ask as late as every five seconds
+LOOK_INTERVAL_S = 1.0  # how much log the source keeps for us, and heartbeats, are looked at this often
+UNCAPTURED_INTERVAL_S = 30.0  # tables that were created meanwhile: a query over all names of the catalog
+# After so long without an answer the database counts as gone: a checkpoint of a slow disk may hold one up for seconds.
+ANSWER_MAX_S = 10.0
 HEARTBEAT = b"heartbeat"
 
 
@@ -74,11 +97,17 @@ class DatabaseSite(Host):
         self._service: RedoServer | None = None
         self._sampler: threading.Thread | None = None
         self._sampler_stop = threading.Event()
+        self._allow_binary = True
         self._answers = False
-        self._source_scn = self._source_scn_us = 0
+        self._answered_at = 0.0
+        self._samples: tuple[tuple[int, int], ...] = ()  # newest last; replaced whole, as other threads read it
         self._retained_bytes: int | None = None
         self._sample_problem = ""
         self._heartbeats = 0
+        self._gone: LogGone | None = None
+        self._uncaptured: tuple[str, ...] = ()
+        self._uncaptured_at = 0.0
+        self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
 
     # ------------------------------------------------------------------ hosting
 
@@ -98,8 +127,15 @@ class DatabaseSite(Host):
         writer = self._writer
         if writer is None or self._stream is None:
             return self._watch()
+        if self._gone is not None:
+            error, self._gone = self._gone, None
+            raise error
         try:
             wrote = writer.step(READ_TIMEOUT_S)
+        except UnsupportedType as error:
+            # The next stream begins where redo ends, and takes the other form: nothing is lost by it.
+            self._allow_binary = False
+            raise DatabaseUnavailable(error.message, hint=error.hint) from error
         except RedoError as error:
             if not writer.state.startswith("PAUSED"):
                 self._drop_writer()
@@ -134,6 +170,8 @@ class DatabaseSite(Host):
         """See the module."""
         if not self._answers:
             return "STARTING DATABASE"
+        if not self._is_answering():
+            return "DATABASE DOES NOT ANSWER"
         if not self._is_source:
             return "READY"
         return "WAITING FOR PREPARATION" if self._stream is None or self._writer is None else self._writer.state
@@ -142,13 +180,16 @@ class DatabaseSite(Host):
         """The log writer's statistics and what is known of the database."""
         details: dict[str, Any] = {
             "site": self._site.name, "fingerprint": self._fingerprint, "database": self._site.database.kind,
-            "ready": self._answers, "is_source": self._is_source, "source_scn": self._source_scn,
-            "source_scn_us": self._source_scn_us, "heartbeats": self._heartbeats,
+            "ready": self._is_answering(), "is_source": self._is_source, "heartbeats": self._heartbeats,
+            # What was known of a source that does not answer any more says nothing of how far anybody is behind.
+            "source_scn": self._samples[-1][1] if self._samples and self._is_answering() else 0,
+            "source_samples": [list(sample) for sample in self._samples],
         }
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
         if self._is_source:
             details["source_retained_bytes"] = self._retained_bytes
+            details["uncaptured_tables"] = list(self._uncaptured)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
         if self._writer is not None:
@@ -159,8 +200,11 @@ class DatabaseSite(Host):
                 "redo_segment": statistics.position.segment, "bytes_total": statistics.data_bytes,
                 "fsyncs_total": statistics.syncs, "resumes_total": statistics.resumes,
                 "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn, "problem": statistics.problem,
             }
+            options = self._writer.options
+            if options is not None:
+                details["stream_form"] = "binary" if options.binary else "text"
         return details
 
     def endpoint(self) -> str:
@@ -215,9 +259,21 @@ class DatabaseSite(Host):
                 statements += destination.prepare(self._spec.name)
             finally:
                 destination.close()
+        self._uncaptured = ()
         self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
         self.wake()
         return tuple(statements)
+
+    def uncaptured(self) -> tuple[str, ...]:
+        """Tables the rules select that were created after `prepare`, as the database says now."""
+        if not self._is_source:
+            return ()
+        source = open_source(self.database_dsn(), self._site.name)
+        try:
+            self._uncaptured = source.uncaptured(self._spec.name, self._rules())
+        finally:
+            source.close()
+        return self._uncaptured
 
     def tables(self, rules: Sequence[RuleSet]) -> tuple[SourceTable, ...]:
         """Every table of the source that one of the rule sets selects."""
@@ -285,9 +341,9 @@ class DatabaseSite(Host):
         dsn = self.database_dsn()
         self._source = open_source(dsn, self._site.name)
         writer = self._writer or self._open_writer()
-        stream = self._source.open_stream(self._spec.name, writer.start_scn)
+        stream = self._source.open_stream(self._spec.name, writer.start_scn, allow_binary=self._allow_binary)
         try:
-            writer.attach(stream)
+            writer.attach(stream, partial(self._source.check_stream, self._spec.name, stream.options))
         except BaseException:
             stream.close()
             raise
@@ -326,29 +382,24 @@ class DatabaseSite(Host):
 
     # ------------------------------------------------------------------ sampling
 
+    def _is_answering(self) -> bool:
+        """The database answered a moment ago."""
+        return self._answers and not self._sample_problem and self._clock.monotonic() - self._answered_at < ANSWER_MAX_S
+
     def _sample_loop(self) -> None:
-        """Ask the database for its position every second, on connections of its own; write heartbeats."""
+        """Ask the database for its position all the time, on a connection of its own; write heartbeats."""
         source: SourceDatabase | None = None
-        seen_bytes, seen_at = -1, self._clock.monotonic()
-        while not self._sampler_stop.wait(SAMPLE_INTERVAL_S if self._answers else READ_TIMEOUT_S):
+        look_at = 0.0
+        while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
             try:
                 if source is None:
                     source = open_source(self.database_dsn(), self._site.name)
-                asked_us = self._clock.time_us()
-                scn = source.current_scn()
-                # The time before the question: the answer proves what was committed by then, not after.
-                self._source_scn, self._source_scn_us = int(scn), asked_us
-                self._answers, self._sample_problem = True, ""
-                if self._stream is None or self._writer is None:
-                    continue
-                self._retained_bytes = _retained_bytes(source, self._spec.name)
-                data_bytes, now = self._writer.statistics().data_bytes, self._clock.monotonic()
-                if data_bytes != seen_bytes:
-                    seen_bytes, seen_at = data_bytes, now
-                elif now - seen_at >= self._spec.heartbeat_s:
-                    source.write_marker(HEARTBEAT)
-                    self._heartbeats += 1
-                    seen_at = now
+                self._sample(source)
+                if self._stream is not None and self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + LOOK_INTERVAL_S
+                    self._look(source)
+            except LogGone as error:
+                self._gone = error
             except StreamsError as error:
                 self._sample_problem = error.message
                 if source is not None:
@@ -356,6 +407,36 @@ class DatabaseSite(Host):
                     source = None
         if source is not None:
             source.close()
+
+    def _look(self, source: SourceDatabase) -> None:
+        """At what else may have changed at the database."""
+        self._retained_bytes = _retained_bytes(source, self._spec.name)
+        source.check_prepared(self._spec.name)
+        if self._clock.monotonic() >= self._uncaptured_at:
+            self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
+            self._uncaptured = source.uncaptured(self._spec.name, self._rules())
+        self._heartbeat(source)
+
+    def _sample(self, source: SourceDatabase) -> None:
+        asked_us = self._clock.time_us()
+        scn = source.current_scn()
+        # The time before the question: the answer proves what was committed by then, not after.
+        self._samples = (*self._samples[1 - SAMPLES_KEPT :], (asked_us, int(scn)))
+        self._answered_at = self._clock.monotonic()
+        self._answers, self._sample_problem = True, ""
+
+    def _heartbeat(self, source: SourceDatabase) -> None:
+        """Write a heartbeat when nothing came through the log for a while."""
+        writer = self._writer
+        if writer is None:
+            return
+        data_bytes, now = writer.statistics().data_bytes, self._clock.monotonic()
+        if data_bytes != self._seen_bytes:
+            self._seen_bytes, self._seen_at = data_bytes, now
+        elif now - self._seen_at >= self._spec.heartbeat_s:
+            source.write_marker(HEARTBEAT)
+            self._heartbeats += 1
+            self._seen_at = now
 
     def _note(self, error: StreamsError) -> None:
         self._error, self._error_us = error, self._clock.time_us()

@@ -367,13 +367,23 @@ class MemorySource:
         """See `SourceDatabase.prepare`: the log is always on."""
         return ()
 
-    def open_stream(self, topology: str, start: Scn) -> MemoryLogStream:  # noqa: ARG002
+    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> MemoryLogStream:  # noqa: ARG002
         """See `SourceDatabase.open_stream`."""
         if start != FIRST_SCN and start < self.confirmed_scn:
             raise LogGone(
                 f"the log up to SCN {self.confirmed_scn} is gone", hint="instantiate again", scn=self.confirmed_scn
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
+
+    def check_stream(self, topology: str, options: StreamOptions) -> None:
+        """See `SourceDatabase.check_stream`: every value travels in every form."""
+
+    def check_prepared(self, topology: str) -> None:
+        """See `SourceDatabase.check_prepared`: nothing can be missing."""
+
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
+        """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
+        return ()
 
     def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
         """See `SourceDatabase.dictionary_build`."""

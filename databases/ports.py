@@ -318,12 +318,37 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def open_stream(self, topology: str, start: Scn) -> LogStream:
+    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
+
+        Args:
+            topology: whose stream.
+            start: see above.
+            allow_binary: False: in text form, whatever the tables' types are.
 
         Raises:
             LogGone: the source no longer has `start`, or the slot is new or ahead of it.
         """
+        ...
+
+    def check_stream(self, topology: str, options: StreamOptions) -> None:
+        """Tell whether the published tables, as they are now, can travel as an open stream's options say.
+
+        Raises:
+            UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
+        """
+        ...
+
+    def check_prepared(self, topology: str) -> None:
+        """Tell whether what `prepare` created is still there; asked every second while the log is read.
+
+        Raises:
+            LogGone: it is not, and changes are missing in the log stream since then.
+        """
+        ...
+
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
         ...
 
     def dictionary_build(self, topology: str) -> DictionaryBuild:

@@ -54,7 +54,15 @@ from redo.segments import (
     sync_folder,
 )
 from streams.clock import Clock, SystemClock
-from streams.errors import BugError, DatabaseUnavailable, LogGone, RedoError
+from streams.errors import (
+    INSTANTIATE_AGAIN,
+    BugError,
+    DatabaseError,
+    DatabaseUnavailable,
+    LogGone,
+    RedoError,
+    UnsupportedType,
+)
 from streams.failpoints import failpoint
 from streams.lcr_batch import TableVersion
 from streams.scn import FIRST_SCN, Scn
@@ -91,6 +99,7 @@ class LogWriterStatistics:
         resumes: streams attached.
         purged_bytes: bytes of redo removed.
         required_checkpoint_scn: lowest of all captures'; 0: none told yet.
+        problem: why it is paused, and what ends that; empty when it is not.
     """
 
     state: str
@@ -104,6 +113,7 @@ class LogWriterStatistics:
     resumes: int
     purged_bytes: int
     required_checkpoint_scn: Scn
+    problem: str
 
 
 class LogWriter:
@@ -135,13 +145,14 @@ class LogWriter:
         self._source = source
         self._decoder_factory = decoder_factory
         self._dictionary_build = dictionary_build
+        self._check: Callable[[], None] | None = None
         self._segment_bytes = max(1, min(segment_bytes, redo_bytes_max // SEGMENTS_MIN))
         self._redo_bytes_max = redo_bytes_max
         self._record_bytes = record_bytes
         self._clock = clock or SystemClock()
 
         self._stream: LogStream | None = None
-        self._broken: DatabaseUnavailable | None = None
+        self._broken: DatabaseError | None = None
         self._needs_resume = False
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
@@ -200,15 +211,37 @@ class LogWriter:
             state=self.state, redo_bytes=self._redo_bytes(), redo_bytes_max=self._redo_bytes_max,
             segments=len(self._sizes), position=self._position, data_bytes=self._data_bytes, records=self._records,
             syncs=self._syncs, resumes=self._resumes, purged_bytes=self._purged_bytes,
-            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, problem=self._problem(),
+        )
+
+    def _problem(self) -> str:
+        """Why it is paused, for the operator."""
+        if self.state == "PAUSED: DISK IS FULL":
+            return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
+        if self.state != "PAUSED: REDO IS FULL":
+            return ""
+        bound = f"redo_bytes_max ({self._redo_bytes_max} bytes)"
+        first = self._restart_segment
+        if self._state.is_open and sum(size for n, size in list(self._sizes.items()) if n >= first) >= self._redo_bytes_max:
+            return (
+                f"one transaction, which began after SCN {self._state.commit_scn}, fills {bound}, WAL grows at the source: "
+                "raise redo_bytes_max in the topology file above the size of that transaction, then `headrace up`"
+            )
+        return (
+            f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when the captures need less "
+            "of it (see the slowest apply process); raise redo_bytes_max and `headrace up` to keep more"
         )
 
     # ------------------------------------------------------------------ the stream
 
-    def attach(self, stream: LogStream) -> None:
+    def attach(self, stream: LogStream, check: Callable[[], None] | None = None) -> None:
         """Go on with a new stream, opened at `start_scn`.
 
         What was read from an older stream and not written is dropped: the new one brings it again.
+
+        Args:
+            stream: the new stream.
+            check: `SourceDatabase.check_stream`; called whenever the stream describes a table, before that is written.
 
         Raises:
             LogGone: the stream is another cluster's or another timeline's, or begins behind the end of redo.
@@ -216,7 +249,7 @@ class LogWriter:
         """
         self._check_identity(stream)
         build = self._dictionary_build()
-        self._stream, self._broken = stream, None
+        self._stream, self._broken, self._check = stream, None, check
         self._taken.clear()
         self._described.clear()
         self._progress_scn = FIRST_SCN
@@ -247,6 +280,7 @@ class LogWriter:
 
         Raises:
             DatabaseUnavailable: the stream broke: attach a new one.
+            UnsupportedType: the stream has not the form its tables need (any more): attach another one.
             RedoFull: the disk is full. Call again later: what was read is kept.
             RedoError: redo cannot be written.
         """
@@ -286,21 +320,21 @@ class LogWriter:
         if (mine.database_kind, mine.system_identifier) != (theirs.database_kind, theirs.system_identifier):
             raise LogGone(
                 f"the database of site {self._source} is another cluster than the one its redo log comes from",
-                hint="point the site back to its old database, or remove its redo log and instantiate again",
+                hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
             )
         if mine.timeline != theirs.timeline:
             raise LogGone(
                 f"the database of site {self._source} is on timeline {theirs.timeline}, its redo log on {mine.timeline}:"
                 " after a failover or a recovery the redo log may hold transactions the database lost",
-                hint="compare source and destinations, remove the redo log and instantiate again",
+                hint=INSTANTIATE_AGAIN,
                 source=self._source, redo_timeline=mine.timeline, database_timeline=theirs.timeline,
             )
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
                 f"the log of site {self._source} begins at SCN {stream.start_scn}, its redo log ends at SCN "
                 f"{self._state.end_scn}: transactions between are gone",
-                hint="instantiate the destinations again",
+                hint=INSTANTIATE_AGAIN,
                 source=self._source, after_scn=self._state.end_scn, through_scn=stream.start_scn,
             )
 
@@ -311,7 +345,7 @@ class LogWriter:
         for turn in range(GULPS_MAX):
             try:
                 chunk = stream.read(timeout_s if turn == 0 else 0.0)
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, UnsupportedType) as error:
                 self._broken = error
                 return
             if chunk is None:
@@ -337,6 +371,9 @@ class LogWriter:
         """Write what was taken as one DATA record, with the dictionary it needs before it."""
         chunks = self._taken
         objects = {number for chunk in chunks for number in chunk.objects}
+        if objects and self._check is not None:
+            # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
+            self._check()
         if any(not self._dictionary.knows(number) or number in self._described for number in objects):
             # Never seen, or described again: created, altered, attached to a partitioned table, ...
             self._pending_build = self._dictionary_build()
@@ -515,7 +552,7 @@ class LogWriter:
         raise RedoError(
             f"redo segment {before.number + 1} is missing; transactions between SCN {from_scn} and SCN {to_scn}"
             " are missing",
-            hint="restore the segment from a copy, or instantiate the destinations again",
+            hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
             segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,
         )
 

@@ -54,7 +54,7 @@ from redo.segments import RedoReader, list_segments
 from rules.evaluation import filter_batch
 from rules.rule import Rule, RuleSet, TruthValue
 from streams.clock import Clock, SystemClock
-from streams.errors import CaptureError, LogGone, ProtocolError, RedoError
+from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 from streams.tags import Tag
@@ -551,7 +551,7 @@ class Miner:
             raise LogGone(
                 f"the redo of site {self._source} begins at SCN {head.last_commit_scn}; it is needed from SCN "
                 f"{self._start_scn} on",
-                hint="instantiate the destinations again", source=self._source, needed_scn=self._start_scn,
+                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn,
                 first_scn=head.last_commit_scn,
             )
         return head.restart_segment

@@ -36,7 +36,7 @@ from redo.records import (
     encode_footer,
     encode_head,
 )
-from streams.errors import LogGone, RedoError, Retry
+from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError, Retry
 from streams.failpoints import failpoint
 from streams.scn import Scn
 
@@ -193,7 +193,7 @@ def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: 
     missing = f"after SCN {after_scn} up to SCN {through}" if through > after_scn else f"after SCN {after_scn}"
     return RedoError(
         f"redo segment {path.name} {what} at offset {offset}; transactions {missing} are missing",
-        hint="restore the segment from a copy, or instantiate the destinations again",
+        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
         segment=path.name, offset=offset, after_scn=after_scn, through_scn=through,
     )
 
@@ -363,11 +363,11 @@ class RedoReader:
         if not numbers or self._segment < numbers[0]:
             raise LogGone(
                 f"redo segment {self._segment} was purged",
-                hint="start from a later SCN, or instantiate the destination again", segment=self._segment,
+                hint=INSTANTIATE_AGAIN, segment=self._segment,
             )
         raise RedoError(
             f"redo segment {self._segment} is missing; transactions after SCN {self._scn} are missing",
-            hint="restore the segment from a copy, or instantiate the destinations again",
+            hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
             segment=self._segment, offset=0, after_scn=self._scn,
         )
 

@@ -30,11 +30,17 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError", "DatabaseError",
-    "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
+    "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "DatabaseError", "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
     "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
     "WouldBlock",
 ]
+
+
+# The way out when transactions are gone for good; part of hints.
+INSTANTIATE_AGAIN = (
+    "`headrace down --purge`, empty the replicated tables at the destinations, then `headrace up`: the tables are copied again"
+)
 
 
 class Retry(Enum):

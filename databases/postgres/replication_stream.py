@@ -37,7 +37,14 @@ from psycopg import conninfo, pq
 from databases.ports import LogChunk, StreamOptions
 from databases.postgres import pgoutput_kernels as kernels
 from databases.postgres.connection import connect, error_from_sqlstate, quote, translated
-from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
+from streams.errors import (
+    INSTANTIATE_AGAIN,
+    DatabaseError,
+    DatabaseUnavailable,
+    LogGone,
+    ProtocolError,
+    UnsupportedType,
+)
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
 if TYPE_CHECKING:
@@ -270,6 +277,7 @@ class PostgresLogStream:
         Raises:
             DatabaseUnavailable: the connection broke: open a new stream.
             LogGone: the slot was invalidated while it was read.
+            UnsupportedType: a value cannot be sent in binary form: open a new stream.
             DatabaseError: the server refused to go on, e.g. the publication is gone.
         """
         if self._is_closed:
@@ -579,7 +587,10 @@ def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> 
     # 42704 in answer to START_REPLICATION: no such slot. Invalidated: "can no longer access replication slot",
     # before 18 "can no longer get changes from replication slot".
     if (slot and sqlstate == "42704") or (sqlstate == "55000" and "no longer" in message):
-        return LogGone(text, hint=hint or "instantiate the destinations again", **context)
+        return LogGone(text, hint=INSTANTIATE_AGAIN, **context)
+    # 42883 on an open stream: a type without a send function, inside of a value of a type that has one.
+    if not slot and sqlstate == "42883":
+        return UnsupportedType(text, hint="nothing to mend: changes travel in text form from now on")
     return error_from_sqlstate(sqlstate, text, hint=hint, **context)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable
+from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.source_catalog import (
     CatalogTable,
@@ -28,7 +28,7 @@ from databases.postgres.source_catalog import (
     source_tables,
 )
 from databases.postgres.source_preflight import identity_breaks, preflight_source
-from streams.errors import DatabaseError, DatabaseUnavailable, LogGone
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
@@ -111,6 +111,19 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ publication and slot
 
+    def check_prepared(self, topology: str) -> None:
+        """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
+        name = self._name(topology)
+        if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
+            raise _publication_gone(name)
+
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.uncaptured`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            there = publication_tables(connection, self._name(topology))
+            return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """What `prepare` would do, in order, with the locks it takes; what is there already is marked as done."""
         with translated("planning the source"):
@@ -126,8 +139,12 @@ class PostgresSource:
         Raises:
             DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
             DatabaseError: something else has our name, or a right is missing.
+            LogGone: the publication of a slot that exists is gone.
         """
-        statements = [step.statement for step in self.plan(topology, rules) if not step.is_done]
+        steps = self.plan(topology, rules)
+        if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
+            raise _publication_gone(self._name(topology))
+        statements = [step.statement for step in steps if not step.is_done]
         with translated("preparing the source"):
             connection = self._session()
             connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
@@ -170,12 +187,15 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ the log
 
-    def open_stream(self, topology: str, start: Scn, *, force_libpq: bool = False) -> PostgresLogStream:
+    def open_stream(
+        self, topology: str, start: Scn, *, allow_binary: bool = True, force_libpq: bool = False
+    ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
         Args:
             topology: names the slot and the publication.
             start: see the port.
+            allow_binary: see the port.
             force_libpq: read through libpq, as over TLS.
         """
         from databases.postgres.replication_stream import open_log_stream
@@ -185,45 +205,64 @@ class PostgresSource:
             connection = self._session()
             begin = self._check_slot(connection, name, start)
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
-                raise DatabaseError(f"publication {name} does not exist", hint="run `headrace up` again")
-            binary = not binary_obstacles(connection, published_relations(connection, name))
+                raise _publication_gone(name)
+            binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         return open_log_stream(
             self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=f"headrace {topology} log",
             force_libpq=force_libpq,
         )
 
+    def check_stream(self, topology: str, options: StreamOptions) -> None:
+        """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
+        if not options.binary:
+            return
+        with translated("reading the catalog"):
+            connection = self._session()
+            obstacles = binary_obstacles(connection, published_relations(connection, self._name(topology)))
+        if obstacles:
+            found = obstacles[0]
+            raise UnsupportedType(
+                f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
+                f"{found.reason}", hint="nothing to mend: changes travel in text form from now on",
+            )
+
     def _check_slot(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
         """Where the stream can begin; the slot must still have everything after `start`."""
+        reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
         row = connection.execute(
-            """
+            f"""
             SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
-                   database = current_database() AND plugin = 'pgoutput'
+                   database = current_database() AND plugin = 'pgoutput', {reason}
             FROM pg_replication_slots WHERE slot_name = %s
             """,
             (name,),
         ).fetchone()
-        again = "instantiate the destinations again, then remove the redo log"
         if row is None:
-            hint = f"{again}; `headrace up` makes a new slot" if start != FIRST_SCN else "run `headrace up`"
+            hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
             raise LogGone(f"slot {name} does not exist: everything after SCN {start} is gone", hint=hint, after_scn=start)
         if not row[3]:
             raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
         confirmed, end = int(row[0] or 0), int(row[2])
         if row[1] == "lost":
+            setting = {"idle_timeout": "idle_replication_slot_timeout", "wal_level_insufficient": "wal_level"}.get(
+                row[4] or "", "max_slot_wal_keep_size"
+            )
             raise LogGone(
-                f"slot {name} was invalidated: its WAL after SCN {max(start, confirmed)} is gone",
-                hint=f"raise max_slot_wal_keep_size; drop the slot; {again}", after_scn=max(start, confirmed),
+                f"slot {name} was invalidated (see {setting}): its WAL after SCN {max(start, confirmed)} is gone",
+                hint=f"mend {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
             )
         if start != FIRST_SCN and confirmed > start:
             raise LogGone(
                 f"slot {name} is ahead of the redo log: transactions that committed after SCN {start} and up to SCN "
                 f"{confirmed} are missing ({confirmed - start} bytes of log)",
-                hint=f"the slot was made again or advanced by somebody else: {again}", after_scn=start, through_scn=confirmed,
+                hint=f"the slot was made again or advanced by somebody else: {INSTANTIATE_AGAIN}", after_scn=start,
+                through_scn=confirmed,
             )
         if start > end:
             raise LogGone(
                 f"the log ends at SCN {end}, the redo log at SCN {start}: the database was set back to an older state",
-                hint=f"the destinations hold transactions the source lost: {again}", after_scn=end, through_scn=start,
+                hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
+                through_scn=start,
             )
         return start if start != FIRST_SCN else Scn(confirmed)
 
@@ -295,6 +334,13 @@ class PostgresSource:
             row = self._session().execute(query, parameters or None).fetchone()
             assert row is not None
             return row[0]
+
+
+def _publication_gone(name: str) -> LogGone:
+    """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
+    return LogGone(
+        f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
+    )
 
 
 # --------------------------------------------------------------------------- the steps of `prepare`

@@ -17,7 +17,7 @@ from databases.postgres.source import PostgresSource
 from databases.postgres.source_catalog import slot_name
 from rules.rule import Rule, RuleSet
 from scripts.generate_builtin_types import QUERY
-from streams.errors import DatabaseError, DatabaseUnavailable, LogGone
+from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
@@ -515,11 +515,11 @@ def test_values_of_every_built_in_type_are_what_the_server_itself_would_send(any
     names = [str(name) for (name,) in types if name not in NOT_INSERTABLE]
     numbers = {f"reg{kind}" for kind in ("proc", "procedure", "oper", "operator", "class", "type", "role", "namespace", "config", "dictionary", "collation")}
     if form == "binary":
-        names = [name for name in names if name not in numbers]
+        names = [name for name in names if name not in numbers | {"int2vector", "oidvector"}]
     columns = ", ".join(f'"{name}" pg_catalog."{name}"' for name in names)
     site.run(f"CREATE TABLE v (id_ int PRIMARY KEY, {columns})")
     if form == "binary":
-        arrays = [name for name in names if name not in {"aclitem", "int2vector", "oidvector"}]
+        arrays = [name for name in names if name != "aclitem"]
     else:
         arrays = ["text", "regclass", "numeric", "aclitem"]
     site.run(f"CREATE TABLE w (id_ int PRIMARY KEY, {', '.join(f'{chr(34)}{n}{chr(34)} pg_catalog.{chr(34)}{n}{chr(34)}[]' for n in arrays)})")
@@ -621,7 +621,7 @@ def test_type_that_would_jam_a_binary_stream_is_read_in_text_after_reconnecting(
     reading = site.open()
     site.run("ALTER TABLE t ADD a aclitem[]")
     site.run("INSERT INTO t VALUES (1, ARRAY[makeaclitem('postgres'::regrole, 'postgres'::regrole, 'SELECT', false)])")
-    with pytest.raises(DatabaseError, match="binary"):
+    with pytest.raises(UnsupportedType, match="binary"):
         reading.through(site.mark())
     reading.stream.close()
     _wait_inactive(site)
@@ -696,12 +696,16 @@ def test_invalidated_slot_is_a_gap(make_site: Callable[[EmbeddedServer], Site], 
         server.destroy()
 
 
-def test_dropped_publication_stops_the_stream_with_its_name(site: Site) -> None:
+def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_again_under_an_older_slot(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(_name(site))).as_string(None))
-    with pytest.raises(DatabaseError, match="publication"):
+    with pytest.raises(LogGone, match="publication"):
         site.open()
+    with pytest.raises(LogGone, match="publication"):
+        site.source.check_prepared("topo")
+    with pytest.raises(LogGone, match="publication"):
+        site.prepare()
 
 
 def _name(site: Site) -> str:

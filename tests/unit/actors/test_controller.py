@@ -177,10 +177,14 @@ def flow(controller: Controller) -> dict[str, object]:
     return controller.overview()["flows"][0]
 
 
+def sampled(scn: int, at_us: int) -> dict[str, object]:
+    return {"source_scn": scn, "source_samples": [[at_us, scn]]}
+
+
 def test_lag_is_unknown_until_there_is_a_proof(spec, actors):
     controller = started(spec, actors)
     assert flow(controller)["lag_s"] is None
-    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": controller._clock.time_us()}
+    actors.statuses["site:a"] = sampled(100, controller._clock.time_us())
     controller.step()
     assert flow(controller)["lag_s"] is None  # the apply has not told its position
     assert flow(controller)["scn_gap"] is None
@@ -189,26 +193,53 @@ def test_lag_is_unknown_until_there_is_a_proof(spec, actors):
 def test_lag_is_the_age_of_the_newest_position_that_is_applied(spec, actors):
     controller = started(spec, actors)
     now_us = controller._clock.time_us()
-    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": now_us - 20_000_000}
+    actors.statuses["site:a"] = sampled(100, now_us - 20_000_000)
     actors.statuses["apply:x"] = {"low_watermark_scn": 150}
     controller.step()
-    actors.statuses["site:a"] = {"source_scn": 200, "source_scn_us": now_us - 1_000_000}
+    actors.statuses["site:a"] = sampled(200, now_us - 1_000_000)
     controller.step()
     shown = flow(controller)
     assert shown["lag_s"] == pytest.approx(20, abs=1)
     assert shown["scn_gap"] == 50
 
 
+def test_lag_is_told_of_the_moment_at_which_the_apply_told_its_position(spec, actors):
+    controller = started(spec, actors)
+    now_us = controller._clock.time_us()
+    samples = [[now_us - 2_000_000 + place * 100_000, place] for place in range(10)]
+    actors.statuses["site:a"] = {"source_scn": 9, "source_samples": samples}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 7, "answered_us": samples[7][0] + 50_000}
+    controller.step()
+    assert flow(controller)["lag_s"] == pytest.approx(0.05)
+
+
+def test_lag_grows_when_the_apply_does_not_tell_its_position_any_more(spec, actors):
+    controller = started(spec, actors)
+    now_us = controller._clock.time_us()
+    actors.statuses["site:a"] = sampled(100, now_us - 60_000_000)
+    actors.statuses["apply:x"] = {"low_watermark_scn": 100, "answered_us": now_us - 59_900_000}
+    controller.step()
+    assert flow(controller)["lag_s"] >= 60
+
+
 def test_lag_grows_when_the_source_is_dead(spec, actors):
     controller = started(spec, actors)
     now_us = controller._clock.time_us()
-    actors.statuses["site:a"] = {"source_scn": 100, "source_scn_us": now_us - 60_000_000}
-    actors.statuses["apply:x"] = {"low_watermark_scn": 100}
+    actors.statuses["site:a"] = sampled(100, now_us - 60_000_000)
+    actors.statuses["apply:x"] = {"low_watermark_scn": 100, "answered_us": now_us}
     controller.step()
     actors.silent.add("site:a")
     controller.step()
     assert flow(controller)["lag_s"] >= 60
     assert flow(controller)["source_scn"] is None
+
+
+def test_nobody_is_behind_by_nothing_when_the_source_does_not_answer(spec, actors):
+    controller = started(spec, actors)
+    actors.statuses["site:a"] = sampled(0, 1) | {"state": "DATABASE DOES NOT ANSWER"}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 100}
+    controller.step()
+    assert flow(controller)["scn_gap"] is None
 
 
 def test_gather_keeps_the_order_of_the_components(spec, actors):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from actors.lag import PositionSamples
+from actors.lag import TOLD_MAX_S, PositionSamples, seen_at_us
 
 SECOND_US = 1_000_000
 
@@ -32,3 +32,11 @@ def test_samples_of_a_day_stay_few_and_their_answers_close():
     for age, tolerance in ((5, 1), (1000, 11), (50_000, 301)):
         applied = (86_400 - age) * 10
         assert abs(samples.lag_s(applied, 86_400 * SECOND_US) - age) <= tolerance
+
+
+def test_lag_is_told_of_now_when_the_position_was_told_long_ago_or_never():
+    now_us = 1000 * SECOND_US
+    assert seen_at_us(now_us - SECOND_US, now_us) == now_us - SECOND_US
+    assert seen_at_us(now_us - int(TOLD_MAX_S * SECOND_US) - 1, now_us) == now_us
+    assert seen_at_us(0, now_us) == now_us
+    assert seen_at_us(now_us + 1, now_us) == now_us, "a clock that is ahead proves nothing"

@@ -16,7 +16,7 @@ from redo.segments import RedoFull, RedoReader, list_segments
 from rules.rule import RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
-from streams.errors import DatabaseUnavailable, LogGone, RedoError
+from streams.errors import DatabaseUnavailable, LogGone, RedoError, UnsupportedType
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
@@ -240,6 +240,67 @@ def test_full_redo_pauses_until_purged_and_drops_nothing(tmp_path):
     batches += mine(reader, writer)
     assert received(batches) == committed(source)
     assert writer.statistics().purged_bytes > 0
+
+
+def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_that(tmp_path):
+    source, clock = MemorySource(gulp_bytes=lambda: 300), VirtualClock()
+    Workload(source, 4).run(20)
+    with source.transaction() as transaction:
+        for number in range(1000):
+            transaction.insert("hr.log", line=f"line {number}")
+    settings = {"clock": clock, "segment_bytes": 3000, "record_bytes": 300}
+    writer = log_writer(tmp_path, source, redo_bytes_max=20_000, **settings)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    writer.required_checkpoints.record("c", source.log[-2].commit_scn)  # everything before it is applied
+    drain(writer, source, clock)
+    told = writer.statistics()
+    assert told.state == "PAUSED: REDO IS FULL"
+    assert f"after SCN {source.log[-2].commit_scn}" in told.problem
+    assert "raise redo_bytes_max" in told.problem
+    assert source.confirmed_scn < source.log[-1].commit_scn
+    writer.close()
+
+    writer = log_writer(tmp_path, source, redo_bytes_max=500_000, **settings)
+    drain(writer, source, clock)
+    assert writer.state == "IDLE"
+    assert writer.statistics().problem == ""
+    assert source.confirmed_scn == source.current_scn()
+    after = source.log[-2].commit_scn
+    assert received(mine(miner(tmp_path, after), writer), after) == committed(source, after_scn=after)
+    assert writer.statistics().purged_bytes > told.redo_bytes * 0.8, "the half that was written first makes room"
+
+
+def test_slow_destination_that_fills_the_redo_is_told_as_such(tmp_path):
+    source, clock = busy(transactions=80), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=4000, segment_bytes=1000, record_bytes=200)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    assert writer.state == "PAUSED: REDO IS FULL"
+    assert "goes on by itself" in writer.statistics().problem
+
+
+def test_form_is_checked_before_anything_of_a_table_described_is_written(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="before")
+    before = source.current_scn()
+    attach(writer, source)
+    drain(writer, source, clock)
+
+    def unfit() -> None:
+        raise UnsupportedType("cannot travel in binary form")
+
+    writer.attach(source.open_stream("t", writer.start_scn), unfit)
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="after")
+    with pytest.raises(UnsupportedType):
+        writer.step(0.0)
+    assert writer.position.scn <= before
+    attach(writer, source)
+    drain(writer, source, clock)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
 def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_path):

@@ -1,0 +1,215 @@
+"""A source's site in one process, on a real server: what the operator sees when the database misbehaves, and the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from actors import runtime, source_database
+from actors.source_database import DatabaseSite
+from databases.embedded import EmbeddedServer
+from databases.postgres.pgoutput import PostgresLogDecoder
+from databases.postgres.source import PostgresSource
+from databases.postgres.source_catalog import slot_name
+from redo.mining import Miner
+from redo.records import RedoPosition
+from rules.rule import Rule, RuleSet
+from streams.lcr_batch import Command, LcrBatch
+from streams.scn import FIRST_SCN
+from tests.support.proxy import Proxy
+from tests.support.system import wait_until
+from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+RULES = RuleSet(include=(Rule(owner="public"),))
+SLOT = slot_name("topo", "dbs1")
+
+
+class Source:
+    """A site that is up, and a session of its database's user."""
+
+    def __init__(self, dsn: str, folder: Path, *, user_dsn: str = "") -> None:
+        self.dsn, self.folder = user_dsn or dsn, folder
+        self.user = psycopg.connect(self.dsn, autocommit=True)
+        self.spec = TopologySpec(
+            name="topo", file=folder / "topo.yaml", state_dir=folder,
+            sites=(SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=dsn)),),
+            queues=(QueueSpec(name="q", site="dbs1"),),
+            captures=(CaptureSpec(name="c", site="dbs1", source="dbs1", queue="q", rules=RULES),),
+            propagations=(), applies=(), redo_bytes_max=1 << 20, segment_bytes=1 << 18,
+        )
+        self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
+        self.host.start()
+        self.wait("ready", lambda status: status["ready"])
+        self.host.prepare()
+        self.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+
+    def run(self, statement: str) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self.user.execute(statement)  # type: ignore[call-overload, no-any-return]
+
+    def wait(self, what: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        status: dict[str, Any] = {}
+
+        def seen() -> bool:
+            status.clear()
+            status.update(self.host.status())
+            return bool(holds(status))
+
+        wait_until(what, seen, timeout_s=30.0)
+        return status
+
+    def wait_written(self) -> dict[str, Any]:
+        """Until everything committed by now is in the redo log."""
+        row = self.run("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        return self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]))
+
+    def mined(self) -> list[LcrBatch]:
+        status = self.host.status()
+        assert self.host._writer is not None
+        position = self.host._writer.position
+        miner = Miner(self.folder / "sites" / "dbs1" / "redo", "dbs1", FIRST_SCN, RULES, PostgresLogDecoder)
+        assert status["redo_segment"] <= position.segment
+        found = []
+        while (batch := miner.next_batch(RedoPosition(position.segment, position.offset, position.scn))) is not None:
+            found.append(batch)
+        miner.close()
+        return found
+
+    def close(self) -> None:
+        self.host.end()
+        self.user.close()
+        source = PostgresSource(self.dsn, site="dbs1")
+        source.remove("topo")
+        source.close()
+
+
+@pytest.fixture
+def make(
+    pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Source]]:
+    monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
+    made: list[Source] = []
+
+    def make_source(through: Callable[[str], str] = lambda dsn: dsn) -> Source:
+        dsn = fresh_database(pg_source)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        made.append(Source(through(dsn), tmp_path, user_dsn=dsn))
+        return made[-1]
+
+    yield make_source
+    for source in made:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("oidvector", "'1 2'"),
+        ("mood[]", "'{happy}'"),
+        ("aclitem[]", "ARRAY[makeaclitem('postgres'::regrole, 'postgres'::regrole, 'SELECT', false)]"),
+    ],
+)
+def test_column_that_cannot_travel_in_binary_turns_a_running_stream_to_text(
+    make: Callable[..., Source], column: str, value: str
+) -> None:
+    """Nobody tells an open binary stream of it: its values would arrive as numbers that mean something else, or jam it."""
+    source = make()
+    source.run("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    source.run("INSERT INTO t VALUES (1)")
+    assert source.wait_written()["stream_form"] == "binary"
+    source.run(f"ALTER TABLE t ADD a {column}")
+    source.run(f"INSERT INTO t VALUES (2, {value})")
+    source.run("INSERT INTO t VALUES (3, NULL)")
+    status = source.wait_written()
+    assert status["stream_form"] == "text"
+    assert status["state"] in {"IDLE", "WRITING"}
+    values = []
+    for batch in source.mined():
+        for group in batch.groups:
+            columns = {column.name: (place, column) for place, column in enumerate(batch.tables[group.table].columns)}
+            assert group.command is Command.INSERT
+            assert group.new is not None
+            assert "a" not in columns or not columns["a"][1].is_binary
+            for row in range(group.row_count):
+                key = group.new.value(columns["id"][0], row)
+                assert isinstance(key, bytes)
+                values.append(int.from_bytes(key, "big") if columns["id"][1].is_binary else int(key))
+    assert values == [1, 2, 3], "nothing is lost, nothing is doubled"
+
+
+def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make: Callable[..., Source]) -> None:
+    source = make()
+    source.run("INSERT INTO t VALUES (1)")
+    source.wait_written()
+
+    def dropped() -> bool:
+        source.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+        try:
+            source.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
+        except psycopg.errors.ObjectInUse:  # it was opened again
+            return False
+        return True
+
+    wait_until("the slot is dropped", dropped, timeout_s=30.0)
+    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
+    assert status["last_error"]["error"] == "LogGone"
+    assert re.search(r"slot \w+ does not exist", status["last_error"]["message"])
+    assert "headrace down --purge" in status["last_error"]["hint"]
+    assert "headrace up" in status["last_error"]["hint"]
+
+
+def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Callable[..., Source]) -> None:
+    source = make()
+    source.run(f"DROP PUBLICATION {SLOT}")
+    source.run("INSERT INTO t VALUES (1)")
+    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
+    assert "was dropped" in status["last_error"]["message"]
+    assert "headrace down --purge" in status["last_error"]["hint"]
+    with pytest.raises(Exception, match="was dropped"):
+        source.host.prepare()
+
+
+def test_database_that_does_not_answer_is_neither_idle_nor_level(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_database, "ANSWER_MAX_S", 1.0)
+    with Proxy(lambda: target) as proxy:
+        target = ""
+
+        def through(dsn: str) -> str:
+            nonlocal target
+            info = psycopg.conninfo.conninfo_to_dict(dsn)
+            target = f"127.0.0.1:{info['port']}"
+            return psycopg.conninfo.make_conninfo(dsn, port=proxy.endpoint.rpartition(":")[2])
+
+        source = make(through)
+        assert source.wait_written()["source_scn"] > 0
+        proxy.stall()
+        status = source.wait("it is seen", lambda status: status["state"] == "DATABASE DOES NOT ANSWER")
+        assert status["source_scn"] == 0
+        assert not status["ready"]
+        proxy.heal()
+        source.run("INSERT INTO t VALUES (1)")
+        source.wait_written()
+        source.wait("it answers", lambda status: status["ready"] and status["state"] in {"IDLE", "WRITING"})
+
+
+def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
+    source = make()
+    source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
+    assert source.host.uncaptured() == ("public.u",)
+    assert source.wait("it is shown", lambda status: status["uncaptured_tables"])["uncaptured_tables"] == ["public.u"]
+    source.host.prepare()
+    assert source.host.uncaptured() == ()
+    source.run("INSERT INTO u SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
+    status = source.wait("it is full", lambda status: status["state"] == "PAUSED: REDO IS FULL")
+    assert "raise redo_bytes_max" in status["problem"]
+    source.wait("the log grows", lambda status: (status["source_retained_bytes"] or 0) > 1 << 20)
