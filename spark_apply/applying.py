@@ -231,6 +231,23 @@ class _Base:
         self._context.session.rollback()
         self.totals.rollbacks += 1
 
+    def _check_fit(self, batch: LcrBatch) -> None:
+        """Before a transaction is taken for a failed one: its tables may have been altered since they were described.
+
+        Raises:
+            UnfitTableError: one does not fit: the transaction waits for the ALTER.
+        """
+        session = self._context.session
+        used = {group.table for group in batch.groups} | {table for found in batch.truncates for table in found.tables}
+        for version in (batch.tables[table] for table in sorted(used)):
+            session.describe(version.owner, version.name, fresh=True)
+            hint = session.missing_alter(version)
+            if hint:
+                raise UnfitTableError(
+                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}", hint=hint,
+                    table=version.qualified_name,
+                )
+
     def _result(self, failure: Failure | None = None) -> GroupResult:
         return GroupResult(
             group=self._assignment.group, attempt=self._assignment.attempt, applied=tuple(self._applied),
@@ -380,6 +397,7 @@ class SetsWork(_Base):
             except DataError as error:
                 failure = _refused_at_commit(error, batch)
         self._roll_back()
+        self._check_fit(batch)
         session.begin()
         failpoint("apply.error_queue_write")
         number = self._put(transaction, failure, 0)
@@ -490,6 +508,7 @@ class _LargeBase(_Base):
             failure = self._finish(batch, part)
         if failure is not None:
             self._roll_back()
+            self._check_fit(batch)
             return self._retry(RetryReason.REPLAY, 0, failure), True
         self._parts.popleft()
         if part.is_last:
@@ -591,24 +610,29 @@ class ExecuteWork(_Base):
         session, number = self._context.session, self._assignment.error_number
         session.begin()
         # Not there any more: deleted, or executed by a commit whose answer was lost.
-        if session.delete_error(number):
-            rows = 0
-            for data in self._context.error_batches(number):
-                batch = self._context.decode(data)
-                failure = self._apply(batch)
-                if failure is not None:
-                    self._roll_back()
-                    return self._result(failure), True
-                rows += batch.row_count
-            failpoint("apply.execute_error")
-            self._commit((), lambda: None)
-            self.totals.commits += 1
-            self.totals.transactions += 1
-            self.totals.rows += rows
-            self.totals.rows_written += rows
-        else:
+        failure = self._execute(number) if session.delete_error(number) else None
+        if not self.totals.commits:
             self._roll_back()
-        return self._result(), True
+        return self._result(failure), True
+
+    def _execute(self, number: int) -> Failure | None:
+        rows = 0
+        for data in self._context.error_batches(number):
+            batch = self._context.decode(data)
+            failure = self._apply(batch)
+            if failure is not None:
+                return failure
+            rows += batch.row_count
+        failpoint("apply.execute_error")
+        try:
+            self._commit((), lambda: None)
+        except DataError as error:
+            return _refused_at_commit(error, batch)
+        self.totals.commits += 1
+        self.totals.transactions += 1
+        self.totals.rows += rows
+        self.totals.rows_written += rows
+        return None
 
     def _apply(self, batch: LcrBatch) -> Failure | None:
         try:

@@ -47,6 +47,7 @@ from databases.postgres.destination_errors import delete_error, put_error
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
 from databases.postgres.destination_pipeline import Pipeline, Statement
 from databases.postgres.types import missing_alter
+from databases.postgres.write_errors import explain, is_stale, raise_refused
 from databases.postgres.writes import (
     COPY_ROWS_MIN,
     WritePlan,
@@ -95,9 +96,6 @@ _ADVANCE = """WITH moved AS (
     SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
     WHERE topology = $1 AND apply = $2 AND server = $3 AND epoch = $4 AND sequence = $5 RETURNING 1)
 SELECT 1 / pg_catalog.count(*) FROM moved"""
-
-# The table is not what its description says: it was altered meanwhile.
-_STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
 
 
 class _State(Enum):
@@ -274,6 +272,8 @@ class PostgresSession:
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
                     apply=identity.apply, epoch=identity.epoch,
                 ) from error
+            if error.context.get("statement") == len(statements) - 1:
+                raise_refused(error)  # by a trigger that runs at the end of the transaction
             raise
         self._pending = []
         if results[-1].command_status != b"COMMIT":
@@ -328,7 +328,11 @@ class PostgresSession:
         self._in_transaction()
         names = ", ".join(self._relation(table) for table in tables)
         words = (" RESTART IDENTITY" if restart_identity else "") + (" CASCADE" if cascade else "")
-        self._run([Statement(sql=f"TRUNCATE {names}{words}")], f"truncating {len(tables)} tables")
+        try:
+            self._run([Statement(sql=f"TRUNCATE {names}{words}")], "truncating")
+        except DatabaseError as error:
+            self._explain(error, tables, "TRUNCATE")
+            raise
 
     def _relation(self, table: DestinationTable) -> str:
         catalog = self._tables.get((table.owner, table.name))
@@ -392,22 +396,18 @@ class PostgresSession:
             place = error.context.get("statement", -1)
             number = statements[place - ahead][0] if isinstance(place, int) and place >= ahead else -1
             if number >= 0:
-                self._explain(error, writes[number])
+                self._explain(error, [writes[number].version], writes[number].command.name)
             raise
         for (number, _), result in zip(statements, results, strict=True):
             if number >= 0:
                 counts[number] += result.command_tuples or 0
 
-    def _explain(self, error: DatabaseError, write: Write) -> None:
-        """Say of an error which table it is about; a table that was altered meanwhile is described anew."""
-        error.context["table"] = write.version.qualified_name
-        error.context["command"] = write.command.name
-        if error.context.get("sqlstate") in _STALE_STATES:
-            self._forget(write.version.owner, write.version.name)
-            raise UnfitTableError(
-                f"the destination table {write.version.qualified_name} is not as it was described: {error.message}",
-                hint="it is described again at the next attempt", table=write.version.qualified_name,
-            ) from error
+    def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
+        """Raise what an error means for these tables; one that was altered meanwhile is described anew."""
+        if is_stale(error):
+            for table in tables:
+                self._forget(table.owner, table.name)
+        explain(error, [f"{table.owner}.{table.name}" for table in tables], command)
 
     def _copy(self, plan: WritePlan, write: Write) -> int:
         self._send_pending()
@@ -416,7 +416,7 @@ class PostgresSession:
             return self._pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
         except DatabaseError as error:
             self._fail()
-            self._explain(error, write)
+            self._explain(error, [write.version], write.command.name)
             raise
         except BaseException:
             self._fail()

@@ -46,23 +46,49 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
     """
     if catalog is None:
         return missing_table(version)
-    table = qualified(version.owner, version.name)
+    alter = f"ALTER TABLE {qualified(version.owner, version.name)}"
+    renamed = _renamed(version, catalog)
     missing = []
     for column in version.columns:
         position = catalog.positions.get(column.name)
+        wanted = type_with_modifier(column.type_name, column.type_modifier)
+        name = quote(column.name)
         if position is None:
-            wanted = type_with_modifier(column.type_name, column.type_modifier)
-            missing.append(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {wanted};")
+            add = f"{alter} ADD COLUMN {name} {wanted};"
+            old = renamed.get(column.name)
+            if old is not None:
+                missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; -- or, if {name} is a new column: {add}")
+            else:
+                missing.append(f"{add} -- with the DEFAULT it has at the source, if any")
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
-            wanted = type_with_modifier(column.type_name, column.type_modifier)
-            missing.append(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {wanted};")
-    given = {column.name for column in version.columns}
+            missing.append(f"{alter} ALTER COLUMN {name} TYPE {wanted};")
+    given = {column.name for column in version.columns} | set(renamed.values())
     missing += [
-        f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
+        f"{alter} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
         for column in catalog.table.columns
         if column.name not in given and column.not_null and not column.has_default and not column.is_generated
     ]
     return "\n".join(missing)
+
+
+def _renamed(version: TableVersion, catalog: CatalogTable) -> dict[str, str]:
+    """New name -> old name of columns that look renamed at the source.
+
+    The log names columns, it does not number them: a column that the destination lacks, in the place of one that the source
+    lacks and of the same type, was renamed, or dropped and added again. Adding one would leave the old values behind.
+    """
+    given = {column.name for column in version.columns}
+    renamed: dict[str, str] = {}
+    place = 0  # where the destination's next column is, if both have the same columns
+    for column in version.columns:
+        position = catalog.positions.get(column.name)
+        if position is None and place < len(catalog.columns):
+            there = catalog.table.columns[place]
+            if there.name not in given and not there.is_generated and column_fits(column, there, catalog.columns[place]):
+                renamed[column.name] = there.name
+                position = place
+        place = place if position is None else position + 1
+    return renamed
 
 
 def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:

@@ -371,7 +371,7 @@ def test_table_altered_behind_the_session_pauses_and_goes_on(site):
     site.user.execute("ALTER TABLE t DROP COLUMN b")
     with pytest.raises(UnfitTableError):
         site.commit(update(table, [row], [row]))
-    assert site.session.missing_alter(version_of(table)) == 'ALTER TABLE "public"."t" ADD COLUMN "b" int4;'
+    assert site.session.missing_alter(version_of(table)) .startswith('ALTER TABLE "public"."t" ADD COLUMN "b" int4;')
     with pytest.raises(UnfitTableError) as caught:
         site.commit(update(table, [row], [row]))
     assert "ADD COLUMN" in caught.value.hint

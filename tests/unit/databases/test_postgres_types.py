@@ -57,7 +57,27 @@ def test_missing_table_names_the_command_that_copies_its_definition():
 
 def test_missing_column_is_added_with_its_type():
     missing = missing_alter(version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a")))
-    assert missing == 'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2);'
+    assert missing == 'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- with the DEFAULT it has at the source, if any'
+
+
+def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it():
+    there = catalog(column("id"), column("old", "pg_catalog.text"), column("c"))
+    renamed = missing_alter(version(column("id"), column("new", "pg_catalog.text"), column("c")), there)
+    assert renamed == (
+        'ALTER TABLE "hr"."Jobs" RENAME COLUMN "old" TO "new";'
+        ' -- or, if "new" is a new column: ALTER TABLE "hr"."Jobs" ADD COLUMN "new" text;'
+    )
+    two = missing_alter(version(column("x"), column("y", "pg_catalog.text"), column("c")), there)
+    assert [line.partition(" --")[0].split()[-3:] for line in two.splitlines()] == [
+        ['"id"', "TO", '"x";'], ['"old"', "TO", '"y";']
+    ]
+
+
+def test_column_that_only_takes_the_place_of_another_type_or_comes_behind_all_is_added():
+    there = catalog(column("id"), column("old", "pg_catalog.text"))
+    for columns in ((column("id"), column("new")), (column("id"), column("old", "pg_catalog.text"), column("new"))):
+        assert "ADD COLUMN" in missing_alter(version(*columns), there)
+        assert "RENAME" not in missing_alter(version(*columns), there)
 
 
 def test_other_type_is_altered():

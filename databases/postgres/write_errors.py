@@ -1,0 +1,55 @@
+"""What an error while rows are written means: an altered table, a refused row, or something an operator must mend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streams.errors import DatabaseError, DataError, UnfitTableError
+
+__all__ = ["explain", "is_stale", "raise_refused"]
+
+# The table is not what its description says: it was altered meanwhile.
+_STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
+
+# What is wrong with the session, the role, the server or a statement of ours, and not with the row: somebody must act, and
+# no row may enter the error queue for it. Every other class that is not the environment's fault refuses the row: a trigger
+# or a function of the destination (09, 27, 2F, 38, 39, P0, HV, or a state its author made up), a limit (54: an index entry
+# too long), or something the destination does not do (0A: truncating what others refer to).
+_OPERATOR_CLASSES = frozenset({"0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "F0", "XX"})
+_NO_RIGHT = "42501"
+
+
+def is_stale(error: DatabaseError) -> bool:
+    """Whether the table is not as it was described."""
+    return error.context.get("sqlstate") in _STALE_STATES
+
+
+def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
+    """Say of an error which tables it is about, and raise what it means where its own class does not say so.
+
+    Args:
+        error: caught while rows were written; keeps its context.
+        names: tables as `owner.name`.
+        command: what was done to them.
+
+    Raises:
+        UnfitTableError: a table was altered meanwhile: describe it again.
+        DataError: the destination refused the rows.
+    """
+    named = ", ".join(names)
+    error.context["table"], error.context["command"] = named, command
+    if is_stale(error):
+        raise UnfitTableError(
+            f"the destination table {named} is not as it was described: {error.message}",
+            hint="it is described again at the next attempt", table=named,
+        ) from error
+    if error.context.get("sqlstate") == _NO_RIGHT and not error.hint:
+        error.hint = f"run the GRANT that `headrace check` prints for {named}, then `headrace start` the apply process"
+    raise_refused(error)
+
+
+def raise_refused(error: DatabaseError) -> None:
+    """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
+    state = str(error.context.get("sqlstate", ""))
+    if type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES:
+        raise DataError(error.message, hint=error.hint, **error.context) from error

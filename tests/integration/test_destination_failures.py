@@ -1,0 +1,351 @@
+"""An apply server at a real destination that fails: what is waited for, what is refused, and what an operator must mend."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.ports import ErrorTransaction
+from databases.postgres import session as session_module
+from databases.postgres.destination import PostgresDestination
+from protos import codec
+from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult, ServerMessage
+from spark_apply.server import ApplyServer
+from streams.errors import DatabaseError
+from streams.lcr_batch import Command, OldImage
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply_history import Change, Table, Transaction, batch_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+HELD_S = 20.0
+# Raises what the table `fault` says, for every row that is written to `plain`.
+_FAULT = """
+CREATE TABLE fault (state text, message text);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE asked public.fault;
+BEGIN
+    SELECT * INTO asked FROM public.fault;
+    IF FOUND AND NEW.v LIKE 'bad%' THEN
+        RAISE EXCEPTION USING MESSAGE = asked.message, ERRCODE = asked.state;
+    END IF;
+    RETURN NEW;
+END $$
+"""
+_TRIGGER = "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION refuse();"
+_DEFERRED = (
+    "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON plain DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION refuse();"
+)
+_ALWAYS = "ALTER TABLE plain ENABLE ALWAYS TRIGGER refuse"
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def insert(number: int, value: bytes = b"new") -> Change:
+    return Change(T, Command.INSERT, new=(key(number), value, b"b"))
+
+
+def update(number: int, value: bytes = b"new") -> Change:
+    old, new = (key(number), b"?", b"b"), (key(number), value, b"b")
+    return Change(T, Command.UPDATE, old=old, new=new, unchanged=frozenset({2}))
+
+
+class Serving:
+    """Apply server 0 at a database with rows 1 and 2 in `plain`, and a user's session there."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.user = psycopg.connect(dsn, autocommit=True)
+        self.user.execute("CREATE TABLE plain (id integer PRIMARY KEY, v text, big text)")
+        self.user.execute("INSERT INTO plain VALUES (1, 'old', 'b'), (2, 'old', 'b')")
+        self.destination = PostgresDestination(dsn, site="dbs2")
+        self.destination.prepare(TOPOLOGY)
+        self.epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        self.server = ApplyServer(
+            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode,
+            error_batches=self.destination.error_batches,
+            open_session=lambda: self.destination.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0"),
+        )
+        self.server.connect()
+
+    def close(self) -> None:
+        self.server.close()
+        self.destination.close()
+        self.user.close()
+
+    def assign(self, *transactions: Transaction, **fields: object) -> None:
+        batch = batch_of(transactions, 50)
+        self.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
+            "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": False, "batches": (codec.encode(batch),),
+            "after_scn": 50, "through_scn": batch.through_scn, **fields,
+        }))
+        self.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+
+    def step(self) -> tuple[ServerMessage, ...]:
+        """One step, when the server wants it."""
+        done = self.server.step(time.monotonic())
+        if done.wake_at is not None:
+            time.sleep(max(0.0, min(done.wake_at - time.monotonic(), 0.5)))
+        return done.reports
+
+    def step_until(self, holds: Callable[[], object]) -> None:
+        """Step until `holds`; nothing may be reported before."""
+        deadline = time.monotonic() + HELD_S
+        while not holds():
+            assert time.monotonic() < deadline, (self.server.state, self.server.last_error)
+            assert self.step() == ()
+
+    def finish(self) -> GroupResult:
+        deadline = time.monotonic() + HELD_S
+        while not (reports := self.step()):
+            assert time.monotonic() < deadline, (self.server.state, self.server.last_error)
+        (result,) = reports
+        assert isinstance(result, GroupResult)
+        return result
+
+    def rows(self) -> list[tuple[int, str]]:
+        with psycopg.connect(self.dsn) as connection:
+            return [(row[0], row[1][:3]) for row in connection.execute("SELECT id, v FROM plain ORDER BY id").fetchall()]
+
+    def errors(self) -> list[ErrorTransaction]:
+        return list(self.destination.errors(TOPOLOGY, APPLY))
+
+    def session_pid(self) -> int:
+        row = self.user.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s",
+            (f"headrace {TOPOLOGY}/%",),
+        ).fetchone()
+        return row[0] if row else 0
+
+    def is_waiting_for_a_lock(self) -> bool:
+        # In a session of its own: the user's may be in a transaction, and then sees old statistics.
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
+                " AND wait_event_type = 'Lock'", (f"headrace {TOPOLOGY}/%",),
+            ).fetchone()
+        return row is not None
+
+    @contextlib.contextmanager
+    def waiting_step(self) -> Iterator[None]:
+        """A step that waits for a lock of the user's; it has failed at the end of the block."""
+        reports: list[tuple[ServerMessage, ...]] = []
+        stepping = threading.Thread(target=lambda: reports.append(self.server.step(time.monotonic()).reports))
+        stepping.start()
+        deadline = time.monotonic() + HELD_S
+        while not self.is_waiting_for_a_lock():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield
+        stepping.join(HELD_S)
+        assert reports == [()]
+
+
+@pytest.fixture
+def at(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[Serving]:
+    made = Serving(fresh_database(pg_destination))
+    yield made
+    made.close()
+
+
+def assert_retried_and_then_applied(at: Serving, problem: str) -> None:
+    """The server waited and said why; once the cause is gone, everything is applied and nothing was passed over."""
+    assert at.server.state == "ROLLBACK TRANSACTION"
+    assert problem in at.server.last_error
+    assert at.errors() == []
+    result = at.finish()
+    assert (result.errors, result.statistics.transactions) == ((), 2)
+    assert at.rows() == [(1, "new"), (2, "new"), (3, "new")]
+    assert at.errors() == []
+
+
+def two_transactions() -> tuple[Transaction, Transaction]:
+    return Transaction(1, [update(1), update(2)]), Transaction(2, [insert(3)])
+
+
+# --------------------------------------------------------------------------- waited for
+
+
+@pytest.mark.parametrize("lock", ["SELECT FROM plain WHERE id = 2 FOR UPDATE", "LOCK TABLE plain", "INSERT INTO plain VALUES (3)"])
+def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypatch: pytest.MonkeyPatch, lock: str):
+    monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", "200")
+    at.user.execute("SELECT pg_terminate_backend(%s)", (at.session_pid(),))  # the next session has that setting
+    at.assign(*two_transactions())
+    with at.user.transaction(force_rollback=True):
+        at.user.execute(lock)
+        at.step_until(lambda: "lock timeout" in at.server.last_error)
+    assert_retried_and_then_applied(at, "lock timeout")
+
+
+def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(at: Serving):
+    at.user.execute("SET deadlock_timeout = '1h'")  # only the apply server's session looks for deadlocks
+    at.assign(*two_transactions())
+    with at.user.transaction(force_rollback=True):
+        at.user.execute("UPDATE plain SET v = 'user' WHERE id = 2")
+        with at.waiting_step():
+            at.user.execute("UPDATE plain SET v = 'user' WHERE id = 1")
+    assert_retried_and_then_applied(at, "deadlock")
+
+
+@pytest.mark.parametrize(("function", "problem"), [
+    ("pg_terminate_backend", "closed the connection"), ("pg_cancel_backend", "canceling statement"),
+])
+def test_session_ended_or_cancelled_in_the_middle_of_a_group_is_opened_again(at: Serving, function: str, problem: str):
+    at.assign(*two_transactions())
+    with at.user.transaction(force_rollback=True):
+        at.user.execute("UPDATE plain SET v = 'user' WHERE id = 2")
+        with at.waiting_step():
+            at.user.execute(f"SELECT {function}(%s)", (at.session_pid(),))
+    assert_retried_and_then_applied(at, problem)
+
+
+def test_server_without_a_free_connection_is_waited_for(at: Serving):
+    at.assign(*two_transactions())
+    others: list[psycopg.Connection] = []
+    try:
+        at.user.execute("SELECT pg_terminate_backend(%s, 5000)", (at.session_pid(),))
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            others.extend(psycopg.connect(at.dsn) for _ in range(10_000))
+        at.step_until(lambda: "too many clients" in at.server.last_error)
+    finally:
+        for other in others:
+            other.close()
+    assert_retried_and_then_applied(at, "too many clients")
+
+
+def test_database_that_is_read_only_for_a_while_is_waited_for(at: Serving):
+    name = at.user.info.dbname
+    at.assign(*two_transactions())
+    at.user.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    at.user.execute("SELECT pg_terminate_backend(%s, 5000)", (at.session_pid(),))
+    at.step_until(lambda: "read-only" in at.server.last_error)
+    at.user.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    assert_retried_and_then_applied(at, "read-only")
+
+
+def test_database_that_refuses_connections_is_waited_for(at: Serving):
+    at.assign(*two_transactions())
+    with psycopg.connect(at.dsn, dbname="postgres", autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {at.user.info.dbname} ALLOW_CONNECTIONS false")
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", (at.session_pid(),))
+        at.step_until(lambda: "not currently accepting" in at.server.last_error)
+        admin.execute(f"ALTER DATABASE {at.user.info.dbname} ALLOW_CONNECTIONS true")
+    assert_retried_and_then_applied(at, "not currently accepting")
+
+
+def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: Serving):
+    for setting in (
+        "statement_timeout = '1ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'",
+        "transaction_timeout = '50ms'", "default_transaction_isolation = 'serializable'",
+    ):
+        at.user.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {at.user.info.dbname} SET {setting}")
+    at.server.close()
+    at.server.connect()
+    at.assign(*two_transactions())
+    assert at.finish().errors == ()
+    assert at.user.execute("SELECT id, v FROM plain ORDER BY id").fetchall() == [(1, "new"), (2, "new"), (3, "new")]
+
+
+@pytest.mark.parametrize("state", [
+    "08006", "08P01", "40001", "40003", "40P01", "53000", "53100", "53200", "53300", "53400", "55000", "55006", "55P03",
+    "57014", "57P01", "57P03", "57P05", "58000", "58030", "25006",
+    "25P03", "25P04",
+])
+def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(at: Serving, state: str):
+    """Raised by a trigger, so that every class comes from a real server in the middle of a group."""
+    at.user.execute(_FAULT + ";" + _TRIGGER + _ALWAYS)
+    at.user.execute("INSERT INTO fault VALUES (%s, 'no luck now')", (state,))
+    at.assign(Transaction(1, [update(1), update(2, b"bad")]), Transaction(2, [insert(3)]))
+    at.step_until(lambda: "no luck now" in at.server.last_error)
+    assert (at.server.state, at.errors(), at.rows()) == ("ROLLBACK TRANSACTION", [], [(1, "old"), (2, "old")])
+    at.user.execute("TRUNCATE fault")
+    result = at.finish()
+    assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "bad"), (3, "new")])
+
+
+# --------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["at once", "at the end"])
+@pytest.mark.parametrize("state", ["P0001", "23514", "22012", "09000", "38000", "54000", "0A000", "HV000", "AB123"])
+def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_error_queue(
+    at: Serving, state: str, when: str,
+):
+    at.user.execute(_FAULT + ";" + when + _ALWAYS)
+    at.user.execute("INSERT INTO fault VALUES (%s, 'not this one')", (state,))
+    at.assign(Transaction(1, [update(1)]), Transaction(2, [insert(4), update(2, b"bad")]), Transaction(3, [insert(3)]))
+    result = at.finish()
+    (error,) = at.errors()
+    assert (error.transaction_id, error.sqlstate, error.row_count) == (2, state, 2)
+    assert [found.number for found in result.errors] == [error.number]
+    assert at.rows() == [(1, "new"), (2, "old"), (3, "new")]
+
+    execute = partial(
+        at.assign, Transaction(9, []), mode=GroupMode.EXECUTE_ERROR, batches=(), error_number=error.number,
+    )
+    execute()
+    failure = at.finish().failure
+    assert failure is not None
+    assert (failure.sqlstate, at.errors()) == (state, [error])
+    at.user.execute("TRUNCATE fault")
+    execute()
+    assert (at.finish().failure, at.errors()) == (None, [])
+    assert at.rows() == [(1, "new"), (2, "bad"), (3, "new"), (4, "new")]
+
+
+def test_value_too_long_for_an_index_of_the_destination_goes_into_the_error_queue(at: Serving):
+    at.user.execute("CREATE INDEX ON plain (v)")
+    long = random.Random(1).randbytes(10_000).hex().encode()  # does not compress
+    at.assign(Transaction(1, [insert(3, long)]), Transaction(2, [insert(4)]))
+    at.finish()
+    assert [error.sqlstate for error in at.errors()] == ["54000"]
+    assert at.rows() == [(1, "old"), (2, "old"), (4, "new")]
+
+
+def test_truncate_of_a_table_that_others_refer_to_goes_into_the_error_queue(at: Serving):
+    at.user.execute("CREATE TABLE other (id integer REFERENCES plain)")
+    at.assign(Transaction(1, [Change(T, Command.TRUNCATE)]))
+    at.finish()
+    (error,) = at.errors()
+    assert error.sqlstate == "0A000"
+    assert "foreign key" in error.message
+
+
+# --------------------------------------------------------------------------- somebody must act
+
+
+@pytest.mark.parametrize("state", ["42501", "XX001", "28000", "F0000"])
+def test_what_an_operator_must_mend_ends_the_server_with_nothing_in_the_error_queue(at: Serving, state: str):
+    at.user.execute(_FAULT + ";" + _TRIGGER + _ALWAYS)
+    at.user.execute("INSERT INTO fault VALUES (%s, 'mend this')", (state,))
+    at.assign(Transaction(1, [update(2, b"bad")]))
+    with pytest.raises(DatabaseError, match="mend this") as caught:
+        at.finish()
+    assert (type(caught.value), at.errors(), at.rows()) == (DatabaseError, [], [(1, "old"), (2, "old")])
+    assert ("GRANT" in caught.value.hint) is (state == "42501")
+
+
+def test_column_that_needs_a_value_made_behind_the_server_s_back_pauses_it(at: Serving):
+    at.user.execute("ALTER TABLE plain ADD COLUMN extra integer NOT NULL DEFAULT 0")
+    at.assign(*two_transactions())
+    at.finish()
+    at.user.execute("ALTER TABLE plain ALTER COLUMN extra DROP DEFAULT")
+    at.assign(Transaction(3, [insert(4)]), after_scn=250)
+    at.step_until(lambda: at.server.unfit)
+    assert at.server.state == "PAUSED: WAITING FOR ALTER"
+    assert at.server.unfit is not None
+    at.user.execute(at.server.unfit.hint)
+    at.finish()
+    assert (at.errors(), at.rows()[-1]) == ([], (4, "new"))
