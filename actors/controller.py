@@ -14,6 +14,8 @@ States
     PREPARING        publications, slots and catalogs are created at the databases.
     RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
                      prepared is persisted: a restarted controller does not create a lost slot again in silence.
+    While something runs already, `headrace up` goes through them again when the rules select tables that are new;
+    what runs goes on meanwhile, also when that is refused.
 
 Durable when
     `desired.json` names the components and the prepared fingerprint. It is written after the last `prepare`
@@ -27,6 +29,7 @@ Worked flow
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -52,6 +55,7 @@ CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # fresh enough for people, and ten calls a second cost nothing
 GATHER_TIMEOUT_S = 3.0  # who does not answer within this is shown as such
 PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
+SHUT_DOWN_TIMEOUT_S = 60.0  # as `headrace down` gives them
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
@@ -160,6 +164,8 @@ class Controller(Host):
         self._sites = tuple(c for c in self._components if c.kind == "site")
         self._fingerprint = fingerprint_of(spec)
         self._phase = "STARTING SITES"
+        self._is_created = False  # everything is to run, whatever the phase is
+        self._repeats = False  # `headrace up` came again: tables may be new
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
@@ -178,7 +184,8 @@ class Controller(Host):
             from actors.runtime import actors_of
 
             self._actors = actors_of(self._spec.name)
-        self._phase = "RUNNING" if self._is_prepared() else "STARTING SITES"
+        self._is_created = self._is_prepared()
+        self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def step(self) -> float:
         """Reconcile, go one step on with the set-up, and look at everybody."""
@@ -211,10 +218,10 @@ class Controller(Host):
         }
 
     def retry(self) -> None:
-        """Try the set-up again after a refusal; idempotent."""
-        if self._phase == "REFUSED":
+        """Try the set-up again after a refusal, or for tables that were created since then; idempotent."""
+        if self._phase in {"RUNNING", "REFUSED"}:
+            self._repeats = True
             self._phase = "STARTING SITES"
-            self._findings = ()
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
@@ -230,7 +237,7 @@ class Controller(Host):
     def reconcile(self) -> None:
         """Create what is missing, end what is outdated or not wanted."""
         present = self._actors.names()
-        wanted = self._components if self._phase == "RUNNING" else self._sites
+        wanted = self._components if self._is_created else self._sites
         for component in wanted:
             if component.name not in present:
                 self._create(component)
@@ -258,8 +265,12 @@ class Controller(Host):
 
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
-            self._phase = "PREFLIGHT"
-            self._preflight()
+            if self._is_created and not self._uncaptured():
+                self._settled()
+                self._findings = ()
+            else:
+                self._phase = "PREFLIGHT"
+                self._preflight()
         elif self._phase == "PREPARING":
             self._prepare()
 
@@ -291,11 +302,27 @@ class Controller(Host):
         )
         return found
 
+    def _uncaptured(self) -> list[str]:
+        """Source sites with tables that the rules select and that were created after they were prepared."""
+        sources = sorted({f"site:{capture.source}" for capture in self._spec.captures})
+        return [name for name in sources if self._actors.call(name, "uncaptured", timeout_s=PREFLIGHT_TIMEOUT_S)]
+
     def _prepare(self) -> None:
+        # What an apply process does not know of it would apply from the start on, and then not copy: it ends before the
+        # first change of such a table can come, and begins again with all of them.
+        for name in self._uncaptured() if self._is_created else []:
+            for apply in self._spec.applies:
+                if f"site:{apply.source}" == name:
+                    with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
+                        self._actors.call(f"apply:{apply.name}", "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
+                    self._actors.kill(f"apply:{apply.name}")
         for site in self._sites:
             self._statements[site.name] = list(self._actors.call(site.name, "prepare", timeout_s=PREPARE_TIMEOUT_S))
         self._save_prepared()
-        self._phase = "RUNNING"
+        self._settled()
+
+    def _settled(self) -> None:
+        self._phase, self._is_created, self._repeats = "RUNNING", True, False
 
     @property
     def _desired_file(self) -> Path:
@@ -321,7 +348,7 @@ class Controller(Host):
     # ------------------------------------------------------------------ observing
 
     def _observe(self) -> None:
-        latest = gather(self._actors, self._components if self._phase == "RUNNING" else self._sites)
+        latest = gather(self._actors, self._components if self._is_created else self._sites)
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)

@@ -15,7 +15,7 @@ __all__ = ["render", "is_healthy", "summary_line"]
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
-_BAD = {"ABORTED", "UNREACHABLE", "RETRYING"}
+_BAD = {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER"}
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -94,6 +94,8 @@ def _throughput(component: Mapping[str, Any]) -> str:
 def _details(component: Mapping[str, Any]) -> str:
     parts = [str(component["problem"])] if component.get("problem") else []
     parts += [f"{component['database_problem']}"] if component.get("database_problem") else []
+    if component.get("uncaptured_tables"):
+        parts.append(f"created since then and not captured yet: {', '.join(component['uncaptured_tables'])}; fix: headrace up")
     known = (
         ("redo_bytes", "redo {}", bytes_text), ("source_retained_bytes", "WAL retained {}", bytes_text),
         ("redo_scn", "redo to {}", scn_text), ("captured_scn", "captured to {}", scn_text),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+
 import pytest
 
 from tests.fix_cluster import TABLES
@@ -66,3 +69,30 @@ def test_stopped_component_stays_stopped_and_nothing_is_lost(one_way: System):
     one_way.call(name, "start_component")
     one_way.assert_converged(["notes"])
     one_way.execute("src", "TRUNCATE notes")
+
+
+def test_lag_of_a_busy_system_is_that_of_its_changes_not_of_the_looking(one_way: System):
+    """Positions are asked for every half second: that must not be told as lag."""
+    lags = []
+    with one_way.pgbench("src", "-c", "2", "-R", "100", "-T", "12"):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            lags.append(one_way.deployment.overview()["flows"][0]["lag_s"])
+            time.sleep(0.5)
+    one_way.assert_converged(TABLES)
+    assert None not in lags
+    assert 0 < statistics.median(lags) < 0.8, lags
+
+
+def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: System):
+    for site in ("src", "dst"):
+        one_way.execute(site, "CREATE TABLE late (id bigint PRIMARY KEY, body text)")
+    one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
+    assert one_way.call("site:src", "uncaptured") == ("public.late",)
+    assert one_way.status("site:src")["uncaptured_tables"] == ["public.late"]
+    with one_way.pgbench("src", "-c", "2", "-R", "50", "-T", "20"):
+        assert one_way.deployment.up()["state"] == "RUNNING"
+        one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
+        one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")
+    assert one_way.status("site:src")["uncaptured_tables"] == []
+    one_way.assert_converged(["late", *TABLES])

@@ -25,6 +25,8 @@ class FakeActors:
         self.findings: dict[str, tuple[Finding, ...]] = {}
         self.versions: tuple[TableVersion, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
+        self.uncaptured: dict[str, tuple[str, ...]] = {}
+        self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
     def create(
@@ -42,6 +44,11 @@ class FakeActors:
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
         if name not in self.running or name in self.silent:
             raise PropagationError(f"{name} does not answer")
+        self.calls.append((name, method))
+        if method == "uncaptured":
+            return self.uncaptured.get(name, ())
+        if method == "shut_down":
+            return None
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
@@ -54,6 +61,7 @@ class FakeActors:
             return self.table_findings.get(name, ())
         assert method == "prepare"
         self.prepared.append(name)
+        self.uncaptured.pop(name, None)
         return (f"CREATE something AT {name}",)
 
     def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:

@@ -118,6 +118,66 @@ def test_restarted_controller_does_not_prepare_again(spec, actors):
     assert not actors.prepared
 
 
+def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, actors):
+    controller = started(spec, actors)
+    actors.prepared.clear()
+    actors.uncaptured["site:a"] = ("public.new",)
+    actors.calls.clear()
+    controller.retry()
+    for _ in range(5):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert actors.prepared == ["site:a", "site:b"]
+    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.created.count("apply:x") == 2
+    assert actors.created.count("capture:c") == 1
+    assert set(actors.running) == EVERYTHING
+
+
+def test_another_up_changes_nothing_when_no_table_is_new(spec, actors):
+    controller = started(spec, actors)
+    actors.prepared.clear()
+    controller.retry()
+    controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert not actors.prepared
+    assert not actors.killed
+
+
+def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
+    controller = started(spec, actors)
+    actors.uncaptured["site:a"] = ("public.t",)
+    actors.versions = (table("public", "t"),)
+    actors.table_findings["site:b"] = (Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),)
+    controller.retry()
+    for _ in range(4):
+        controller.step()
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.killed
+    del actors.running["queue:qb"]
+    controller.step()
+    assert set(actors.running) == EVERYTHING
+    assert {component["state"] for component in controller.overview()["components"]} == {"ENABLED"}
+
+    actors.table_findings.clear()
+    controller.retry()
+    for _ in range(4):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert actors.uncaptured == {}
+
+
+def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec, actors):
+    controller = started(spec, actors)
+    actors.uncaptured["site:a"] = ("public.new",)
+    controller.retry()
+    controller.open()  # as after an error in between
+    for _ in range(5):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert actors.uncaptured == {}
+
+
 def test_changed_topology_prepares_again_and_replaces_the_components(spec, actors):
     started(spec, actors)
     actors.prepared.clear()
