@@ -360,9 +360,10 @@ class DatabaseSite(Host):
             self._folder / "redo", self._site.name, decoder_factory=decoder_for, dictionary_build=self._dictionary_build,
             segment_bytes=self._spec.segment_bytes, redo_bytes_max=self._spec.redo_bytes_max,
         )
-        for capture in self._spec.captures:
-            if capture.source == self._site.name:
-                writer.required_checkpoints.register(capture.name)
+        captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
+        for name in captures:
+            writer.required_checkpoints.register(name)
+        writer.required_checkpoints.forget_others(captures)
         self._writer = writer
         if self._service is None:
             self._service = RedoServer(self._spec.name, self._site.name, writer, host=own_host())

@@ -94,6 +94,8 @@ def _throughput(component: Mapping[str, Any]) -> str:
 def _details(component: Mapping[str, Any]) -> str:
     parts = [str(component["problem"])] if component.get("problem") else []
     parts += [f"{component['database_problem']}"] if component.get("database_problem") else []
+    if component.get("unmatched_rules"):
+        parts.append(f"no table matches {', '.join(component['unmatched_rules'])}")
     if component.get("uncaptured_tables"):
         parts.append(f"created since then and not captured yet: {', '.join(component['uncaptured_tables'])}; fix: headrace up")
     known = (

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
 from protos.transport import Channel, ClientStream, Server
-from streams.errors import PropagationError, ProtocolError, StreamsError
+from streams.errors import PropagationError, StreamsError
 from streams.scn import Scn
 
 __all__ = ["RedoEnd", "RedoServer", "RedoService", "RedoWatchClient", "RedoWatchPosition", "RedoWriter"]
@@ -137,10 +137,12 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
         self, request: redo_pb2.RequiredCheckpoint, context: Any  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
         """Take note that a capture process needs nothing below its required checkpoint SCN."""
-        if not request.capture:
-            transport.abort(context, ProtocolError("a required checkpoint SCN without a capture process"))
-        scn = self._writer.required_checkpoints.record(request.capture, Scn(request.scn))
-        return redo_pb2.RequiredCheckpoint(capture=request.capture, scn=scn)
+        try:
+            transport.check_hello(request.hello, self._topology, self._source)
+        except StreamsError as error:
+            transport.abort(context, error)
+        scn = self._writer.required_checkpoints.record(request.hello.component, Scn(request.scn))
+        return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
 
 
 class RedoServer:
@@ -188,7 +190,6 @@ class RedoWatchClient:
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._peer = f"redo of {source} at {address}"
-        self._capture = capture
         self._hello = transport.make_hello(topology, capture, source, incarnation)
         self._wake = wake
         self._changed = threading.Condition(threading.Lock())
@@ -247,8 +248,9 @@ class RedoWatchClient:
 
         Raises:
             PropagationError: the source site cannot be reached; tell it again later.
+            ProtocolError: somebody else answers at the address by now.
         """
-        message = redo_pb2.RequiredCheckpoint(capture=self._capture, scn=scn)
+        message = redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn)
         return Scn(transport.ask(self._stub.Checkpoint, message, timeout_s=timeout_s, peer=self._peer).scn)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import queue_pb2 as protos_dot_queue__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/redo.proto\x12\x0bheadrace.v1\x1a\x12protos/queue.proto\"<\n\x0cRedoPosition\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0b\n\x03scn\x18\x03 \x01(\x03\"2\n\x12RequiredCheckpoint\x12\x0f\n\x07\x63\x61pture\x18\x01 \x01(\t\x12\x0b\n\x03scn\x18\x02 \x01(\x03\x32\x90\x01\n\x04Redo\x12\x38\n\x05Watch\x12\x12.headrace.v1.Hello\x1a\x19.headrace.v1.RedoPosition0\x01\x12N\n\nCheckpoint\x12\x1f.headrace.v1.RequiredCheckpoint\x1a\x1f.headrace.v1.RequiredCheckpointb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/redo.proto\x12\x0bheadrace.v1\x1a\x12protos/queue.proto\"<\n\x0cRedoPosition\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0b\n\x03scn\x18\x03 \x01(\x03\"D\n\x12RequiredCheckpoint\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Hello\x12\x0b\n\x03scn\x18\x02 \x01(\x03\x32\x90\x01\n\x04Redo\x12\x38\n\x05Watch\x12\x12.headrace.v1.Hello\x1a\x19.headrace.v1.RedoPosition0\x01\x12N\n\nCheckpoint\x12\x1f.headrace.v1.RequiredCheckpoint\x1a\x1f.headrace.v1.RequiredCheckpointb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REDOPOSITION']._serialized_start=54
   _globals['_REDOPOSITION']._serialized_end=114
   _globals['_REQUIREDCHECKPOINT']._serialized_start=116
-  _globals['_REQUIREDCHECKPOINT']._serialized_end=166
-  _globals['_REDO']._serialized_start=169
-  _globals['_REDO']._serialized_end=313
+  _globals['_REQUIREDCHECKPOINT']._serialized_end=184
+  _globals['_REDO']._serialized_start=187
+  _globals['_REDO']._serialized_end=331
 # @@protoc_insertion_point(module_scope)

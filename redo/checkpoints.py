@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from redo.segments import sync_folder, write_error
@@ -58,9 +59,19 @@ class RequiredCheckpoints:
         if self._required.pop(capture, None) is not None:
             self.save()
 
+    def forget_others(self, captures: Collection[str]) -> None:
+        """Keep redo for these captures only: those of an older topology would keep all of it for ever."""
+        for capture in [name for name in self._required if name not in captures]:
+            self.forget(capture)
+
     def record(self, capture: str, scn: Scn) -> Scn:
-        """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk."""
-        self._required[capture] = max(self._required.get(capture, FIRST_SCN), scn)
+        """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk.
+
+        Of a capture that is not registered nothing is kept: it was dropped, and only does not know yet.
+        """
+        if capture not in self._required:
+            return scn
+        self._required[capture] = max(self._required[capture], scn)
         return self._required[capture]
 
     def save(self) -> None:

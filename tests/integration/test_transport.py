@@ -515,3 +515,23 @@ def test_capture_of_another_site_or_version_is_refused() -> None:
         client.connect()
     client.close()
     server.stop()
+
+
+def test_required_checkpoint_meant_for_another_topology_or_version_removes_no_redo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port may be another site's after a restart; what it would purge by mistake would be gone for good."""
+    writer = Writer()
+    server = RedoServer("t", "dbs1", writer)
+    stranger = RedoWatchClient(server.endpoint, topology="u", capture="c", source="dbs1", incarnation="1")
+    with pytest.raises(ProtocolError, match="this is t/dbs1"):
+        stranger.checkpoint(40)
+    monkeypatch.setattr(transport, "PROTOCOL_VERSION", 99)
+    newer = RedoWatchClient(server.endpoint, topology="t", capture="c", source="dbs1", incarnation="1")
+    monkeypatch.undo()
+    with pytest.raises(ProtocolError, match="protocol version 99"):
+        newer.checkpoint(40)
+    with pytest.raises(ProtocolError, match="protocol version 99"):
+        newer.connect()
+    assert writer.required == {}
+    stranger.close()
+    newer.close()
+    server.stop()

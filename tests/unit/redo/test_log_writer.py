@@ -365,6 +365,18 @@ def test_required_checkpoints_survive_as_a_lower_bound(tmp_path):
     assert checkpoints.register("c") == 10
 
 
+def test_captures_of_an_older_topology_keep_no_redo(tmp_path):
+    checkpoints = RequiredCheckpoints(tmp_path)
+    checkpoints.register("renamed")
+    checkpoints.register("c")
+    checkpoints.record("c", Scn(10))
+    checkpoints.forget_others(["c"])
+    assert checkpoints.lowest == 10
+    checkpoints.record("renamed", Scn(5))  # its process has not ended yet
+    assert checkpoints.lowest == 10
+    assert RequiredCheckpoints(tmp_path).lowest == 10
+
+
 def test_damaged_required_checkpoints_are_told_not_guessed(tmp_path):
     (tmp_path / "required_checkpoints.json").write_text("[1")
     with pytest.raises(RedoError, match="damaged"):
