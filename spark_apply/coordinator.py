@@ -213,8 +213,8 @@ class ApplyCoordinator:
 
     @property
     def high_watermark(self) -> Scn:
-        """Nothing above is applied."""
-        return max([self._low_watermark, *(group.through_scn for group in self._groups.values() if group.done)])
+        """Nothing above is applied, neither by this incarnation nor by those before it."""
+        return max([self._low_watermark, *(found.through for found in self.progress.above)])
 
     @property
     def wants(self) -> bool:

@@ -213,6 +213,24 @@ def test_what_is_durable_follows_the_commits_not_the_order_of_reports() -> None:
     assert talk.coordinator.durable_scn == 250
 
 
+def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_low_one_is() -> None:
+    talk = Talk(transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 2)))
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 50)
+    talk.done(1, 2)
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 250)
+    talk.done(0, 1)
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (250, 250)
+
+
+def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
+    progress = ApplyProgress(epoch=2, low_watermark=50, above=(ScnRange(after=450, through=550),))
+    coordinator = ApplyCoordinator(
+        progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,
+    )
+    assert (coordinator.low_watermark, coordinator.high_watermark) == (50, 550)
+
+
 # --------------------------------------------------------------------------- errors
 
 
