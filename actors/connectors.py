@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["decoder_for", "describe_tables", "embedded_server", "open_destination", "open_source", "site_folder"]
+__all__ = ["decoder_for", "describe_tables", "embedded_server", "open_destination", "open_source", "remove_from", "site_folder"]
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -44,6 +44,21 @@ def open_destination(dsn: str, site: str) -> DestinationDatabase:
     from databases.postgres.destination import PostgresDestination
 
     return PostgresDestination(dsn, site=site)
+
+
+def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:
+    """Remove what the topology made in a site's database: what was done, and what stays and why, a line each."""
+    from contextlib import closing
+
+    lines: tuple[str, ...] = ()
+    if any(capture.source == site.name for capture in spec.captures):
+        with closing(open_source(dsn, site.name)) as source:
+            lines += source.remove(spec.name)
+    # After the slot: what it alone would still read needs no origins any more.
+    if any(apply.site == site.name for apply in spec.applies):
+        with closing(open_destination(dsn, site.name)) as destination:
+            lines += destination.remove(spec.name)
+    return lines
 
 
 def describe_tables(dsn: str, site: str, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:

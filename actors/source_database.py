@@ -36,6 +36,7 @@ from actors.connectors import (
     embedded_server,
     open_destination,
     open_source,
+    remove_from,
     site_folder,
 )
 from actors.host import Host
@@ -306,15 +307,9 @@ class DatabaseSite(Host):
             source.close()
 
     def remove(self) -> tuple[str, ...]:
-        """Drop what `prepare` created at the source (`down --purge`)."""
-        if not self._is_source:
-            return ()
+        """Drop what the topology made in the site's database (`down --purge`)."""
         self.close()
-        source = open_source(self.database_dsn(), self._site.name)
-        try:
-            return source.remove(self._spec.name)
-        finally:
-            source.close()
+        return remove_from(self._spec, self._site, self.database_dsn())
 
     # ------------------------------------------------------------------ inside
 
@@ -412,7 +407,10 @@ class DatabaseSite(Host):
     def _look(self, source: SourceDatabase) -> None:
         """At what else may have changed at the database."""
         self._retained_bytes = _retained_bytes(source, self._spec.name)
-        source.check_prepared(self._spec.name)
+        writer = self._writer
+        if writer is not None:
+            # Also while a full redo log keeps the log writer from reading: the log that grows may cost us the slot.
+            source.check_prepared(self._spec.name, writer.start_scn)
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self._uncaptured = source.uncaptured(self._spec.name, self._rules())

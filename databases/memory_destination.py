@@ -146,6 +146,17 @@ class MemoryDestination:
         key = (topology, apply, instantiation.source, instantiation.owner, instantiation.name)
         self.store.instantiations[key] = instantiation
 
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.remove`."""
+        store = self._reach()
+        for found, apply in list(store.processes):
+            if found == topology:
+                self.raise_epoch(topology, apply)
+                del store.processes[topology, apply]
+        store.errors = {number: error for number, error in store.errors.items() if error.topology != topology}
+        store.instantiations = {key: value for key, value in store.instantiations.items() if key[0] != topology}
+        return ()
+
     def close(self) -> None:
         """See `DestinationDatabase.close`."""
 

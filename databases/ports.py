@@ -339,8 +339,12 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def check_prepared(self, topology: str) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> None:
         """Tell whether what `prepare` created is still there; asked every second while the log is read.
+
+        Args:
+            topology: whose.
+            start: how far redo is durable.
 
         Raises:
             LogGone: it is not, and changes are missing in the log stream since then.
@@ -689,6 +693,14 @@ class DestinationDatabase(Protocol):
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """(number, key hashes) of every error transaction of an apply process."""
+        ...
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """Fence out and forget a topology's apply processes, with all that was made for them (`down --purge`).
+
+        Returns:
+            What was done, and what had to stay and why, a line each.
+        """
         ...
 
     def close(self) -> None:

@@ -172,7 +172,7 @@ def up(
 def down(
     file: File, address: Address = "", as_json: Json = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove what was made too: slots, publications, redo, embedded servers.")
+        bool, typer.Option("--purge", help="Remove what was made too: in the databases, redo, embedded servers.")
     ] = False,
 ) -> int:
     """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
@@ -183,6 +183,8 @@ def down(
             site.name for site in deployment.spec.sites
             if site.database.kind == "postgres" and any(c.source == site.name for c in deployment.spec.captures)
         ]
+    if problems and purge:
+        output.say("fix: mend it and run the same command again; what is done stays done")
     output.json({"problems": problems, "slots_kept_at": kept})
     for problem in problems:
         output.say(f"error: {problem}")
@@ -240,9 +242,8 @@ def wait(
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds; without it as long as it takes.")] = None,
 ) -> int:
     """Wait until everything committed at the sources before this call is applied at the destinations."""
-    from headrace.console import bytes_text
     from headrace.progress import live_lines
-    from headrace.waiting import wait_caught_up
+    from headrace.waiting import behind_text, wait_caught_up
 
     if not caught_up:
         raise ConfigError("say what to wait for", hint="headrace wait FILE --caught-up")
@@ -250,7 +251,7 @@ def wait(
     with _deployment(file, address) as deployment, live_lines(output, "wait") as show:
         markers = wait_caught_up(
             deployment.spec, deployment.connect(), timeout_s=timeout,
-            progress=lambda behind: show(", ".join(f"{name} {bytes_text(left)} behind" for name, left in behind.items())),
+            progress=lambda behind: show(behind_text(behind)),
         )
     output.json({"caught_up": True, "markers": markers})
     output.result("caught up")

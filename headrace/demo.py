@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import fcntl
 import os
 import signal
 import threading
@@ -25,11 +26,11 @@ from actors.connectors import embedded_server
 from actors.controller import components_of
 from headrace.console import Output, bytes_text, seconds_text
 from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
-from headrace.deployment import Deployment
+from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
-from headrace.waiting import wait_caught_up
+from headrace.waiting import behind_text, wait_caught_up
 from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.plan import make_plan
 from topology.reading import read_topology
@@ -237,7 +238,7 @@ class _Demo:
     def _wait_caught_up(self) -> None:
         wait_caught_up(
             self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S,
-            progress=lambda behind: self.show(", ".join(f"{name} {bytes_text(left)} behind" for name, left in behind.items())),
+            progress=lambda behind: self.show(behind_text(behind)),
         )
 
     def _verify(self) -> list[dict[str, Any]]:
@@ -292,9 +293,10 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     deployment = Deployment(spec)
     if options.kill not in KILLABLE:
         raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
-    with live_lines(output, "demo") as show, _terminated_as_interrupt():
+    with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)
+        _remove_other(options)
         try:
             return _Demo(options, output, spec, deployment, show).run()
         finally:
@@ -313,6 +315,34 @@ def _topology(options: DemoOptions) -> TopologySpec:
     if options.tagged:
         spec = replace(spec, captures=tuple(replace(c, rules=_tagged(c.rules)) for c in spec.captures))
     return spec
+
+
+def _remove_other(options: DemoOptions) -> None:
+    """Remove what a killed demo of the other kind left, unless that one is still running."""
+    other = _topology(replace(options, two_way=not options.two_way, tagged=False))
+    if options.state_dir is None and other.state_dir.exists():
+        with contextlib.suppress(ConfigError), _alone(other.state_dir):
+            Deployment(other).down(purge=True)
+
+
+@contextlib.contextmanager
+def _alone(state_dir: Path) -> Iterator[None]:
+    """Keep a second demo from taking away the servers of this one."""
+    state_dir.parent.mkdir(parents=True, exist_ok=True)
+    file = state_dir.with_name(f"{state_dir.name}.lock")
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another demo runs in {state_dir}", hint="wait for its end, or give this one a folder: --state-dir",
+            ) from error
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)  # still locked: who comes now makes a new one
+            if file.parent.name == STATE_PARENT and not any(file.parent.iterdir()):
+                file.parent.rmdir()
 
 
 def _tagged(rules: RuleSet) -> RuleSet:

@@ -18,13 +18,15 @@ from topology.reading import read_topology
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from topology.spec import TopologySpec
+    from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["Deployment", "NotUp", "Progress"]
+__all__ = ["STATE_PARENT", "Deployment", "NotUp", "Progress"]
 
 POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
+STATE_PARENT = ".headrace"  # of state folders that the file does not place elsewhere: goes with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
+STUCK_S = 20.0  # tables that somebody had to mend are looked at every ten seconds, the controller's news is a second old
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
 
@@ -45,10 +47,12 @@ class Deployment:
     Args:
         spec: the topology as its file says.
         address: of a Ray cluster; empty: the private one of the topology's state folder.
+        is_remembered: the address is the one that the last `up` was given.
     """
 
     spec: TopologySpec
     address: str = ""
+    is_remembered: bool = False
 
     @classmethod
     def read(cls, file: Path, address: str = "") -> Deployment:
@@ -58,10 +62,15 @@ class Deployment:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).
         """
         spec = read_topology(file)
-        remembered = spec.state_dir / "ray_address"
-        if not address and remembered.exists():
-            address = remembered.read_text(encoding="utf-8").strip()
-        return cls(spec, address)
+        deployment = cls(spec, address)
+        if not address and deployment._address_file.exists():
+            deployment.address = deployment._address_file.read_text(encoding="utf-8").strip()
+            deployment.is_remembered = True
+        return deployment
+
+    @property
+    def _address_file(self) -> Path:
+        return self.spec.state_dir / "ray_address"
 
     @property
     def cluster(self) -> LocalCluster:
@@ -82,7 +91,15 @@ class Deployment:
         address = self.address or self.cluster.address()
         if address is None:
             raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
-        return _connect(address, self.spec.name)
+        try:
+            return _connect(address, self.spec.name)
+        except ConfigError as error:
+            if not self.is_remembered:
+                raise
+            raise NotUp(
+                f"topology {self.spec.name} was started on another Ray cluster: {error.message}",
+                hint=f"start that cluster; or forget it with headrace down {self.spec.file}",
+            ) from error
 
     def disconnect(self) -> None:
         """Leave the cluster; everything goes on. Idempotent."""
@@ -137,17 +154,34 @@ class Deployment:
         if not self.address:
             self.cluster.start()
         else:
+            self.connect()  # an address at which nothing answers must not be remembered
             self.spec.state_dir.mkdir(parents=True, exist_ok=True)
-            (self.spec.state_dir / "ray_address").write_text(self.address + "\n", encoding="utf-8")
+            self._address_file.write_text(self.address + "\n", encoding="utf-8")
         self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
+        stuck: dict[str, ApplyError] | None = None
+        began = time.monotonic()
         while True:
             overview = self.overview()
             if progress is not None:
                 progress(overview)
             if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
                 return overview
-            _raise_if_stuck(overview)
+            found = _stuck(overview)
+            if stuck is None:
+                # Stuck before this call: perhaps it was mended meanwhile, and is only tried again now.
+                stuck = found
+                self._start_again(overview)
+            patient = time.monotonic() - began < STUCK_S
+            for what, error in found.items():
+                if not (patient and what in stuck):
+                    raise error
             time.sleep(POLL_S)
+
+    def _start_again(self, overview: Mapping[str, Any]) -> None:
+        """Let what gave up try once more."""
+        for component in overview["components"]:
+            if component["state"] == "ABORTED":
+                self.connect().call(component["name"], "start_component")
 
     def _ensure_controller(self, environment: Mapping[str, str], *, keep_existing: bool) -> None:
         actors = self.connect()
@@ -157,11 +191,13 @@ class Deployment:
                 status = actors.call(CONTROLLER, "status")
             except PropagationError:
                 status = {}
-            if status.get("fingerprint") == wanted and not environment:
+            if status.get("fingerprint") == wanted and not environment and not keep_existing:
                 actors.call(CONTROLLER, "start_component")
                 actors.call(CONTROLLER, "retry")
                 return
-            self._kill_and_wait([CONTROLLER])
+            # Apply processes that still wait for empty tables are made anew: they are told once, when they are created.
+            applies = [name for name in actors.names() if name.startswith("apply:")] if keep_existing else []
+            self._kill_and_wait([CONTROLLER, *applies])
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
             "keep_existing": keep_existing,
@@ -177,7 +213,7 @@ class Deployment:
         """End everything that runs. Idempotent, and works on what a crash left.
 
         Args:
-            purge: remove what was made too: at the source databases, and the state folder.
+            purge: remove what was made too: in the databases, and the state folder.
             progress: told each thing that is done.
 
         Returns:
@@ -185,30 +221,41 @@ class Deployment:
         """
         tell = progress or (lambda _: None)
         problems: list[str] = []
-        reachable = False
         try:
             actors = self.connect()
-            reachable = True
-        except ConfigError:
+        except ConfigError as error:
             tell("no running cluster")
-        if reachable:
-            names = actors.names()
-            drivers = self._driver_processes(actors, names)
-            self._kill_and_wait([CONTROLLER])
-            self._stop_applies(actors, names, tell)
-            self._kill_and_wait([name for name in names if not name.startswith("site:")])
-            if purge:
-                problems += self._remove_from_sources(actors, tell)
-            self._kill_and_wait(list(names))
-            tell("components ended")
-            problems += _wait_gone(drivers)
+            problems += self._forget_address(error)
+            problems += self._remove_from_databases(None, tell) if purge else []
+        else:
+            problems += self._end_components(actors, purge=purge, tell=tell)
             self.disconnect()
-        if not self.address:
+        if not self.address and self.cluster.facts() is not None:
             self.cluster.stop()
             tell("cluster ended")
         problems += self._stop_servers(purge=purge, tell=tell)
         if purge:
             problems += self._remove_state(tell)
+        return problems
+
+    def _forget_address(self, error: ConfigError) -> list[str]:
+        """A cluster that does not answer must not keep the topology from being started elsewhere."""
+        if not self.address:
+            return []
+        self._address_file.unlink(missing_ok=True)
+        return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
+
+    def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        names = actors.names()
+        drivers = self._driver_processes(actors, names)
+        self._kill_and_wait([CONTROLLER])
+        self._stop_applies(actors, names, tell)
+        self._kill_and_wait([name for name in names if not name.startswith("site:")])
+        problems = _wait_gone(drivers)
+        if purge:
+            problems += self._remove_from_databases(actors, tell)
+        self._kill_and_wait(list(names))
+        tell("components ended")
         return problems
 
     def _kill_and_wait(self, names: list[str]) -> None:
@@ -240,18 +287,31 @@ class Deployment:
                     continue
         return found
 
-    def _remove_from_sources(self, actors: RayActors, tell: Callable[[str], None]) -> list[str]:
+    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None]) -> list[str]:
+        """Remove what was made in the users' databases; embedded servers go as a whole."""
+        present = actors.names() if actors is not None else set()
         problems = []
         for site in self.spec.sites:
-            name = f"site:{site.name}"
-            if site.database.kind == "none" or name not in actors.names():
+            if site.database.kind != "postgres":
                 continue
             try:
-                for statement in actors.call(name, "remove", timeout_s=DATABASE_TIMEOUT_S):
-                    tell(f"{site.name}: {statement}")
+                for line in self._remove_from(site, actors if f"site:{site.name}" in present else None):
+                    tell(f"{site.name}: {line}")
             except StreamsError as error:
                 problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
         return problems
+
+    def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
+        from actors.connectors import remove_from
+
+        if actors is not None:
+            try:
+                lines: tuple[str, ...] = actors.call(f"site:{site.name}", "remove", timeout_s=DATABASE_TIMEOUT_S)
+            except PropagationError:
+                pass  # its actor is dead: the database can be asked from here as well
+            else:
+                return lines
+        return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         from actors.connectors import embedded_server
@@ -283,8 +343,9 @@ class Deployment:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        if folder.exists() and not any(folder.iterdir()):
-            folder.rmdir()
+        for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
+            if empty.exists() and not any(empty.iterdir()):
+                empty.rmdir()
         tell("state folder removed")
         return [f"{folder} could not be removed"] if (folder / "sites").exists() else []
 
@@ -300,6 +361,9 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     if overview["state"] != "RUNNING":
         return False
     components = overview["components"]
+    # After a change of the file: what still runs is of the old one, and is about to be replaced.
+    if any(component.get("fingerprint") not in {None, overview["fingerprint"]} for component in components):
+        return False
     missing = {"NOT CREATED", "UNREACHABLE"}
     starting = {"INITIALIZING", "RETRYING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"}
     if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
@@ -308,20 +372,22 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     return not ready or all(component.get("ready", False) for component in applies)
 
 
-def _raise_if_stuck(overview: Mapping[str, Any]) -> None:
-    """A component that gave up, or a table that cannot be copied, will not come right by waiting."""
+def _stuck(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
+    """Components that gave up and tables that cannot be copied: they will not come right by waiting."""
+    stuck = {}
     for component in overview["components"]:
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":
-                raise ApplyError(
+                stuck[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="mend it; the instantiation is tried again by itself, `headrace up` waits for it",
+                    hint="mend it and run `headrace up` again: everything else goes on meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})
-            raise ApplyError(
+            stuck[component["name"]] = ApplyError(
                 f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),
             )
+    return stuck
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

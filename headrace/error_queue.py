@@ -110,6 +110,8 @@ class ErrorQueue:
             answers = self._actors.call(f"apply:{name}", method, theirs, timeout_s=EXECUTE_TIMEOUT_S)
             outcomes += [{"apply": name, **answer} for answer in answers]
         output.json({"outcomes": outcomes})
+        if not outcomes:
+            output.result("no error transactions")
         for outcome in outcomes:
             words = word if outcome["done"] else f"not {word}: {outcome['problem']}"
             output.result(f"{outcome['apply']} {outcome['number']}: {words}")

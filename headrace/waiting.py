@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.console import scn_text
+from headrace.console import bytes_text, scn_text
 from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import TopologySpec
 
-__all__ = ["NotCaughtUp", "wait_caught_up"]
+__all__ = ["NotCaughtUp", "behind_text", "wait_caught_up"]
 
 POLL_S = 0.1
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 
-Progress = Callable[[Mapping[str, int]], None]
-"""Told how many bytes of log each apply process is behind its marker."""
+Progress = Callable[[Mapping[str, int | None]], None]
+"""Told how many bytes of log each apply process is behind its marker; None: it does not know yet, it is starting."""
 
 
 class NotCaughtUp(PropagationError):  # noqa: N818 - says what is the matter
@@ -30,13 +30,18 @@ class NotCaughtUp(PropagationError):  # noqa: N818 - says what is the matter
     code = "HDR-7002"
 
 
+def behind_text(behind: Mapping[str, int | None]) -> str:
+    """What `Progress` was told, for people."""
+    return ", ".join(f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}" for name, left in behind.items())
+
+
 @dataclass(slots=True)
 class _Wait:
     spec: TopologySpec
     actors: RayActors
     deadline: float | None
     markers: dict[str, int] = field(default_factory=dict)
-    behind: dict[str, int] = field(default_factory=dict)
+    behind: dict[str, int | None] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def write_markers(self) -> None:
@@ -63,7 +68,7 @@ class _Wait:
                 self.problems[apply.name] = error.message
                 continue
             self.problems.pop(apply.name, None)
-            self.behind[apply.name] = max(0, self.markers[apply.source] - reached)
+            self.behind[apply.name] = max(0, self.markers[apply.source] - reached) if reached else None
         return all(self.behind.get(apply.name) == 0 for apply in self.spec.applies)
 
     def is_late(self) -> bool:

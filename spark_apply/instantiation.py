@@ -189,12 +189,13 @@ class TableInstantiation:
         with contextlib.closing(session):
             for table in pending:
                 known = recorded.get((table.owner, table.name))
-                if table.keep_existing:
-                    self._record(table, this.scn, "KEPT")
-                    continue
                 found, target, problem = self._fit(session, table, facts)
+                # Rows of a copy that was begun are not the destination's own: they are never kept.
                 is_ours = known is not None and (known.state in _OURS or (known.state == "FAILED" and known.scn > 0))
                 if not problem and target is not None and not is_ours and _has_rows(session, target):
+                    if table.keep_existing:
+                        self._record(table, this.scn, "KEPT")
+                        continue
                     problem = (
                         "the destination table is not empty: empty it, or keep its rows with `headrace up --keep-existing`"
                     )

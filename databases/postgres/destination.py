@@ -30,6 +30,7 @@ from databases.postgres.connection import connect, translated
 from databases.postgres.destination_catalog import describe_table
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
 from databases.postgres.destination_preflight import preflight, preflight_tables
+from databases.postgres.destination_removal import remove_origins, remove_rows
 from databases.postgres.destination_schema import prepare_schema, schema_version
 from databases.postgres.planning import plan_destination
 from databases.postgres.session import PostgresSession
@@ -187,6 +188,16 @@ class PostgresDestination:
                     found.digest, found.problem,
                 ),
             )
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.remove`."""
+        with self._use("asking for the topology's apply processes") as connection:
+            query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
+            applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) else []
+        for (apply,) in applies:
+            self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
+        with self._use("removing what the topology made") as connection:
+            return (*remove_rows(connection, topology), *remove_origins(connection, topology))
 
     def close(self) -> None:
         """See `DestinationDatabase.close`."""

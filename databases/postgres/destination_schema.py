@@ -31,12 +31,12 @@ from psycopg.abc import Query
 from databases.postgres.connection import translated
 from streams.errors import DatabaseError
 
-__all__ = ["SCHEMA", "VERSION", "prepare_schema", "schema_version"]
+__all__ = ["PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
-_PREPARE_LOCK = 0x68656164_72616365
+PREPARE_LOCK = 0x68656164_72616365
 
 _VERSION_1 = (
     "CREATE SCHEMA IF NOT EXISTS headrace",
@@ -125,7 +125,7 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
     """
     run: list[str] = []
     with translated("preparing the schema headrace"), connection.transaction():
-        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (_PREPARE_LOCK,))
+        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
         version = schema_version(connection)
         if version > VERSION:
             raise DatabaseError(

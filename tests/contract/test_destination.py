@@ -759,3 +759,39 @@ def test_prepare_is_idempotent(destination):
 
 def test_database_that_is_ready_has_no_findings(destination):
     assert destination.preflight(sessions=4) == ()
+
+
+def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(destination, session):
+    session.begin()
+    session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
+    session.commit(ranges((0, 150)), 0)
+    for topology in (TOPOLOGY, "another"):
+        epoch = destination.raise_epoch(topology, APPLY).epoch
+        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        destination.record_instantiation(topology, APPLY, epoch, table)
+    destination.remove(TOPOLOGY)
+    assert destination.progress(TOPOLOGY, APPLY) is None
+    assert destination.errors(TOPOLOGY) == ()
+    assert destination.instantiations(TOPOLOGY, APPLY) == ()
+    assert destination.progress("another", APPLY) is not None
+    assert len(destination.instantiations("another", APPLY)) == 1
+    destination.remove("another")
+    destination.remove("another")
+    assert destination.progress("another", APPLY) is None
+
+
+def test_session_that_outlived_its_driver_cannot_write_after_the_removal(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    session.write([insert(table, [(int4(1), b"a", b"b")])])
+    destination.remove(TOPOLOGY)
+    with pytest.raises((DatabaseUnavailable, FencedError)):
+        session.commit(ranges((0, 10)), 0)
+    assert harness.rows("t") == []
+
+
+def test_topology_begins_anew_after_it_was_removed(destination):
+    destination.record_low_watermark(TOPOLOGY, APPLY, destination.raise_epoch(TOPOLOGY, APPLY).epoch, 500)
+    destination.remove(TOPOLOGY)
+    destination.prepare(TOPOLOGY)
+    assert destination.raise_epoch(TOPOLOGY, APPLY).low_watermark == 0

@@ -89,9 +89,21 @@ def test_rights_that_the_preflight_prints_are_enough_from_16_to_18(
             assert old.execute(digest).fetchone() == new.execute(digest).fetchone()
         assert all(answer["equal"] for answer in system.verify())
     finally:
-        assert deployment.down(purge=True) == []
-    with psycopg.connect(admins["old"]) as old:
+        assert deployment.down() == []
+        # Nothing runs any more that could do it: the databases are asked from here.
+        told: list[str] = []
+        assert deployment.down(purge=True, progress=told.append) == []
+    with psycopg.connect(admins["old"], autocommit=True) as old, psycopg.connect(admins["new"], autocommit=True) as new:
         assert old.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'").fetchone() == (0,)
+        assert old.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+        assert new.execute("SELECT to_regnamespace('headrace') IS NULL").fetchone() == (True,)
+        # Dropping origins is more than the rights that are asked for allow: it is told how, and works.
+        drops = [line.partition("as a superuser: ")[2] for line in told if "as a superuser: " in line]
+        for drop in drops:
+            new.execute(drop)
+        origins = "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'"
+        assert new.execute(origins).fetchone() == (0,)
+        assert drops
 
 
 def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str, str]]:

@@ -43,11 +43,39 @@ def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done
             "SELECT relname::text FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND relkind IN ('r', 'v')"
         ).fetchall()
         assert {name for (name,) in there} <= named
-        for server in range(APPLY.parallelism):
-            connection.execute(
-                "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE %s",
-                (f"headrace:planned/{APPLY.name}/{server}:%",),
-            )
+        destination.remove("planned")
+        assert connection.execute("SELECT pg_catalog.to_regnamespace('headrace') IS NULL").fetchone() == (True,)
+        origins = "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:planned/%'"
+        assert connection.execute(origins).fetchone() == (0,)
+        assert not any(step.is_done for step in only_created(plan_destination(connection, "planned", (APPLY,))))
+    destination.close()
+
+
+def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_what_others_built_on_the_schema(
+    fresh_database, pg_source, monkeypatch,
+):
+    monkeypatch.setattr("databases.postgres.destination_removal._WAIT_S", 0.2)
+    dsn = fresh_database(pg_source)
+    destination, source = PostgresDestination(dsn, site="dbs2"), PostgresSource(dsn, site="dbs2")
+    destination.prepare("planned")
+    epoch = destination.raise_epoch("planned", APPLY.name).epoch
+    destination.open_session("planned", APPLY.name, server=0, epoch=epoch, tag=APPLY.tag).close()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t1 (id int PRIMARY KEY)")
+        connection.execute("CREATE VIEW late_applies AS SELECT * FROM headrace.dba_apply_progress")
+        source.prepare("another", RULES)
+        connection.execute("INSERT INTO t1 VALUES (1)")
+        told = "\n".join(destination.remove("planned"))
+        assert "stays until headrace_another_dbs2" in told
+        assert "the schema headrace stays: cannot drop" in told
+        assert destination.progress("planned", APPLY.name) is None
+        origins = "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:planned/%'"
+        assert connection.execute(origins).fetchone() == (1,)
+        source.remove("another")
+        connection.execute("DROP VIEW late_applies")
+        assert "DROP SCHEMA headrace" in destination.remove("planned")
+        assert connection.execute(origins).fetchone() == (0,)
+    source.close()
     destination.close()
 
 

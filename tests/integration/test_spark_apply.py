@@ -236,12 +236,12 @@ def test_driver_stops_in_order_when_told_to(drivers: ApplyDrivers, driver: Drive
     wait_for("its sessions to be gone", lambda: execute(drivers.queue.destination_dsn, sessions) == [(0,)], 20.0)
 
 
-def test_table_with_rows_is_refused_until_it_is_emptied_and_kept_when_told_so(make_drivers: Callable[[str], ApplyDrivers]):
+def test_table_with_rows_is_refused_until_it_is_emptied_and_kept_when_told_so_and_empty_ones_are_copied_always(make_drivers: Callable[[str], ApplyDrivers]):
     drivers = make_drivers("apply_existing")
     destination = drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
     tables = tuple(
-        TableToInstantiate(owner="public", name=name, keep_existing=name == "branches") for name in TABLES
+        TableToInstantiate(owner="public", name=name, keep_existing=name != "notes") for name in TABLES
     )
     driver = drivers.start(tables=tables)
     refused = wait_for(
