@@ -378,7 +378,7 @@ class MemorySource:
     def check_stream(self, topology: str, options: StreamOptions) -> None:
         """See `SourceDatabase.check_stream`: every value travels in every form."""
 
-    def check_prepared(self, topology: str) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> None:
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002

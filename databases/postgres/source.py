@@ -111,11 +111,13 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ publication and slot
 
-    def check_prepared(self, topology: str) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> None:
         """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
         name = self._name(topology)
         if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
             raise _publication_gone(name)
+        with translated("asking for the slot"):
+            self._slot_positions(self._session(), name, start)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`."""
@@ -226,8 +228,8 @@ class PostgresSource:
                 f"{found.reason}", hint="nothing to mend: changes travel in text form from now on",
             )
 
-    def _check_slot(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
-        """Where the stream can begin; the slot must still have everything after `start`."""
+    def _slot_positions(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
+        """What the slot was confirmed up to, and where the log ends; `start`: how far redo is, for messages."""
         reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
         row = connection.execute(
             f"""
@@ -242,7 +244,7 @@ class PostgresSource:
             raise LogGone(f"slot {name} does not exist: everything after SCN {start} is gone", hint=hint, after_scn=start)
         if not row[3]:
             raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
-        confirmed, end = int(row[0] or 0), int(row[2])
+        confirmed = int(row[0] or 0)
         if row[1] == "lost":
             setting = {"idle_timeout": "idle_replication_slot_timeout", "wal_level_insufficient": "wal_level"}.get(
                 row[4] or "", "max_slot_wal_keep_size"
@@ -251,6 +253,11 @@ class PostgresSource:
                 f"slot {name} was invalidated (see {setting}): its WAL after SCN {max(start, confirmed)} is gone",
                 hint=f"mend {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
             )
+        return confirmed, int(row[2])
+
+    def _check_slot(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
+        """Where the stream can begin; the slot must still have everything after `start`."""
+        confirmed, end = self._slot_positions(connection, name, start)
         if start != FIRST_SCN and confirmed > start:
             raise LogGone(
                 f"slot {name} is ahead of the redo log: transactions that committed after SCN {start} and up to SCN "

@@ -689,8 +689,11 @@ def test_invalidated_slot_is_a_gap(make_site: Callable[[EmbeddedServer], Site], 
             site.run("INSERT INTO u SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
             site.run("SELECT pg_switch_wal()")
             site.run("CHECKPOINT")
-        with pytest.raises(LogGone, match="invalidated"):
+        with pytest.raises(LogGone, match=r"invalidated.*max_slot_wal_keep_size") as opened:
             site.open(start)
+        assert "down --purge" in opened.value.hint
+        with pytest.raises(LogGone, match="invalidated"):
+            site.source.check_prepared("topo", start)
         site.close()
     finally:
         server.destroy()
@@ -703,7 +706,7 @@ def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_agai
     with pytest.raises(LogGone, match="publication"):
         site.open()
     with pytest.raises(LogGone, match="publication"):
-        site.source.check_prepared("topo")
+        site.source.check_prepared("topo", FIRST_SCN)
     with pytest.raises(LogGone, match="publication"):
         site.prepare()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -213,3 +215,41 @@ def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[...,
     status = source.wait("it is full", lambda status: status["state"] == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in status["problem"]
     source.wait("the log grows", lambda status: (status["source_retained_bytes"] or 0) > 1 << 20)
+    # Nothing is read now: that the log which grows was lost must be seen all the same.
+    source.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+    source.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
+    assert "does not exist" in status["last_error"]["message"]
+
+
+def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(make: Callable[..., Source]) -> None:
+    """It rests between small gulps: whatever is wanted of it ends the rest."""
+    source = make()
+    stop = threading.Event()
+
+    def work() -> None:
+        with psycopg.connect(source.dsn, autocommit=True) as connection:
+            number = 0
+            while not stop.is_set():
+                connection.execute("INSERT INTO t VALUES (%s)", (number,))
+                number += 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(3):
+            source.wait("it writes", lambda status: status["state"] == "WRITING")
+            began = time.monotonic()
+            source.host.stop_component()
+            source.wait("it stopped", lambda status: status["state"] == "DISABLED")
+            assert time.monotonic() - began < 2.0
+            source.host.start_component()
+    finally:
+        stop.set()
+        worker.join()
+    source.wait_written()
+    rows = source.run("SELECT count(*) FROM t").fetchone()
+    assert rows is not None
+    assert sum(batch.row_count for batch in source.mined()) == rows[0]
+    confirmed = f"SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+    source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status["redo_scn"])  # type: ignore[index]
