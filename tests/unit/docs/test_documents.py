@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+SHORT = re.compile(r"[a-z_]+(?:\.[a-z_]+)*\.[A-Z][a-z]\w+(?:\.\w+)*")
 FOLDERS = "|".join((*PACKAGES, "tests", "docs", "examples", "benchmarks", "scripts"))
 FILE = re.compile(rf"(?:{FOLDERS})/[\w./-]*")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -63,14 +66,35 @@ def test_every_file_in_a_document_exists(document):
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def missing_tests(texts: Iterable[str]) -> list[str]:
+    """Of `path::test` references those without such a test function in that file."""
+    missing = []
+    for text in texts:
+        file, _, name = text.partition("::")
+        if name and FILE.fullmatch(file):
+            tree = ast.parse((ROOT / file).read_text()) if (ROOT / file).is_file() else ast.Module([], [])
+            functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            if not name.startswith("test_") or name not in functions:
+                missing.append(text)
+    return missing
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_every_test_in_a_document_exists(document):
-    missing = []
-    for span in spans(document):
-        file, _, name = span.partition("::")
-        if name and FILE.fullmatch(file) and f"def {name}(" not in (ROOT / file).read_text():
-            missing.append(span)
-    assert missing == []
+    assert missing_tests(spans(document)) == []
+
+
+def test_the_tests_of_documents_are_really_looked_up():
+    """The check itself: a test that does not exist is found out, in a file that exists and in one that does not."""
+    here = f"{ids(Path(__file__))}::"
+    wrong = [f"{here}test_nothing", f"{here}missing_tests", "tests/unit/nowhere.py::test_nothing"]
+    assert missing_tests([f"{here}test_every_test_in_a_document_exists", *wrong]) == wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_class_in_a_document_is_named_from_its_package_on(document):
+    """`module.Class` without its package would escape the check of names."""
+    assert [span for span in spans(document) if SHORT.fullmatch(span) and not NAME.fullmatch(span)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
