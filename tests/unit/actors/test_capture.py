@@ -1,0 +1,136 @@
+"""The capture process between its redo and its queue: what it says of itself, and what it tells the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
+from databases.memory_source import MemorySource
+from protos.codec import BatchHeader
+from protos.queue_link import EnqueueProgress
+from protos.redo_link import RedoWatchPosition
+from redo.log_writer import LogWriter
+from streams.clock import VirtualClock
+from streams.errors import WouldBlock
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import drain, miner, write_redo
+from tests.support.staging import one_way
+
+
+class Queue:
+    """As `EnqueueClient`, with the queue's answers set by the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Scn, Scn]] = []
+        self.has_credit = True
+        self.durable, self.rewind = FIRST_SCN, None
+
+    def poll(self) -> EnqueueProgress:
+        rewind, self.rewind = self.rewind, None
+        return EnqueueProgress(
+            accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
+            in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
+        )
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        if not self.has_credit:
+            raise WouldBlock
+        assert data
+        self.sent.append((header.previous_scn, header.through_scn))
+
+
+class Redo:
+    """As `RedoWatchClient`, of a log writer beside it."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self.writer = writer
+        self.checkpoints: list[Scn] = []
+
+    def poll(self) -> RedoWatchPosition:
+        position = self.writer.position
+        return RedoWatchPosition(segment=position.segment, offset=position.offset, scn=position.scn)
+
+    def checkpoint(self, scn: Scn) -> Scn:
+        self.checkpoints.append(scn)
+        return scn
+
+
+class Capture(CaptureHost):
+    """The capture process, opened on what stands above instead of on connections."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = MemorySource()
+        self.source.create_table("hr.t", ["id"], key=["id"])
+        self.folder, self.inserted = folder, 0
+        super().__init__(one_way(folder), "capture_dbs1", "")
+        self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
+        self.insert()
+        self.writer = write_redo(folder / "redo", self.source)
+        self.queue, self.redo = Queue(), Redo(self.writer)
+        self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
+        self._begin(FIRST_SCN)
+
+    def _begin(self, start_scn: Scn) -> None:
+        self._waiting = None
+        self._miner = miner(self.folder / "redo", start_scn, clock=self._clock)
+
+    def insert(self) -> None:
+        self.inserted += 1
+        with self.source.transaction() as transaction:
+            transaction.insert("hr.t", id=str(self.inserted))
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return Capture(tmp_path)
+
+
+def test_state_is_the_manuals_word_for_what_the_last_step_did(capture: Capture) -> None:
+    assert capture.detail_state() == "INITIALIZING"
+    capture.step()
+    assert capture.detail_state() == "CAPTURING CHANGES"
+    capture.step()
+    assert capture.detail_state() == "WAITING FOR REDO"
+    capture.insert()
+    drain(capture.writer, capture.source)
+    capture.queue.has_credit = False
+    capture.step()
+    assert capture.detail_state() == "PAUSED FOR FLOW CONTROL"
+    capture.queue.has_credit = True
+    capture.step()
+    assert capture.detail_state() == "CAPTURING CHANGES"
+
+
+def test_batch_without_credit_is_sent_once_when_there_is_some(capture: Capture) -> None:
+    capture.queue.has_credit = False
+    for _ in range(3):
+        capture.step()
+    assert capture.queue.sent == []
+    capture.queue.has_credit = True
+    for _ in range(3):
+        capture.step()
+    assert len(capture.queue.sent) == 1
+
+
+def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: Capture) -> None:
+    capture.step()
+    (_, through), = capture.queue.sent
+    capture._clock.advance(CHECKPOINT_INTERVAL_S)
+    capture.step()
+    assert capture.redo.checkpoints == []
+    capture.queue.durable = through
+    capture.step()
+    capture.step()
+    assert capture.redo.checkpoints == [through]
+
+
+def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> None:
+    capture.step()
+    capture.queue.rewind = FIRST_SCN
+    capture.step()
+    capture.step()
+    first, again = capture.queue.sent
+    assert first == again
+    assert capture.details()["rewinds"] == 1
