@@ -102,6 +102,22 @@ def test_the_plan_of_a_source_that_does_not_exist_yet_is_what_prepare_then_does(
         database.close()
 
 
+def test_table_of_a_negative_rule_is_neither_published_nor_an_obstacle(source):
+    dsn, connection = source
+    without_t2 = (RuleSet(include=RULES[0].include, exclude=(Rule(owner="public", name="t2", tagged=True),)),)
+    database = PostgresSource(dsn, site="dbs1")
+    try:
+        assert any("t2" in finding.path for finding in database.preflight(RULES, streams=1) if finding.is_error)
+        assert not any(finding.is_error for finding in database.preflight(without_t2, streams=1))
+        database.prepare("planned", without_t2)
+        published = connection.execute("SELECT tablename::text FROM pg_publication_tables").fetchall()
+        assert published == [("t1",)]
+        connection.execute("INSERT INTO t2 VALUES ('x'); DELETE FROM t2")
+    finally:
+        database.remove("planned")
+        database.close()
+
+
 def test_making_the_publication_takes_the_lock_the_plan_names_and_no_other(source):
     dsn, connection = source
     database = PostgresSource(dsn, site="dbs1")
