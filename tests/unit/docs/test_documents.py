@@ -138,7 +138,7 @@ def test_what_the_manual_map_calls_built_names_its_place_and_its_test():
         for feature, where, test, state in rows:
             if state != "not yet":
                 assert NAME.search(where), feature
-                assert re.search(r"`tests/[\w/]+\.py", test), feature
+                assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`", test), feature
 
 
 def test_decisions_are_numbered_without_a_gap_and_titled_with_their_number():
