@@ -31,6 +31,7 @@ import os
 import pwd
 import random
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -225,6 +226,12 @@ class EmbeddedServer:
             f"host=127.0.0.1 port={self.port} user={_SUPERUSER} password={self.password} "
             f"dbname={_quote_conninfo(database)} sslmode=disable"
         )
+
+    def shell_command(self, database: str = "postgres") -> str:
+        """A command that opens a shell on the server; it names the file with the password, not the password."""
+        where = f"host=127.0.0.1 port={self.port} user={_SUPERUSER} dbname={database} sslmode=disable"
+        password = shlex.quote(str(self.folder / "password"))
+        return f"PGPASSWORD=$(cat {password}) {shlex.quote(str(self.binary('psql')))} {shlex.quote(where)}"
 
     def environment(self, database: str = "postgres") -> dict[str, str]:
         """This process's environment plus what libpq programs (`client_binary`) need to connect."""

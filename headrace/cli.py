@@ -160,8 +160,11 @@ def up(
             environment=_failpoints(), keep_existing=keep_existing, wait=wait,
             progress=lambda overview: show(summary_line(overview)),
         )
+        shells = deployment.embedded_shells()
     output.json(overview)
     output.findings(overview["findings"])
+    for line in shells:
+        output.say(line)
     if overview["state"] == "REFUSED":
         return FINDING
     output.result(render(overview))

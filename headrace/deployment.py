@@ -134,6 +134,13 @@ class Deployment:
             raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
         return matches[0]
 
+    def embedded_shells(self) -> list[str]:
+        """How to open a shell on each embedded server that runs, for people."""
+        from actors.connectors import embedded_server
+
+        servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
+        return [f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running]
+
     # ------------------------------------------------------------------ starting
 
     def up(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.console import DONE, FINDING, WRONG_USE
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
 from tests.support.system import System
 
@@ -108,11 +108,12 @@ def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
     code, _, err = headrace(one_way, "stop", capture)
     assert code == DONE, err
     one_way.wait_state(capture, "DISABLED")
-    overview = answer(one_way, "status", code=FINDING)
+    overview = answer(one_way, "status")  # it is as it was told to be
     assert {c["name"]: c["state"] for c in overview["components"]}[capture] == "DISABLED"
     one_way.execute("src", "INSERT INTO notes VALUES (1, 'written meanwhile')")
     code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 3)
-    assert code == FINDING, err
+    assert code == FAILURE, err
+    assert "not caught up within 3 s" in err
     assert one_way.execute("dst", "SELECT * FROM notes") == []
 
     assert headrace(one_way, "start", one_way.spec.captures[0].name)[0] == DONE
@@ -130,9 +131,32 @@ def test_verify_finds_a_difference_and_names_the_table(one_way: System):
     one_way.execute("dst", "INSERT INTO notes VALUES (99, 'only here')")
     code, out, _ = headrace(one_way, "verify")
     assert code == FINDING
-    different = [line for line in out.splitlines() if "different" in line.lower()]
+    different = [line for line in out.splitlines() if ": DIFFERENT: " in line]
     assert len(different) == 1
     assert "notes" in different[0]
     one_way.execute("dst", "DELETE FROM notes WHERE id = 99")
     compared = answer(one_way, "verify")
-    assert {table["table"] for table in compared["tables"]} == {f"public.{table}" for table in TABLES}
+    assert compared["identical"] is True
+    assert {f"{table['owner']}.{table['name']}" for table in compared["tables"]} >= {f"public.{table}" for table in TABLES}
+
+
+def test_up_again_changes_nothing_and_says_so_quickly(one_way: System):
+    before = {c["name"]: c["started_us"] for c in answer(one_way, "status")["components"]}
+    overview = answer(one_way, "up")
+    assert overview["state"] == "RUNNING"
+    assert {c["name"]: c["started_us"] for c in answer(one_way, "status")["components"]} == before
+
+
+def test_check_and_plan_of_a_running_topology_find_everything_done(one_way: System):
+    assert not any(finding["is_error"] for finding in answer(one_way, "check")["findings"])
+    plan = answer(one_way, "plan")
+    made = [
+        step for site in plan["sites"] for step in site["live"]["statements"]
+        if step["statement"].startswith(("CREATE SCHEMA", "CREATE TABLE", "CREATE PUBLICATION", "SELECT pg_"))
+    ]
+    assert {step["is_done"] for step in made} == {True}
+    assert any("pg_create_logical_replication_slot" in step["statement"] for step in made)
+    assert any("pg_replication_origin_create" in step["statement"] for step in made)
+    code, out, _ = headrace(one_way, "plan")
+    assert code == DONE
+    assert "SHARE UPDATE EXCLUSIVE on each table" in out

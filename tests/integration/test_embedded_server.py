@@ -58,6 +58,14 @@ def test_server_starts_with_logical_wal_and_fsync(folder: Path, version: int) ->
     assert server.pid() is None
 
 
+def test_shell_command_opens_a_shell_and_shows_no_password(folder: Path) -> None:
+    with EmbeddedServer(folder / "a server") as server:
+        command = server.shell_command()
+        assert server.password not in command
+        done = subprocess.run(f"{command} -Atc 'SELECT 1 + 1'", shell=True, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("2\n", "")
+
+
 def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()
