@@ -244,7 +244,10 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
 
 
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:
-    """Every table that changes can come from, partitions with the root that LCRs name."""
+    """Every table that changes can come from, partitions with the root that LCRs name.
+
+    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
+    """
     rows = connection.execute(
         """
         SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text
@@ -252,7 +255,7 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
         JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
         CROSS JOIN LATERAL (SELECT rc.oid AS number UNION SELECT t.relid FROM pg_partition_tree(rc.oid) t) AS member
         JOIN pg_class c ON c.oid = member.number JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE p.pubname = %s
+        WHERE p.pubname = %s AND (c.relkind = 'r' OR c.oid = rc.oid)
         ORDER BY c.oid
         """,
         (publication,),
