@@ -371,7 +371,7 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     # After a change of the file: what still runs is of the old one, and is about to be replaced.
     if any(component.get("fingerprint") not in {None, overview["fingerprint"]} for component in components):
         return False
-    missing = {"NOT CREATED", "UNREACHABLE"}
+    missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
     starting = {"INITIALIZING", "RETRYING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"}
     if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
         return False

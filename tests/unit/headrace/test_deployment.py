@@ -1,0 +1,128 @@
+"""What `up` and `down` make of what they find, without a cluster."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace.deployment
+from headrace.console import Output
+from headrace.demo import DemoOptions, _alone, run_demo
+from headrace.deployment import Deployment, NotUp
+from streams.errors import ApplyError, ConfigError
+from tests.support.topologies import read
+
+TOPOLOGY = """
+    topology: t
+    sites:
+      a: {database: {kind: embedded}}
+      b: {database: {kind: embedded}}
+    replicate:
+      - {tables: [public.*], from: a, to: [b]}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path):
+    return read(tmp_path, TOPOLOGY)
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_address_at_which_nothing_answers_is_not_remembered(spec, nobody):
+    with pytest.raises(ConfigError, match="no Ray cluster answers"):
+        Deployment(spec, nobody).up()
+    assert Deployment.read(spec.file).address == ""
+
+
+def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec, nobody):
+    spec.state_dir.mkdir(parents=True)
+    (spec.state_dir / "ray_address").write_text(nobody)
+    gone = Deployment.read(spec.file)
+    with pytest.raises(NotUp, match="was started on another Ray cluster") as caught:
+        gone.connect()
+    assert "headrace down" in caught.value.hint
+    (problem,) = gone.down()
+    assert "was not ended" in problem
+    again = Deployment.read(spec.file)
+    assert again.address == ""
+    assert again.down() == []
+
+
+def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
+    found = [{"owner": "public", "name": "t", "state": table, "rows": 0, "problem": "not empty"} for table in tables]
+    return {
+        "name": "apply:x", "kind": "apply", "state": state, "fingerprint": "new", "ready": all(t == "DONE" for t in tables),
+        "instantiation": found, **more,
+    }
+
+
+def overview(*components: dict[str, Any]) -> dict[str, Any]:
+    return {"state": "RUNNING", "fingerprint": "new", "components": list(components)}
+
+
+class Looks:
+    """A deployment that sees what it is given, look by look (the last one for ever), on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: Any, *seen: dict[str, Any]) -> None:
+        self.calls: list[tuple[str, str]] = []
+        looks = iter([*seen[:-1]])
+        clock = itertools.count(0.0, 1.0)
+        monkeypatch.setattr(headrace.deployment.time, "sleep", lambda _: None)
+        monkeypatch.setattr(headrace.deployment.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(Deployment, "cluster", self)
+        monkeypatch.setattr(Deployment, "connect", lambda _: self)
+        monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
+        monkeypatch.setattr(Deployment, "overview", lambda _: next(looks, seen[-1]))
+        self.deployment = Deployment(spec)
+
+    def start(self) -> None:
+        """The cluster's."""
+
+    def call(self, name: str, method: str) -> None:
+        self.calls.append((name, method))
+
+
+def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
+    old = overview(component("IDLE", "DONE", fingerprint="old"))
+    new = overview(component("IDLE", "DONE"))
+    assert Looks(monkeypatch, spec, old, old, new).deployment.up() is new
+
+
+def test_up_waits_for_a_table_that_was_mended_just_before(monkeypatch, spec):
+    failed, done = overview(component("INITIALIZING", "FAILED")), overview(component("IDLE", "DONE"))
+    assert Looks(monkeypatch, spec, failed, failed, done).deployment.up() is done
+
+
+def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails_now(monkeypatch, spec):
+    failed, copying = overview(component("INITIALIZING", "FAILED")), overview(component("INITIALIZING", "COPYING"))
+    for looks in ((failed,), (copying, failed)):
+        with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
+            Looks(monkeypatch, spec, *looks).deployment.up()
+
+
+def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
+    aborted, done = overview(component("ABORTED")), overview(component("IDLE", "DONE"))
+    looks = Looks(monkeypatch, spec, aborted, done)
+    assert looks.deployment.up() is done
+    assert looks.calls == [("apply:x", "start_component")]
+
+
+def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path):
+    state = tmp_path / "state"
+    state.mkdir()
+    with _alone(state), pytest.raises(ConfigError, match="another demo runs"):
+        run_demo(DemoOptions(state_dir=state), Output(as_json=True))
+    assert state.exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
