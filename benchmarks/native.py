@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import psycopg
 from psycopg import sql
 
-from benchmarks.servers import Pair
-
-_POLL_S = 0.005
+from benchmarks.servers import Pair, wait_slot_free, wait_true
 
 
 class NativePeer:
@@ -35,7 +31,7 @@ class NativePeer:
                     "CREATE SUBSCRIPTION bench CONNECTION {} PUBLICATION bench WITH (binary = true, streaming = parallel)"
                 ).format(sql.Literal(self.pair.source))
             )
-            self._wait(connection, "SELECT NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate NOT IN ('r', 's'))")
+            wait_true(connection, "SELECT NOT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate NOT IN ('r', 's'))")
         self.wait_caught_up()
 
     def set_synchronous_commit(self, value: str) -> None:
@@ -53,14 +49,14 @@ class NativePeer:
         with psycopg.connect(self.pair.destination, autocommit=True) as connection:
             connection.execute("ALTER SUBSCRIPTION bench DISABLE")
         with psycopg.connect(self.pair.source, autocommit=True) as connection:
-            self._wait(connection, "SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'bench' AND active)")
+            wait_slot_free(connection, "bench")
 
     def wait_caught_up(self) -> None:
         """Wait until everything committed before this call is flushed at the subscriber."""
         with psycopg.connect(self.pair.source, autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
             assert row is not None
-            self._wait(
+            wait_true(
                 connection,
                 f"SELECT confirmed_flush_lsn >= '{row[0]}' FROM pg_replication_slots WHERE slot_name = 'bench'",
             )
@@ -71,15 +67,3 @@ class NativePeer:
             connection.execute("DROP SUBSCRIPTION IF EXISTS bench")
         with psycopg.connect(self.pair.source, autocommit=True) as connection:
             connection.execute("DROP PUBLICATION IF EXISTS bench")
-
-    @staticmethod
-    def _wait(connection: psycopg.Connection, question: str, timeout_s: float = 600.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            row = connection.execute(question).fetchone()
-            if row is not None and row[0]:
-                return
-            if time.monotonic() > deadline:
-                message = f"native replication: still not true after {timeout_s} s: {question}"
-                raise TimeoutError(message)
-            time.sleep(_POLL_S)

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers import Pair
+import psycopg
+
+from benchmarks.servers import Pair, wait_slot_free
+from databases.postgres.source_catalog import slot_name
 
 _TOPOLOGY = """topology: bench
 state_dir: {state_dir}
@@ -49,8 +52,10 @@ class HeadracePeer:
         self._call("site:src", "start_component")
 
     def stop(self) -> None:
-        """Stop the log writer."""
+        """Stop the log writer; returns when nothing reads the slot any more."""
         self._call("site:src", "stop_component")
+        with psycopg.connect(self.pair.source, autocommit=True) as connection:
+            wait_slot_free(connection, slot_name("bench", "src"))
 
     def wait_caught_up(self) -> None:
         """Wait until a marker written now is below every low watermark."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ SETTINGS = {
 
 
 _PREFIX = "headrace-bench-"
+_POLL_S = 0.005
 
 
 def _remove_dead() -> None:
@@ -78,6 +80,24 @@ class Servers:
         for server in (self.source, self.destination):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute("CHECKPOINT")
+
+
+def wait_true(connection: psycopg.Connection, question: str, timeout_s: float = 600.0) -> None:
+    """Ask until the answer is true."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        row = connection.execute(question).fetchone()
+        if row is not None and row[0]:
+            return
+        if time.monotonic() > deadline:
+            message = f"still not true after {timeout_s} s: {question}"
+            raise TimeoutError(message)
+        time.sleep(_POLL_S)
+
+
+def wait_slot_free(connection: psycopg.Connection, slot: str, timeout_s: float = 600.0) -> None:
+    """Wait until nothing reads the slot, which must be there: backlogs are written behind it."""
+    wait_true(connection, f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{slot}'", timeout_s)
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""The benchmark's report: what it is made of, what counts as a shortcoming, and the sizes it promises. Nothing is measured."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report, shortcomings, show
+from benchmarks.processes import Usage, stage_of
+from benchmarks.product import _TOPOLOGY
+from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
+from databases.postgres.source_catalog import slot_name
+
+ROOT = Path(__file__).parents[3]
+USAGE = {"apply driver": Usage(1.5, 300.0, 1)}
+
+
+def run(seconds: float, *, verified: bool = True) -> Run:
+    return Run(seconds=seconds, verified=verified, usage=USAGE)
+
+
+def result(
+    native: list[float], native_on: list[float], headrace: list[float], *, p50_ms: float = 10.0, verified: bool = True,
+    memory: dict[str, object] | None = None,
+) -> dict[str, Any]:
+    workload = Bulk.of(1.0)
+    seconds = {"native": native, "native_on": native_on, "headrace": headrace}
+    bench = SimpleNamespace(runs={
+        (workload.name, setting): [run(each, verified=verified or number > 0) for number, each in enumerate(found)]
+        for setting, found in seconds.items()
+    })
+    latency = {"headrace": LatencyResult(p50_ms=p50_ms, p99_ms=2 * p50_ms, max_ms=3 * p50_ms, count=3000)}
+    return report(bench, [workload], latency, memory or {})  # type: ignore[arg-type]
+
+
+def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting() -> None:
+    (entry,) = result([2.0, 9.0, 2.2], [3.3, 4.4, 9.9], [4.0, 1.0, 4.4])["workloads"]
+    assert (entry["name"], entry["native_s"], entry["headrace_s"], entry["verified"]) == ("bulk", 2.2, 4.0, True)
+    assert (entry["ratio"], entry["ratio_same_synchronous_commit"]) == (0.55, 1.1)
+    assert (entry["native_rows_per_s"], entry["headrace_rows_per_s"]) == (round(350_000 / 2.2), 87_500)
+    assert entry["runs"] == {"native": [2.0, 9.0, 2.2], "native_on": [3.3, 4.4, 9.9], "headrace": [4.0, 1.0, 4.4]}
+    assert entry["headrace_usage"] == {"apply driver": {"cpu_s": 1.5, "peak_mb": 300.0, "processes": 1}}
+
+
+def test_one_run_with_other_contents_is_a_shortcoming_however_fast() -> None:
+    found = result([2.0] * 3, [2.0] * 3, [1.0] * 3, verified=False)
+    assert shortcomings(found) == ["bulk: source and destination differ"]
+
+
+@pytest.mark.parametrize(("headrace_s", "p50_ms", "memory", "missed"), [
+    (4.0, 199.0, {"verified": True, "peak_mb": 1000.0}, ""),
+    (4.1, 10.0, None, f"bulk: 0.488 of native, wanted {RATIO_MIN}"),
+    (1.0, 201.0, None, "latency: p50 201.0 ms, wanted 200.0"),
+    (1.0, 10.0, {"verified": True, "peak_mb": 1025.0}, "memory: a process had 1025.0 MB, wanted 1024.0"),
+    (1.0, 10.0, {"verified": False, "peak_mb": 100.0}, "memory"),
+])
+def test_goals_that_are_missed_are_named(headrace_s: float, p50_ms: float, memory: dict[str, object] | None, missed: str) -> None:
+    found = shortcomings(result([2.0] * 3, [3.0] * 3, [headrace_s] * 3, p50_ms=p50_ms, memory=memory))
+    assert [text.startswith(missed) for text in found] == ([True] if missed else [])
+
+
+def test_both_ratios_stages_and_latency_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show(result([2.0] * 3, [4.0] * 3, [2.5] * 3))
+    printed = capsys.readouterr().out
+    line = next(line for line in printed.splitlines() if line.startswith("bulk "))
+    assert line.split() == ["bulk", "2.00", "2.50", "0.80", "1.60", "175,000", "140,000", "True"]
+    assert "apply driver" in printed
+    assert "1.50 s     300.0 MB" in printed
+    assert "latency, headrace: p50 10.0 ms, p99 20.0 ms" in printed
+
+
+def test_workloads_have_the_sizes_they_are_compared_at() -> None:
+    assert RUNS_MIN >= 3
+    bulk, oltp, one, latency = Bulk.of(1.0), Oltp.of(1.0), OneTransaction.of(1.0), Latency()
+    assert (bulk.transactions, bulk.row_changes) == (2000 + 1000 + 500, (2000 + 1000 + 500) * 100)
+    assert (oltp.transactions, oltp.row_changes, oltp.scale) == (20_000, 80_000, 10)
+    assert (one.transactions, one.row_changes) == (1, 500_000)
+    assert latency.rate == 100
+    assert BULK_TABLE.count(",") - BULK_TABLE.count("numeric(12,2)") + 1 == 8
+
+
+def test_settings_alternate_and_each_round_measures_every_one() -> None:
+    orders = [Bench._order(number) for number in range(4)]
+    assert {frozenset(order) for order in orders} == {frozenset({"native", "headrace", "native_on"})}
+    assert orders[0] != orders[1] == orders[3]
+
+
+def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> None:
+    assert "topology: bench\n" in _TOPOLOGY
+    assert "\n  src: " in _TOPOLOGY
+    assert slot_name("bench", "src") == "headrace_bench_src"
+
+
+@pytest.mark.parametrize(("command", "stage"), [
+    ("postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION", "source: walsender"),
+    ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
+    ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
+    ("python -m spark_apply.job", "apply driver"), ("python -m pyspark.daemon", "apply servers"),
+    ("bash", None),
+])
+def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
+    assert stage_of(command) == stage
+
+
+def test_results_stay_out_of_the_repository() -> None:
+    ignored = subprocess.run(["git", "check-ignore", "-q", str(RESULTS)], cwd=ROOT, check=False)
+    if ignored.returncode == 128:
+        pytest.skip("not a git checkout")
+    assert ignored.returncode == 0
