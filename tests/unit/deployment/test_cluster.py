@@ -54,6 +54,19 @@ def test_ray_starts_with_java_on_its_path(cluster, commands):
     assert Path(found[0]) == Path(found[1]) / "bin" / "java"
 
 
+@pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_workers_run_at_normal_priority(cluster, commands):
+    """Ray's 15 is for batch jobs: beside a busy database server they would hardly run."""
+    start = next(command for command in cluster[commands] if "ray start" in command)
+    before = start.partition(" && ulimit")[0].rpartition(" && ")[2]
+    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "RAY_worker_niceness=0" in told
+    import ray
+
+    # A variable that Ray does not know would be ignored in silence.
+    assert b"RAY_worker_niceness" in (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
+
+
 def test_the_image_has_the_ray_and_the_python_that_are_installed_here(cluster):
     _, _, version = cluster["docker"]["image"].partition(":")
     ray, _, python = version.partition("-py")
