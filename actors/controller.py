@@ -72,14 +72,12 @@ class Component:
         kind: "site", "queue", "capture", "propagation" or "apply".
         site: where it runs.
         factory: "module:callable" that builds its host.
-        depends: databases and peers it needs are found by itself; this is only for people.
     """
 
     name: str
     kind: str
     site: str
     factory: str
-    depends: tuple[str, ...] = ()
 
 
 def components_of(spec: TopologySpec) -> tuple[Component, ...]:
@@ -95,22 +93,16 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
     propagations = [
         Component(
             name=f"propagation:{p.name}", kind="propagation", site=spec.queue(p.from_queue).site,
-            factory="actors.propagation_host:build", depends=(f"queue:{p.from_queue}", f"queue:{p.to_queue}"),
+            factory="actors.propagation_host:build",
         )
         for p in spec.propagations
     ]
     captures = [
-        Component(
-            name=f"capture:{c.name}", kind="capture", site=c.site, factory="actors.capture:build",
-            depends=(f"site:{c.source}", f"queue:{c.queue}"),
-        )
+        Component(name=f"capture:{c.name}", kind="capture", site=c.site, factory="actors.capture:build")
         for c in spec.captures
     ]
     applies = [
-        Component(
-            name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build",
-            depends=(f"site:{a.site}", f"queue:{a.queue}"),
-        )
+        Component(name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build")
         for a in spec.applies
     ]
     return (*sites, *applies, *queues, *captures, *propagations)  # applies first among equals: Spark starts slowest

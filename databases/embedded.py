@@ -211,11 +211,6 @@ class EmbeddedServer:
         return Path(self._known_facts().data)
 
     @property
-    def log_file(self) -> Path:
-        """The server's log."""
-        return self.data_folder / "server.log"
-
-    @property
     def password(self) -> str:
         """The superuser's password."""
         return (self.folder / "password").read_text(encoding="utf-8").strip()

@@ -187,7 +187,6 @@ class MemorySession:
         self._savepoint: int | None = None
         self._at_commit: list[Callable[[], object]] = []
         self._commit_savepoint = 0
-        self._rows_written = 0
         self._deleted_errors: set[int] = set()
 
     # ------------------------------------------------------------------ tables
@@ -249,7 +248,6 @@ class MemorySession:
         self._server.sequence += 1
         self._sequence = self._server.sequence
         store.commit_count += 1
-        store.row_count_written += self._rows_written
         store.tags.append(self._tag)
         self._undo.clear()
         self._end()
@@ -370,7 +368,6 @@ class MemorySession:
                     )
         found.put(number, row)
         self._undo.append(lambda: found.put(number, old))
-        self._rows_written += 1
 
     def _lock(self, lock: tuple[Any, ...], *, take: bool = True) -> None:
         owner = self._store.locks.get(lock)
@@ -438,7 +435,7 @@ class MemorySession:
             self._undo.pop()()
 
     def _end(self) -> None:
-        self._state, self._savepoint, self._rows_written = "idle", None, 0
+        self._state, self._savepoint = "idle", None
         self._at_commit.clear()
         self._deleted_errors.clear()
         for lock in [lock for lock, owner in self._store.locks.items() if owner is self]:

@@ -105,7 +105,6 @@ class MemoryStore:
     Attributes:
         is_reachable: False: every call raises DatabaseUnavailable, open transactions are lost.
         commit_count: transactions committed by sessions.
-        row_count_written: rows that committed writes changed.
         tags: tag of each committed transaction, the last thousand.
     """
 
@@ -113,7 +112,6 @@ class MemoryStore:
         self.clock = clock or SystemClock()
         self.is_reachable = True
         self.commit_count = 0
-        self.row_count_written = 0
         self.tags: deque[bytes] = deque(maxlen=1000)
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}

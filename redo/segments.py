@@ -91,7 +91,6 @@ class SegmentScan:
         header_crc: CRC-32C over the headers of all records up to there, a footer's aside.
         restart_segment: see `SegmentHead`, as of the end.
         is_complete: it ends with a footer.
-        torn_bytes: bytes after `end_offset` that are a torn tail.
     """
 
     head: SegmentHead
@@ -100,7 +99,6 @@ class SegmentScan:
     header_crc: int
     restart_segment: int
     is_complete: bool
-    torn_bytes: int
 
 
 def sync_folder(folder: Path) -> None:
@@ -251,7 +249,7 @@ def scan_segment(file: SegmentFile, take: Callable[[RecordHeader, bytes], None])
             _check_tail(file, descriptor, offset, end, last, is_complete=is_complete)
         return SegmentScan(
             head=head, last=last, end_offset=offset, header_crc=crc, restart_segment=restart_segment,
-            is_complete=is_complete, torn_bytes=end - offset,
+            is_complete=is_complete,
         )
     finally:
         os.close(descriptor)

@@ -68,11 +68,11 @@ WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 
 # A domain's base type is found through domains over domains.
 _COLUMNS = """
-WITH RECURSIVE base(oid, base, modifier, depth, not_null, has_default) AS (
-    SELECT t.oid, t.oid, -1, 0, false, false FROM pg_catalog.pg_type t
+WITH RECURSIVE base(oid, base, depth, not_null, has_default) AS (
+    SELECT t.oid, t.oid, 0, false, false FROM pg_catalog.pg_type t
     WHERE t.oid IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND NOT a.attisdropped)
     UNION ALL
-    SELECT b.oid, d.typbasetype, d.typtypmod, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL
+    SELECT b.oid, d.typbasetype, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL
     FROM base b JOIN pg_catalog.pg_type d ON d.oid = b.base AND d.typtype = 'd'
 ), bases AS (SELECT DISTINCT ON (oid) * FROM base ORDER BY oid, depth DESC)
 SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
@@ -80,7 +80,7 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
        a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
-       b.modifier AS base_modifier, coalesce(l.collisdeterministic, true) AS is_deterministic,
+       coalesce(l.collisdeterministic, true) AS is_deterministic,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
         WHERE f.oid = bt.typinput AND EXISTS (
@@ -97,7 +97,7 @@ ORDER BY a.attnum
 
 # Unique and exclusion indexes: of the table itself, and those a partition has alone.
 _INDEXES = """
-SELECT i.indrelid <> %(oid)s AS of_partition, i.indisprimary, i.indisexclusion OR m.amname <> 'btree' AS excludes,
+SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
        i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, x.relname AS name,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
        ARRAY(SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
@@ -129,7 +129,6 @@ class CatalogColumn:
             an array itself), values must travel in a composite.
         type_number: the type's OID.
         base_type: of a domain, `owner.name`; else the type's own.
-        base_modifier: the domain's modifier of its base type; -1 for none.
         equals: the key index's equality operator for the column; empty when it is in no key.
         is_hashable: `hash_record_extended` can hash it.
         input: call of the base type's input function with `%s` for a cstring, when casting text means something
@@ -141,7 +140,6 @@ class CatalogColumn:
     array_type: str
     type_number: int
     base_type: str
-    base_modifier: int
     equals: str
     is_hashable: bool
     input: str = ""
@@ -174,7 +172,6 @@ class CatalogTable:
 class _Index:
     columns: tuple[int, ...]
     operators: tuple[str, ...]
-    is_primary: bool
 
 
 def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
@@ -263,7 +260,7 @@ def _catalog_column(column: dict[str, Any], equals: str) -> CatalogColumn:
     base = f"{column['base_owner']}.{column['base_name']}"
     return CatalogColumn(
         name=quote(column["name"]), type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
-        type_number=column["type_number"], base_type=base, base_modifier=column["base_modifier"], equals=equals,
+        type_number=column["type_number"], base_type=base, equals=equals,
         is_hashable=(base in _HASHABLE or column["base_kind"] == "e"), input=column["input"] or "",
     )
 
@@ -281,9 +278,7 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> 
             hidden = True
             continue
         columns = tuple(position_of[number] for number in numbers)
-        unique.setdefault(
-            columns, _Index(columns=columns, operators=tuple(index["operators"]), is_primary=index["indisprimary"])
-        )
+        unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
 
 

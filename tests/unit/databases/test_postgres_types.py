@@ -34,7 +34,7 @@ def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
     details = tuple(
         CatalogColumn(
             name=c.name, type_name=c.type_name, array_type="", type_number=0, base_type=base or c.type_name,
-            base_modifier=-1, equals="", is_hashable=False,
+            equals="", is_hashable=False,
         ) for c in columns
     )
     table = DestinationTable(
