@@ -75,6 +75,7 @@ class CatalogTable:
         owner, name: as LCRs name it.
         is_partitioned: has partitions.
         owner_role: who owns it.
+        is_superusers: that is a superuser.
         is_owned: this session's role owns it, or is a member of the role that does.
         can_select: this role may read all of it.
         hides_rows: row-level security hides rows from this role.
@@ -86,6 +87,7 @@ class CatalogTable:
     name: str
     is_partitioned: bool
     owner_role: str
+    is_superusers: bool
     is_owned: bool
     can_select: bool
     hides_rows: bool
@@ -145,7 +147,7 @@ def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) 
         SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p', r.rolname::text,
                pg_has_role(c.relowner, 'USAGE'),
                has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
-               row_security_active(c.oid)
+               row_security_active(c.oid), r.rolsuper
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
         WHERE c.oid = ANY (%s)
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
@@ -156,7 +158,7 @@ def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) 
     return tuple(
         CatalogTable(
             number=int(row[0]), owner=row[1], name=row[2], is_partitioned=row[3], owner_role=row[4], is_owned=row[5],
-            can_select=row[6], hides_rows=row[7], leaves=tuple(leaves.get(int(row[0]), ())),
+            can_select=row[6], hides_rows=row[7], is_superusers=row[8], leaves=tuple(leaves.get(int(row[0]), ())),
         )
         for row in rows
     )

@@ -215,7 +215,8 @@ def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator
     if not table.is_owned:
         yield Finding(
             path=where, problem=f"role {server.role} does not own it and cannot publish it",
-            fix=f"GRANT {quote(table.owner_role)} TO {role}",
+            # Nobody should be made a superuser for this.
+            fix=f"ALTER TABLE {name} OWNER TO {role}" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {role}",
         )
     elif not table.can_select:
         yield Finding(

@@ -850,7 +850,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         for statement in (
             f"CREATE SCHEMA hr AUTHORIZATION {owner}", "CREATE TABLE hr.t (id int PRIMARY KEY)", f"ALTER TABLE hr.t OWNER TO {owner}",
             "CREATE TABLE hr.p (id int PRIMARY KEY) PARTITION BY LIST (id)", "CREATE TABLE hr.p1 PARTITION OF hr.p FOR VALUES IN (1)",
-            f"ALTER TABLE hr.p OWNER TO {owner}", f"ALTER TABLE hr.p1 OWNER TO {owner}",
+            f"ALTER TABLE hr.p OWNER TO {owner}", f"ALTER TABLE hr.p1 OWNER TO {owner}", "CREATE TABLE hr.s (id int PRIMARY KEY)",
             "ALTER TABLE hr.t ENABLE ROW LEVEL SECURITY", "ALTER TABLE hr.t FORCE ROW LEVEL SECURITY",
         ):
             site.run(statement)
@@ -869,6 +869,8 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         assert any(s.endswith("REPLICATION") for s in statements)
         assert any(s.startswith("GRANT CREATE ON DATABASE") for s in statements)
         assert any(s.endswith("BYPASSRLS") for s in statements)
+        is_superuser = site.run("SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role).fetchone()
+        assert is_superuser == (False,), "a table of a superuser's is no reason to become one"
         plain.prepare("topo", rules)
         assert plain.prepare("topo", rules) == ()
         reading = Reading(plain.open_stream("topo", FIRST_SCN))
