@@ -1,0 +1,186 @@
+"""PostgreSQL as a source: what preparing makes and removing takes back, rights, what the preflight says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.postgres.source import PostgresSource
+from databases.postgres.source_catalog import slot_name
+from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.scn import FIRST_SCN
+from tests.support.log_reading import Reading
+from tests.support.postgres_site import ALL, Site, slot_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.run("CREATE TABLE child () INHERITS (t)")
+    plan = site.source.plan("topo", ALL)
+    assert [s.is_done for s in plan] == [False, False]
+    assert "SHARE UPDATE EXCLUSIVE" in plan[0].lock
+    assert site.prepare() == tuple(s.statement for s in plan)
+    assert site.prepare() == ()
+    assert all(s.is_done for s in site.source.plan("topo", ALL))
+    reading = site.open()
+    removed = site.source.remove("topo")
+    assert len(removed) == 2
+    with pytest.raises(DatabaseUnavailable):
+        reading.through(1 << 60)
+    assert site.run("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+
+def test_publication_of_somebody_elses_making_is_brought_to_our_options(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.run(f'CREATE PUBLICATION "{slot_of(site)}" FOR TABLE t WITH (publish = \'insert\', publish_via_partition_root = true)')
+    assert any("SET (publish" in s for s in site.prepare())
+    assert site.prepare() == ()
+    site.source.remove("topo")
+    site.run(f'CREATE PUBLICATION "{slot_of(site)}" FOR ALL TABLES')
+    with pytest.raises(DatabaseError, match="not ours"):
+        site.prepare()
+
+
+def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found_nothing(site: Site) -> None:
+    for statement in (
+        "CREATE TABLE ok (id int PRIMARY KEY)", "CREATE TABLE full_ (a int)", "ALTER TABLE full_ REPLICA IDENTITY FULL",
+        "CREATE TABLE indexed (a int NOT NULL UNIQUE)", "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_a_key",
+        "CREATE TABLE deferred (a int PRIMARY KEY DEFERRABLE)", "CREATE TABLE bare (a int)",
+        "CREATE TABLE nothing (a int PRIMARY KEY)", "ALTER TABLE nothing REPLICA IDENTITY NOTHING",
+        "CREATE TABLE gone (a int NOT NULL UNIQUE)", "ALTER TABLE gone REPLICA IDENTITY USING INDEX gone_a_key",
+        "ALTER TABLE gone DROP CONSTRAINT gone_a_key",
+        "CREATE TABLE virtual_ (a int, b int GENERATED ALWAYS AS (a + 1) VIRTUAL)", "ALTER TABLE virtual_ REPLICA IDENTITY FULL",
+        "CREATE TABLE stored (a int, b int GENERATED ALWAYS AS (a + 1) STORED)", "ALTER TABLE stored REPLICA IDENTITY FULL",
+        "CREATE TABLE part (a int) PARTITION BY LIST (a)", "CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1)",
+        "ALTER TABLE part REPLICA IDENTITY FULL",  # which the partition does not inherit
+    ):
+        site.run(statement)
+    errors = [f for f in site.source.preflight(ALL, streams=1) if f.is_error]
+    found = {f.path.rpartition(".")[2]: f for f in errors}
+    assert set(found) == {"deferred", "bare", "nothing", "gone", "virtual_", "part_1"}
+    breaks = " ".join(line for s in site.source.plan("topo", ALL) for line in s.breaks)
+    assert all(f'"{name}"' in breaks for name in found)
+    site.prepare()
+    for table in ("ok", "full_", "indexed", "deferred", "bare", "nothing", "gone", "virtual_", "stored", "part_1"):
+        column = "id" if table == "ok" else "a"
+        site.run(f"INSERT INTO {table} ({column}) VALUES (1)")
+        if table in found:
+            with pytest.raises(psycopg.Error):
+                site.run(f"DELETE FROM {table}")
+        else:
+            site.run(f"UPDATE {table} SET {column} = 1")
+            site.run(f"DELETE FROM {table}")
+    for finding in errors:
+        fix = finding.fix.split(", or give")[0].split(" with a primary key")[0]
+        if "virtual_" not in finding.path:
+            site.run(fix)
+    left = [f.path for f in site.source.preflight(ALL, streams=1) if f.is_error]
+    assert len(left) == 1
+    assert "virtual_" in left[0]
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_role_without_superuser_works_with_exactly_the_printed_grants(
+    version: int, make_site: Callable[[EmbeddedServer], Site], request: pytest.FixtureRequest
+) -> None:
+    server: EmbeddedServer = request.getfixturevalue("pg_source" if version == 18 else "pg_16")
+    site = make_site(server)
+    database = str(site.run("SELECT current_database()").fetchone()[0])  # type: ignore[index]
+    role, owner = f"Cap-{database}", f"owner_{database}"
+    site.run(f'CREATE ROLE "{role}" LOGIN PASSWORD \'geheim\'')
+    site.run(f"CREATE ROLE {owner}")
+    try:
+        for statement in (
+            f"CREATE SCHEMA hr AUTHORIZATION {owner}", "CREATE TABLE hr.t (id int PRIMARY KEY)", f"ALTER TABLE hr.t OWNER TO {owner}",
+            "CREATE TABLE hr.p (id int PRIMARY KEY) PARTITION BY LIST (id)", "CREATE TABLE hr.p1 PARTITION OF hr.p FOR VALUES IN (1)",
+            f"ALTER TABLE hr.p OWNER TO {owner}", f"ALTER TABLE hr.p1 OWNER TO {owner}", "CREATE TABLE hr.s (id int PRIMARY KEY)",
+            "ALTER TABLE hr.t ENABLE ROW LEVEL SECURITY", "ALTER TABLE hr.t FORCE ROW LEVEL SECURITY",
+        ):
+            site.run(statement)
+        rules = (RuleSet(include=(Rule(owner="hr"),)),)
+        plain = PostgresSource(f"host=127.0.0.1 port={server.port} dbname={database} user={role} password=geheim")
+        statements: list[str] = []
+        for _ in range(5):
+            findings = [f for f in plain.preflight(rules, streams=2) if f.is_error]
+            if not findings:
+                break
+            for finding in findings:
+                if finding.fix not in statements:
+                    statements.append(finding.fix)
+                    site.run(finding.fix)
+        assert findings == []
+        assert any(s.endswith("REPLICATION") for s in statements)
+        assert any(s.startswith("GRANT CREATE ON DATABASE") for s in statements)
+        assert any(s.endswith("BYPASSRLS") for s in statements)
+        is_superuser = site.run("SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role).fetchone()
+        assert is_superuser == (False,), "a table of a superuser's is no reason to become one"
+        plain.prepare("topo", rules)
+        assert plain.prepare("topo", rules) == ()
+        reading = Reading(plain.open_stream("topo", FIRST_SCN))
+        snapshot = plain.open_snapshot("topo")
+        snapshot.close()
+        site.run("INSERT INTO hr.t VALUES (1)")
+        reading.through(plain.write_marker(b"x"))
+        assert len(reading.rows()) == 1
+        assert [f for f in plain.preflight(rules, streams=2) if f.is_error] == []
+        reading.stream.close()
+        plain.remove("topo")
+        plain.close()
+    finally:
+        site.run(f'DROP OWNED BY {owner}, "{role}" CASCADE')
+        site.run(f'DROP ROLE "{role}"')
+        site.run(f"DROP ROLE {owner}")
+
+
+def test_preflight_says_what_the_server_lacks_and_the_printed_settings_mend_it(postgres_folder: object) -> None:
+    server = EmbeddedServer(
+        postgres_folder / "poor",  # type: ignore[operator]
+        settings={"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "0"},
+    )
+    server.start()
+    try:
+        source = PostgresSource(server.dsn(), site="dbs1")
+        rules = (RuleSet(include=(Rule(owner="hr", name="missing"), Rule(owner="hr", name="t*"))),)
+        problems = {f.problem.split(" ")[0]: f for f in source.preflight(rules, streams=2)}
+        assert "wal_level" in problems
+        findings = source.preflight(rules, streams=2)
+        assert all(f.path.startswith("sites.dbs1") for f in findings)
+        text = "\n".join(f"{f.problem}: {f.fix}" for f in findings)
+        assert "1 of 1 max_replication_slots are free, 2 are needed: ALTER SYSTEM SET max_replication_slots = 2" in text
+        assert "0 of 0 max_wal_senders are free, 2 are needed: ALTER SYSTEM SET max_wal_senders = 2" in text
+        assert "no table of this database is selected" in text
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            session.execute("CREATE SCHEMA hr CREATE TABLE t1 (id int PRIMARY KEY) CREATE UNLOGGED TABLE t2 (id int PRIMARY KEY)")
+        findings = source.preflight(rules, streams=2)
+        text = "\n".join(f"{f.path}: {f.problem}" for f in findings if not f.is_error)
+        assert "rule hr.missing: matches no table" in text
+        assert "hr.t2: is unlogged" in text
+        assert [t.name for t in source.tables(rules)] == ["t1"]
+        source.close()
+        better = {"wal_level": "logical", "max_replication_slots": "2", "max_wal_senders": "2"}
+        server.stop()
+        server = EmbeddedServer(server.folder, settings=better)
+        server.start()
+        assert [f for f in source.preflight(rules, streams=2) if f.is_error] == []
+        source.prepare("t", rules)
+        assert [f for f in source.preflight(rules, streams=2) if f.is_error] == [], "our own slot is counted as free"
+        source.close()
+    finally:
+        server.destroy()
+
+
+def test_names_of_topologies_and_sites_always_make_a_valid_slot_name() -> None:
+    assert slot_name("topo", "dbs1") == "headrace_topo_dbs1"
+    assert slot_name("a_b", "c") != slot_name("a", "b_c")
+    assert slot_name("Größe", "x" * 80) != slot_name("Größe", "x" * 81)
+    for name in (slot_name("Größe-1", "x" * 80), slot_name("a_b", "c")):
+        assert name.replace("_", "a").isalnum()
+        assert name.isascii()
+        assert name == name.lower()
+        assert len(name) <= 63
