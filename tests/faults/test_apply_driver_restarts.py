@@ -1,0 +1,101 @@
+"""What an apply process knows and says over the lives of its drivers: the error queue's holds, and why it cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.faults import apply_name, spark_processes
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+EXECUTE_TIMEOUT_S = 120.0
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'permission denied for function secret' USING ERRCODE = '42501'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON notes FOR EACH ROW EXECUTE FUNCTION refuse();
+ALTER TABLE notes ENABLE ALWAYS TRIGGER refuse
+"""
+
+
+@pytest.fixture
+def empty(one_way: System) -> Iterator[System]:
+    """The shared topology with `notes` empty, before and after."""
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.wait_caught_up()
+    yield one_way
+    for error in errors(one_way):
+        one_way.call(apply_name(one_way), "delete_errors", [error["number"]])
+    one_way.execute("dst", "TRUNCATE notes")
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.assert_converged(["notes"])
+
+
+def errors(system: System) -> list[dict[str, Any]]:
+    return list(system.call(apply_name(system), "errors"))
+
+
+def wait_for_next_driver(system: System, old: int) -> dict[str, Any]:
+    def applies() -> dict[str, Any] | None:
+        status = system.status(apply_name(system))
+        return status if status["driver_pid"] not in {0, old} and status.get("ready") else None
+
+    return wait_until("another driver applies", applies)
+
+
+@pytest.mark.fault("SIGKILL of the Spark driver while the error queue holds a transaction")
+def test_what_depends_on_an_error_transaction_joins_it_in_order_also_under_the_next_driver(empty: System):
+    empty.execute("dst", "INSERT INTO notes VALUES (1, 'in the way')")
+    empty.execute("src", "INSERT INTO notes VALUES (1, 'first'), (2, 'first')")
+    empty.execute("src", "UPDATE notes SET body = 'second' WHERE id = 2")
+    empty.wait_caught_up()
+    assert [error["row_count"] for error in errors(empty)] == [2, 1]
+    (driver,) = spark_processes(empty)["driver"]
+    driver.kill()
+    driver.wait(10)
+    wait_for_next_driver(empty, driver.pid)
+
+    empty.execute("src", "UPDATE notes SET body = body || ', third' WHERE id = 2")
+    empty.execute("src", "BEGIN; DELETE FROM notes WHERE id = 2; INSERT INTO notes VALUES (3, 'with it'); COMMIT")
+    empty.execute("src", "UPDATE notes SET body = 'fourth' WHERE id = 3")
+    empty.execute("src", "INSERT INTO notes VALUES (4, 'independent')")
+    empty.wait_caught_up()
+    found = errors(empty)
+    numbers = [error["number"] for error in found]
+    assert [error["depends_on"] for error in found] == [0, *numbers[:-1]]
+    assert [error["commit_scn"] for error in found] == sorted(error["commit_scn"] for error in found)
+    assert empty.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "in the way"), (4, "independent")]
+
+    refused = empty.call(apply_name(empty), "execute_errors", numbers[1:2], timeout_s=EXECUTE_TIMEOUT_S)
+    assert [(outcome["done"], str(numbers[0]) in outcome["problem"]) for outcome in refused] == [(False, True)]
+    empty.execute("dst", "DELETE FROM notes WHERE id = 1")
+    outcomes = empty.call(apply_name(empty), "execute_errors", [], timeout_s=EXECUTE_TIMEOUT_S)
+    assert [(outcome["number"], outcome["done"]) for outcome in outcomes] == [(number, True) for number in numbers]
+    empty.assert_converged(["notes"])
+    assert empty.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "first"), (3, "fourth"), (4, "independent")]
+
+
+@pytest.mark.fault("an error that an operator must mend")
+def test_driver_that_ends_with_an_error_for_an_operator_leaves_apply_aborted_with_its_words_until_it_is_started(empty: System):
+    name = apply_name(empty)
+    driver = empty.status(name)["driver_pid"]
+    empty.execute("dst", _REFUSE)
+    try:
+        empty.execute("src", "INSERT INTO notes VALUES (1, 'refused for a while')")
+        status = empty.wait_state(name, "ABORTED")
+        error = status["last_error"]
+        assert error["error"] == "DriverRefused"
+        assert "permission denied for function secret" in error["message"]
+        assert "GRANT" in error["hint"]
+        assert "public.notes" in error["hint"]
+        assert status["driver_pid"] == 0
+        assert errors(empty) == []
+    finally:
+        empty.execute("dst", "DROP FUNCTION refuse CASCADE")
+        empty.call(name, "start_component")
+    wait_for_next_driver(empty, driver)
+    empty.assert_converged(["notes"])
+    assert empty.execute("dst", "SELECT * FROM notes") == [(1, "refused for a while")]

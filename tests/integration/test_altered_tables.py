@@ -1,0 +1,120 @@
+"""ALTER TABLE at the source: apply pauses and says what is missing; once it was run, nothing is lost and nothing failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.faults import apply_name, spark_processes
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+PAUSED = "PAUSED: WAITING FOR ALTER"
+
+
+@pytest.fixture
+def altered(one_way: System) -> Iterator[System]:
+    """The shared topology; each test alters another column of `altered`, which is left empty and equal at both sides."""
+    yield one_way
+    one_way.execute("src", "TRUNCATE altered, notes")
+    one_way.assert_converged(["altered", "notes"])
+
+
+def write(system: System, alter: str, before: str, after: str, *, inside: bool = True) -> None:
+    """A row before the ALTER, with key 1, rows 3 and 4 behind it, then another table's.
+
+    Row 2 is before it too, in the transaction of the ALTER and of row 3, unless it is not `inside`: then behind it.
+    """
+    mixed = ["BEGIN", before.format(2), alter, after.format(3), "COMMIT"]
+    apart = [alter, after.format(2), after.format(3)]
+    with system.connection("src") as connection:
+        for statement in (
+            before.format(1), *(mixed if inside else apart), after.format(4),
+            "INSERT INTO notes VALUES (1, 'behind the ALTER')",
+        ):
+            connection.execute(statement)
+
+
+def paused(system: System) -> dict[str, Any]:
+    """What was committed before the ALTER is applied, all that came behind it waits, and nothing is taken for failed."""
+    system.wait_state(apply_name(system), PAUSED)
+    wait_until("what came before is applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
+    assert system.execute("dst", "SELECT * FROM notes") == []
+    assert system.call(apply_name(system), "errors") == []
+    status = system.status(apply_name(system))
+    assert status["state"] == PAUSED
+    assert "public.altered" in status["detail"]
+    return status
+
+
+def goes_on(system: System, statement: str) -> list[tuple[Any, ...]]:
+    """Run what was missing: everything arrives, nothing is in the error queue. The destination's rows."""
+    system.execute("dst", statement)
+    system.wait_caught_up()
+    assert system.call(apply_name(system), "errors") == []
+    assert system.execute("dst", "SELECT * FROM notes") == [(1, "behind the ALTER")]
+    rows = system.execute("dst", "SELECT * FROM altered ORDER BY id")
+    assert [row[0] for row in rows] == [1, 2, 3, 4]
+    return rows
+
+
+def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
+    write(
+        altered, "ALTER TABLE altered ADD COLUMN pay numeric(8,2)", "INSERT INTO altered (id) VALUES ({})",
+        "INSERT INTO altered (id, pay) VALUES ({}, 12.50)",
+    )
+    hint = paused(altered)["hint"]
+    assert hint.startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
+    (driver,) = spark_processes(altered)["driver"]
+    driver.kill()
+    driver.wait(10)
+
+    def next_one_waits() -> bool:
+        status = altered.status(apply_name(altered))
+        return status["driver_pid"] not in {0, driver.pid} and status["state"] == PAUSED
+
+    wait_until("the next driver waits", next_one_waits)
+    assert paused(altered)["hint"] == hint
+    rows = goes_on(altered, hint)
+    assert [str(row[-1]) for row in rows] == ["None", "None", "12.50", "12.50"]
+    altered.assert_converged(["altered"])
+
+
+def test_changed_type_is_waited_for(altered: System):
+    write(
+        altered, "ALTER TABLE altered ALTER COLUMN kind TYPE bigint", "INSERT INTO altered (id, kind) VALUES ({}, 1)",
+        "INSERT INTO altered (id, kind) VALUES ({}, 5000000000)", inside=False,
+    )
+    hint = paused(altered)["hint"]
+    assert hint == 'ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8;'
+    goes_on(altered, hint)
+    altered.assert_converged(["altered"])
+
+
+def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
+    write(
+        altered, "ALTER TABLE altered RENAME COLUMN name TO title", "INSERT INTO altered (id, name) VALUES ({}, 'kept')",
+        "INSERT INTO altered (id, title) VALUES ({}, 'new')", inside=False,
+    )
+    hint = paused(altered)["hint"]
+    assert hint.startswith('ALTER TABLE "public"."altered" RENAME COLUMN "name" TO "title";')
+    goes_on(altered, hint)
+    altered.assert_converged(["altered"])
+    assert altered.execute("dst", "SELECT title FROM altered ORDER BY id") == [("kept",), ("new",), ("new",), ("new",)]
+
+
+def test_dropped_column_is_waited_for_where_the_destination_wants_a_value(altered: System):
+    write(
+        altered, "ALTER TABLE altered DROP COLUMN gone", "INSERT INTO altered (id) VALUES ({})",
+        "INSERT INTO altered (id) VALUES ({})",
+    )
+    hint = paused(altered)["hint"]
+    assert hint == 'ALTER TABLE "public"."altered" ALTER COLUMN "gone" DROP NOT NULL;'
+    goes_on(altered, hint)
+    found = altered.execute("dst", "SELECT gone FROM altered ORDER BY id")
+    assert found == [("a default",), ("a default",), (None,), (None,)]
+    altered.execute("dst", "ALTER TABLE altered DROP COLUMN gone")
+    altered.assert_converged(["altered"])
