@@ -156,7 +156,6 @@ class LogWriter:
         self._needs_resume = False
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
-        self._is_behind = False
         self._rest_s = 0.0
         self._progress_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
@@ -293,13 +292,14 @@ class LogWriter:
             return False
         if not self._taken and self._broken is None:
             self._take(stream, timeout_s)
+        is_full = sum(len(chunk.data) for chunk in self._taken) >= self._record_bytes  # more is waiting
         began = self._clock.monotonic()
         wrote = self._write_taken() if self._taken else self._write_progress()
         if wrote:
             _after_fsync()
             stream.confirm(self._state.end_scn)
         busy_s = self._clock.monotonic() - began
-        self._rest_s = min(REST_MAX_S, REST_FACTOR * busy_s) if wrote and not self._is_behind else 0.0
+        self._rest_s = min(REST_MAX_S, REST_FACTOR * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
@@ -341,7 +341,6 @@ class LogWriter:
     def _take(self, stream: LogStream, timeout_s: float) -> None:
         """Read until nothing is waiting or a record's worth is there. A break ends it; what came before counts."""
         taken_bytes = 0
-        self._is_behind = False
         for turn in range(GULPS_MAX):
             try:
                 chunk = stream.read(timeout_s if turn == 0 else 0.0)
@@ -355,7 +354,6 @@ class LogWriter:
                 self._taken.append(chunk)
                 taken_bytes += len(chunk.data)
             if taken_bytes >= self._record_bytes:
-                self._is_behind = True
                 return
 
     def _pause(self, stream: LogStream) -> None:
