@@ -89,14 +89,12 @@ class ErrorQueue:
     def _lcrs(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         from protos.codec import decode
         from spark_apply.connectors import value_reader
-        from spark_apply.job_config import DatabaseAccess
         from streams.lcr import RowLcr
 
         batches: list[bytes] = self._actors.call(
             f"apply:{error['apply']}", "error_batches", error["number"], timeout_s=CALL_TIMEOUT_S
         )
-        site = self._spec.site(error["source"])
-        read = value_reader(DatabaseAccess(site=site.name, kind="postgres", dsn=""))
+        read = value_reader(self._spec.site(error["source"]).database.kind)
         lcrs: list[dict[str, Any]] = []
         for data in batches:
             batch = decode(data)

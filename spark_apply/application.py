@@ -95,15 +95,14 @@ class SparkApplication:
         os.environ.update(java_environment())
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = self._config.host
-        loopback = self._config.ray_address.startswith(_LOOPBACK_HOST)
-        if loopback:
+        if self._is_local:
             os.environ.update(_LOOPBACK)
         import ray
         import raydp
 
         ray.init(
             address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
-            **({"_node_ip_address": _LOOPBACK_HOST} if loopback else {}),
+            **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
         )
         resources = self._config.resources
         try:
@@ -117,11 +116,16 @@ class SparkApplication:
             raise ApplyError(message, hint="run `headrace doctor`; see the Ray session's log folder") from error
         self._session.sparkContext.setLogLevel("ERROR")
 
+    @property
+    def _is_local(self) -> bool:
+        """Ray is the private cluster on this machine."""
+        return self._config.ray_address.startswith(_LOOPBACK_HOST)
+
     def _spark_configuration(self) -> dict[str, str]:
         resources, host = self._config.resources, self._config.host
         options, app_master_options = _JVM_OPTIONS, _APP_MASTER_OPTIONS
         scratch: dict[str, str] = {}
-        if self._config.state_dir and self._config.ray_address.startswith(_LOOPBACK_HOST):
+        if self._config.state_dir and self._is_local:
             # Everything runs on this machine: what killed JVMs leave behind lies where it is found again. Elsewhere
             # an executor's node need not have this folder.
             folder = scratch_folder(self._config.state_dir)

@@ -43,14 +43,14 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
     raise ConfigError(f"site {access.site}: nothing can be copied from a {access.kind} database")
 
 
-def value_reader(access: DatabaseAccess) -> Callable[[Column, bytes], str]:
-    """How a raw value of that kind of database is shown to a person.
+def value_reader(kind: str) -> Callable[[Column, bytes], str]:
+    """How a raw value of a kind of database is shown to a person.
 
     Raises:
         ConfigError: no connector for this kind of database.
     """
-    if access.kind in _POSTGRES:
+    if kind in _POSTGRES:
         from databases.postgres.value_text import value_text
 
         return value_text
-    raise ConfigError(f"site {access.site}: values of a {access.kind} database cannot be read")
+    raise ConfigError(f"values of a {kind} database cannot be read")

@@ -289,7 +289,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
-            show=value_reader(access),
+            show=value_reader(access.kind),
         )
 
     return make
