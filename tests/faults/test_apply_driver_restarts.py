@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.faults import apply_name, spark_processes
+from tests.support.faults import apply_name, delete_errors, errors, spark_processes
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -27,15 +27,10 @@ def empty(one_way: System) -> Iterator[System]:
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
     yield one_way
-    for error in errors(one_way):
-        one_way.call(apply_name(one_way), "delete_errors", [error["number"]])
+    delete_errors(one_way)
     one_way.execute("dst", "TRUNCATE notes")
     one_way.execute("src", "TRUNCATE notes")
     one_way.assert_converged(["notes"])
-
-
-def errors(system: System) -> list[dict[str, Any]]:
-    return list(system.call(apply_name(system), "errors"))
 
 
 def wait_for_next_driver(system: System, old: int) -> dict[str, Any]:

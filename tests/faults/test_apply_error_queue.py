@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.support.faults import apply_name, armed
+from tests.support.faults import apply_name, armed, delete_errors, errors
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -22,15 +21,10 @@ def conflict(one_way: System) -> Iterator[str]:
     one_way.wait_caught_up()
     one_way.execute("dst", "INSERT INTO notes VALUES (1, 'in the way')")
     yield "INSERT INTO notes VALUES (1, 'from the source'), (2, 'with it')"
-    for error in _errors(one_way):
-        one_way.call(apply_name(one_way), "delete_errors", [error["number"]])
+    delete_errors(one_way)
     one_way.execute("dst", "TRUNCATE notes")
     one_way.execute("src", "TRUNCATE notes")
     one_way.assert_converged(["notes"])
-
-
-def _errors(system: System) -> list[dict[str, Any]]:
-    return list(system.call(apply_name(system), "errors"))
 
 
 @pytest.mark.fault("SIGKILL while writing to the error queue")
@@ -42,9 +36,9 @@ def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writi
         one_way.execute("src", "INSERT INTO notes VALUES (3, 'independent')")
         wait_until("the kill came twice", lambda: fired() == 2)
         one_way.wait_caught_up()
-    errors = _errors(one_way)
-    assert [error["row_count"] for error in errors] == [2, 1]
-    assert errors[1]["depends_on"] == errors[0]["number"]
+    found = errors(one_way)
+    assert [error["row_count"] for error in found] == [2, 1]
+    assert found[1]["depends_on"] == found[0]["number"]
     assert one_way.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "in the way"), (3, "independent")]
 
 
@@ -52,7 +46,7 @@ def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writi
 def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_it(one_way: System, conflict: str):
     one_way.execute("src", conflict)
     one_way.wait_caught_up()
-    (error,) = _errors(one_way)
+    (error,) = errors(one_way)
     one_way.execute("dst", "DELETE FROM notes WHERE id = 1")
     with armed(one_way, "apply.execute_error") as fired:
         outcomes = one_way.call(
@@ -60,6 +54,6 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
         )
         assert fired() == 1
     assert [(outcome["done"], outcome["problem"]) for outcome in outcomes] == [(True, "")]
-    assert _errors(one_way) == []
+    assert errors(one_way) == []
     one_way.assert_converged(["notes"])
     assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(2,)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -14,7 +15,10 @@ from tests.fix_cluster import TABLES
 from tests.support.proxy import Proxy
 from tests.support.system import System, wait_until
 
-__all__ = ["Pgbench", "apply_name", "armed", "pgbench_through", "propagation_name", "proxied_propagation", "spark_processes"]
+__all__ = [
+    "Pgbench", "apply_name", "armed", "delete_errors", "errors", "pgbench_through", "propagation_name", "proxied_propagation",
+    "spark_processes",
+]
 
 CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
@@ -27,6 +31,17 @@ SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
 
 def apply_name(system: System) -> str:
     return f"apply:{system.spec.applies[0].name}"
+
+
+def errors(system: System) -> list[dict[str, Any]]:
+    """The error queue."""
+    return list(system.call(apply_name(system), "errors"))
+
+
+def delete_errors(system: System) -> None:
+    """Empty the error queue; nothing of it is applied."""
+    for error in errors(system):
+        system.call(apply_name(system), "delete_errors", [error["number"]])
 
 
 def propagation_name(system: System) -> str:
