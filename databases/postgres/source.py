@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
@@ -40,6 +41,16 @@ MARKER_PREFIX = "headrace.marker"
 _LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
 _RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
 _POLL_S = 0.05
+# How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
+_VISIBLE_TIMEOUT_S = 60.0
+_VISIBLE_POLL_S = 0.002  # what a commit's flush takes
+# What is running now is in none of the exported snapshot's parts that count as committed.
+_IS_VISIBLE = """
+    SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
+        SELECT FROM pg_snapshot_xip(present) AS running WHERE pg_visible_in_snapshot(running, %(exported)s::pg_snapshot)
+    )
+    FROM pg_current_snapshot() AS present
+"""
 
 
 class PostgresSnapshot:
@@ -302,7 +313,15 @@ class PostgresSource:
         return Scn(int(self._value("writing a marker", query, (MARKER_PREFIX, content))))
 
     def open_snapshot(self, topology: str) -> PostgresSnapshot:
-        """See `SourceDatabase.open_snapshot`. Waits for every transaction that is running."""
+        """See `SourceDatabase.open_snapshot`. Waits for every transaction that is running.
+
+        The server makes an exported snapshot from the log, and a transaction's commit is in the log a moment before its
+        rows are visible. A reader within this moment would not only miss them: it would mark them dead for everybody
+        (all versions until now). So the snapshot is given out when everything in it is visible.
+
+        Raises:
+            DatabaseUnavailable: something in the snapshot does not become visible, or the server cannot be reached.
+        """
         from databases.postgres.replication_stream import parse_lsn
 
         connection = connect(self._dsn, application_name=f"headrace {topology} snapshot", replication="database")
@@ -312,7 +331,9 @@ class PostgresSource:
             with translated("exporting a snapshot"):
                 row = connection.execute(command).fetchone()
             assert row is not None
-            return PostgresSnapshot(connection, scn=parse_lsn(row[1]), name=row[2])
+            snapshot = PostgresSnapshot(connection, scn=parse_lsn(row[1]), name=row[2])
+            self._wait_visible(snapshot)
+            return snapshot
         except BaseException:
             connection.close()
             raise
@@ -332,6 +353,23 @@ class PostgresSource:
             # A marker must be in the flushed log when its call returns, whatever the role's default is.
             self._connection.execute("SET synchronous_commit = local")
         return self._connection
+
+    def _wait_visible(self, snapshot: PostgresSnapshot) -> None:
+        """Wait until no transaction of the snapshot is still on its way out: its commit logged, its rows not visible."""
+        with translated("waiting for the snapshot's transactions"):
+            session = self._session()
+            with session.transaction():
+                session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+                (exported,) = session.execute("SELECT pg_current_snapshot()::text").fetchone() or ("",)
+            deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
+            while not (session.execute(_IS_VISIBLE, {"exported": exported}).fetchone() or (False,))[0]:
+                if time.monotonic() > deadline:
+                    raise DatabaseUnavailable(
+                        f"a transaction that committed before SCN {snapshot.scn} is not visible after {_VISIBLE_TIMEOUT_S:.0f} s",
+                        hint="see SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep': is a synchronous standby away?",
+                    )
+                time.sleep(_VISIBLE_POLL_S)
 
     def _name(self, topology: str) -> str:
         return slot_name(topology, self._site or self._session().info.dbname)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from psycopg import sql
 
 from databases.embedded import EmbeddedServer
+from databases.ports import Snapshot
 from databases.postgres.source import PostgresSource
 from rules.rule import Rule, RuleSet
 from streams.errors import DatabaseUnavailable, LogGone
@@ -20,6 +22,7 @@ from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.log_reading import Reading
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
+from tests.support.system import wait_until
 from tests.support.tls_proxy import TlsProxy
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -503,8 +506,9 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
                 seen = {row[0] for row in session.execute("SELECT id FROM t").fetchall()}
             snapshot.close()
             reading.through(site.mark())
-            streamed = {
-                int.from_bytes(row.new["id"], "big"): t.commit_scn for t in reading.transactions for row in t.rows  # type: ignore[arg-type]
+            streamed = {  # the last one may be open still
+                int.from_bytes(row.new["id"], "big"): t.commit_scn  # type: ignore[arg-type]
+                for t in reading.transactions if t.commit_scn for row in t.rows
             }
             assert seen == {number for number, scn in streamed.items() if scn <= snapshot.scn}
             assert any(scn > snapshot.scn for scn in streamed.values())
@@ -512,6 +516,57 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
         done.set()
         for writer in writers:
             writer.join()
+
+
+def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> None:
+    """A commit is in the log before its rows are visible; a synchronous standby that is away makes the moment long."""
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.prepare()
+    taken: list[Snapshot] = []
+    taking = threading.Thread(target=lambda: taken.append(site.source.open_snapshot("topo")))
+    site.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+    site.run("SELECT pg_reload_conf()")
+    try:
+        site.run("SET synchronous_commit = local")
+        wait_until("the setting holds", lambda: site.run("SHOW synchronous_standby_names").fetchone() == ("away",))
+        local = "-c synchronous_commit=local"
+        with (
+            psycopg.connect(site.dsn, options=local) as first, psycopg.connect(site.dsn, options=local) as second,
+            psycopg.connect(site.dsn, autocommit=True) as third,
+        ):
+            first.execute("INSERT INTO t VALUES (1)")
+            taking.start()  # the server waits for every transaction that runs, then for those that began meanwhile
+            _wait_waited_for(site, first)
+            second.execute("INSERT INTO t VALUES (2)")
+            first.commit()
+            _wait_waited_for(site, second)
+            committing = threading.Thread(target=third.execute, args=("INSERT INTO t VALUES (3)",))
+            committing.start()  # in the log, and not out: it waits for the standby
+            awaited = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+            wait_until("the commit is logged", lambda: site.run(awaited, third.info.backend_pid).fetchone() == (1,))
+            second.commit()
+            asked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%' || %s || '%%' AND pid <> pg_backend_pid()"
+            wait_until("the snapshot is there", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
+            assert taking.is_alive()
+            assert taken == []
+            site.run("SELECT pg_cancel_backend(%s)", third.info.backend_pid)  # it is committed, without the standby
+            committing.join()
+            taking.join()
+    finally:
+        site.run("ALTER SYSTEM RESET synchronous_standby_names")
+        site.run("SELECT pg_reload_conf()")
+    with contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session:
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+        assert session.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (3,)]
+
+
+def _wait_waited_for(site: Site, session: psycopg.Connection[tuple[object, ...]]) -> None:
+    query = """
+        SELECT count(*) FROM pg_locks AS held JOIN pg_locks AS wanted USING (locktype, transactionid)
+        WHERE held.locktype = 'transactionid' AND held.granted AND held.pid = %s AND NOT wanted.granted
+    """
+    wait_until("a session waits", lambda: site.run(query, session.info.backend_pid).fetchone() == (1,))
 
 
 def test_marker_is_behind_everything_committed_before_it(site: Site) -> None:
