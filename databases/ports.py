@@ -396,6 +396,7 @@ class DestinationColumn:
     is_generated: bool  # computed by the database: never written
     is_identity_always: bool  # written with OVERRIDING SYSTEM VALUE, never SET
     equality: str  # canonical form for hashing: see `spark_apply.dependencies` ("integer", "bytes", ..., "none")
+    converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

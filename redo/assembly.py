@@ -11,10 +11,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from redo.dictionary import content_version
 from redo.mining_kernels import BINARY_FORM, TEXT_FORM, byte_range, compact, gather, group_rows
 from streams.errors import CaptureError
-from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, RowGroup, TableVersion, Transactions, Truncate
+from streams.lcr_batch import (
+    Column,
+    ColumnValues,
+    Command,
+    LcrBatch,
+    RowGroup,
+    TableVersion,
+    Transactions,
+    Truncate,
+    content_version,
+)
 from streams.scn import Scn
 from streams.tags import Tag
 

@@ -12,29 +12,16 @@ Creation" and "The Streams Data Dictionary".
 
 from __future__ import annotations
 
-import hashlib
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from databases.ports import DictionaryBuild, DictionaryTable
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_dictionary
-from streams.lcr_batch import TableVersion
+from streams.lcr_batch import TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "content_version", "read_dictionary_record"]
-
-
-def content_version(table: TableVersion) -> int:
-    """Hash everything a table version says, its own `version` aside; 64 bits, equal across restarts."""
-    content = json.dumps(
-        [
-            table.object_number, table.owner, table.name, int(table.old_image),
-            [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
-        ]
-    )
-    return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")
+__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ the rest within seconds, and the destination's epoch keeps orphans from writing 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from streams.errors import ApplyError
+from spark_apply.ray_class import write_ray_class
+from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
     from spark_apply.job_config import ApplyJobConfig
 
-__all__ = ["SparkApplication", "java_environment", "remove_left_scratch"]
+__all__ = ["SparkApplication", "SparkUnavailable", "java_environment", "remove_left_scratch"]
 
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
@@ -38,6 +40,15 @@ _LOOPBACK_HOST = "127.0.0.1"
 _SCRATCH = "spark"
 # Makes Ray take 127.0.0.1 for this node's address, as the private local cluster does; before `import ray`.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+log = logging.getLogger("headrace.apply")
+
+
+class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
+    """The Spark application did not start: Ray is busy or just being restarted, or something on the machine keeps it from it."""
+
+    code = "HDR-5010"
+    retry = Retry.TIMED
 
 
 def scratch_folder(state_dir: str) -> Path:
@@ -90,7 +101,7 @@ class SparkApplication:
         """Start Ray's client, the application master and the executors; returns when tasks can be submitted.
 
         Raises:
-            ApplyError: RayDP could not start the application.
+            SparkUnavailable: RayDP could not start the application; the whole story is in the log.
         """
         os.environ.update(java_environment())
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -100,20 +111,21 @@ class SparkApplication:
         import ray
         import raydp
 
-        ray.init(
-            address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
-            **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
-        )
-        resources = self._config.resources
+        resources, configuration = self._config.resources, self._spark_configuration()
         try:
+            ray.init(
+                address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
+                **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
+            )
             self._session = raydp.init_spark(
                 f"{self._config.topology}-{self._config.apply}", num_executors=resources.executors,
                 executor_cores=self._config.executor_cores, executor_memory=f"{resources.memory_mb}m",
-                fault_tolerant_mode=False, configs=self._spark_configuration(),
+                fault_tolerant_mode=False, configs=configuration,
             )
         except Exception as error:
-            message = f"apply {self._config.apply}: the Spark application did not start ({type(error).__name__}: {error})"
-            raise ApplyError(message, hint="run `headrace doctor`; see the Ray session's log folder") from error
+            log.exception("apply %s: the Spark application did not start", self._config.apply)
+            message = f"the Spark application did not start: {_reason(error)}"
+            raise SparkUnavailable(message, hint="it is tried again; if it stays so, see the driver's log, and `headrace doctor`") from error
         self._session.sparkContext.setLogLevel("ERROR")
 
     @property
@@ -131,6 +143,10 @@ class SparkApplication:
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             scratch = {"spark.local.dir": str(folder)}
+            # On a class path, a colon ends a folder's name.
+            if ":" not in str(folder):
+                write_ray_class(folder / "classes", folder / "ray")
+                scratch["spark.ray.preferClassPath"] = str(folder / "classes")
             if " " not in str(folder):  # options are split at blanks
                 options, app_master_options = (f"{each} -Djava.io.tmpdir={folder}" for each in (options, app_master_options))
         configuration = {
@@ -190,3 +206,10 @@ class SparkApplication:
             raydp.stop_spark()
         with contextlib.suppress(Exception):
             ray.shutdown()
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause in one line: what comes from a JVM or another process brings all its stacks along."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1].rstrip(")") if causes else f"{type(error).__name__}: {lines[-1] if lines else ''}"

@@ -164,6 +164,10 @@ class Work(Protocol):
         """The transaction was rolled back; the last message when the work cannot begin it again."""
         ...
 
+    def given_back(self) -> ServerMessage | None:
+        """A table does not fit any more: what gives the group back, to be read again; None: it stays, or has ended."""
+        ...
+
     def settle(self) -> ServerMessage | None:
         """On a new session: find out what became of a commit without an answer; the last message, if any."""
         ...
@@ -204,6 +208,9 @@ class _Base:
     def broken(self, *, retried: bool) -> ServerMessage | None:
         self.totals.retried += int(retried and self._go is not None)
         return None
+
+    def given_back(self) -> ServerMessage | None:
+        return self.broken(retried=False)
 
     def settle(self) -> ServerMessage | None:
         if self._doubt is None:
@@ -333,6 +340,12 @@ class SetsWork(_Base):
         if self._assignment.attempt and self._count - first > 1:
             # Handed out again: the first of them is what failed, or follows what was done.
             self._ranges = [(first + 1, self._count), (first, first + 1)]
+
+    def given_back(self) -> ServerMessage | None:
+        """What of it is committed stays so; the reader, which knows how the table was altered since, sees the rest."""
+        if self._doubt is not None:
+            return None
+        return self._retry(RetryReason.REPLAY, self._ranges[-1][0] if self._ranges else 0)
 
     def let_go(self, go: GroupGo) -> None:
         """It may write; some of its transactions may have to join the error queue."""

@@ -239,7 +239,7 @@ class ApplyControl:
                 attempts=server.attempts, group=cores.coordinator.waits_for(server.server)[0],
                 waits_for_group=cores.coordinator.waits_for(server.server)[1],
             ))
-        if reader.unfit is not None:
+        if reader.unfit is not None and cores.coordinator.is_idle:
             status.state, status.detail, status.hint = reader.state, reader.unfit.message, reader.unfit.hint
         elif not any(server.has_joined for server in facts):
             status.state = "INITIALIZING"

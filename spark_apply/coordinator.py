@@ -222,6 +222,11 @@ class ApplyCoordinator:
         return not self._replay and self._former.wants
 
     @property
+    def is_idle(self) -> bool:
+        """Everything accepted is applied, or in the error queue."""
+        return not self._groups and self._former.is_empty and not self._replay
+
+    @property
     def must_replay(self) -> bool:
         """Everything from `progress` on must be dequeued again; then call `replayed`."""
         return self._replay and not any(group.went and not group.done for group in self._groups.values())
@@ -563,9 +568,9 @@ class ApplyCoordinator:
     # ------------------------------------------------------------------ what became of groups
 
     def _give_back(self, group: _Group, retry: GroupRetry) -> None:
+        group.applied += [_scn_range(found) for found in retry.applied]
         if retry.reason is RetryReason.REPLAY:
-            assert group.large is not None
-            if retry.failure is not None:
+            if group.large is not None and retry.failure is not None:
                 # Without a failure it was the environment's fault: it comes again as it came now.
                 self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
             self._start_replay()
@@ -573,7 +578,6 @@ class ApplyCoordinator:
             return
         group.server, group.went = -1, False
         group.next_transaction = retry.next_transaction
-        group.applied += [_scn_range(found) for found in retry.applied]
         group.waits = {number for number in self._unfinished() if number < group.number}
 
     def _settle(self, group: _Group, progress: ApplyProgress, queued: set[int]) -> None:
@@ -637,7 +641,7 @@ class ApplyCoordinator:
             if group.after_scn <= self._durable:
                 self._durable = max(self._durable, group.through_scn)
             del self._groups[number]
-        if not self._groups and self._former.is_empty and not self._replay:
+        if self.is_idle:
             self._low_watermark = max(self._low_watermark, self._received_through)
 
 

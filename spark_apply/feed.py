@@ -3,6 +3,8 @@
 The queue's address is asked of its actor on every connect, because its port changes when it restarts. What arrives is
 marked with the number of the dequeue it belongs to, so that a late batch of an abandoned stream is recognised. When a
 stream breaks, the host decides where to go on: only the reader knows what it has taken.
+
+An apply process that never applied anything asks first where its queue begins for it (`ask_beginning`).
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
     from protos.codec import BatchHeader
     from spark_apply.job_config import ApplyJobConfig
 
-__all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed"]
+__all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
 
 # Bytes of batches on their way or waiting in the driver: several groups, so that servers never wait for the queue.
 CREDIT_BYTES = 16 << 20
 _RETRY_DELAY_MIN_S = 0.1
 _RETRY_DELAY_MAX_S = 5.0
+_BEGINNING_POLL_S = 0.2  # how soon it is noticed that the driver shall end
 
 
 class FeedListener(Protocol):
@@ -121,10 +124,7 @@ class QueueFeed:
 
     def _connect(self, needed: Scn) -> DequeueClient:
         config = self._config
-        client = DequeueClient(
-            self._resolve(), topology=config.topology, component=config.apply, queue=config.queue_name,
-            incarnation=new_incarnation(), wake=self._bell.ring,
-        )
+        client = _client(config, self._resolve, self._bell.ring)
         client.subscribe({config.source.site: needed}, CREDIT_BYTES)
         if self._durable > FIRST_SCN:
             client.acknowledge(config.source.site, self._durable)
@@ -142,3 +142,39 @@ class QueueFeed:
             else:
                 self.listener.arrived(mark, delivery.header, delivery.data)
         self._client = None
+
+
+def ask_beginning(
+    config: ApplyJobConfig, resolve: Callable[[], str], *, should_end: Callable[[], bool], problem: Callable[[str], None],
+) -> Scn:
+    """Where the queue begins for an apply process that never applied anything.
+
+    From the answer on the queue keeps everything for it. FIRST_SCN: told to end before the queue knew.
+
+    Args:
+        config: of the apply process.
+        resolve: asks where the queue serves now.
+        should_end: asked all the time.
+        problem: told why there is no answer yet.
+    """
+    delay_s = _RETRY_DELAY_MIN_S
+    while not should_end():
+        try:
+            with contextlib.closing(_client(config, resolve)) as client:
+                client.subscribe({config.source.site: FIRST_SCN}, credit_bytes=1)
+                problem("the queue does not know yet where its LCRs begin")
+                while not should_end():
+                    if (delivery := client.poll(_BEGINNING_POLL_S)) is not None:
+                        return delivery.header.through_scn if delivery.header.is_progress_mark else FIRST_SCN
+        except StreamsError as error:
+            problem(error.message)
+            time.sleep(delay_s)
+            delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+    return FIRST_SCN
+
+
+def _client(config: ApplyJobConfig, resolve: Callable[[], str], wake: Callable[[], None] | None = None) -> DequeueClient:
+    return DequeueClient(
+        resolve(), topology=config.topology, component=config.apply, queue=config.queue_name,
+        incarnation=new_incarnation(), wake=wake,
+    )

@@ -52,7 +52,8 @@ class RetryReason(IntEnum):
     """Why a server gives a group back."""
 
     BELOW = 1  # the next transaction failed while groups below were not applied: hand out again when they are
-    REPLAY = 2  # a streamed transaction failed: its parts must be read again from the queue
+    # A streamed transaction failed, or a table does not fit any more: it must be read again from the queue.
+    REPLAY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -291,7 +291,7 @@ class CoordinatorHost:
         due = [now + RECORD_INTERVAL_S]
         if self._coordinator.unrecorded_scn is not None:
             due.append(self._record_at)
-        if self._reader.unfit is not None:
+        if self._alter_at:
             due.append(self._alter_at)
         if self._dequeue_at is not None:
             due.append(self._dequeue_at)
@@ -401,7 +401,7 @@ class CoordinatorHost:
 
     def _housekeep(self, now: float) -> None:
         self._record(now)
-        if self._reader.unfit is not None:
+        if self._reader.unfit is not None and self._coordinator.is_idle:
             if self._alter_at == 0.0:
                 self._alter_at = now + ALTER_RETRY_S
             elif now >= self._alter_at:
@@ -417,7 +417,6 @@ class CoordinatorHost:
         self.servers.housekeep(now)
 
     def _look_again(self) -> None:
-        self._fits.forget()
         try:
             if self._reader.retry_unfit():
                 self._work()

@@ -82,7 +82,7 @@ class _Copy:
     """One table being copied."""
 
     table: TableToInstantiate
-    columns: tuple[str, ...]
+    columns: dict[str, str]  # name -> type at the destination
     scn: Scn
     rows_estimated: int
     pieces: int = 0  # not reported yet
@@ -219,7 +219,7 @@ class TableInstantiation:
 
         there = facts.get((table.owner, table.name))
         target = session.describe(table.owner, table.name, fresh=True)
-        copy = _Copy(table, (), Scn(0), 0 if there is None else there.row_estimate)
+        copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
         if there is None:
             return copy, target, "the source has no such table any more"
         if target is None:
@@ -228,7 +228,8 @@ class TableInstantiation:
         missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
         if missing:
             return copy, target, f"the destination table lacks columns of the source's: {', '.join(missing)}"
-        copy.columns = tuple(name for name in there.columns if name in writable)
+        types = {column.name: column.type_name for column in target.columns}
+        copy.columns = {name: types[name] for name in there.columns if name in writable}
         return copy, target, ""
 
     def _copy(self, this: _Round) -> None:
@@ -281,7 +282,7 @@ class TableInstantiation:
         return pb.CopyPiece(
             is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
             stored=pb.TableName(owner=chunk.owner, name=chunk.name), first_block=chunk.first_block,
-            end_block=-1 if chunk.end_block is None else chunk.end_block, columns=copy.columns, is_text=is_text,
+            end_block=-1 if chunk.end_block is None else chunk.end_block, columns=list(copy.columns), is_text=is_text,
             snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
         )
 

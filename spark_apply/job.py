@@ -6,7 +6,7 @@ Job
 Main path
     main -> one line of configuration from standard input -> ApplyDriver.run: SparkApplication.start beside
     PostgresDestination.prepare and raise_epoch -> serve_apply (its endpoint is the line on standard output)
-    -> instantiate_tables -> apply servers as one long Spark job -> CoordinatorHost.run.
+    -> the first time: ask_beginning -> TableInstantiation.run -> apply servers as one long Spark job -> CoordinatorHost.run.
 
 States
     INITIALIZING    Spark starts, the destination is prepared. Memory only.
@@ -15,7 +15,9 @@ States
 
 Durable when
     Everything durable is at the destination. This process can be killed at any time: the next one raises the epoch,
-    which ends whatever is left of this one there, and goes on from the progress it reads.
+    which ends whatever is left of this one there, and goes on from the progress it reads. Where an apply process begins
+    is its first low watermark, recorded before a table is copied: the queue keeps everything after it, and every
+    instantiation SCN is later, so nothing is missing between the two.
 
 Ends when
     Standard input closes (the actor ended or wants it so), control says so, a newer driver took over, or nothing can
@@ -34,12 +36,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from spark_apply.application import SparkApplication
 from spark_apply.connectors import open_destination, open_source
 from spark_apply.job_config import ApplyJobConfig, describe_failure
 from streams.errors import BugError, DatabaseUnavailable, StreamsError
+from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
@@ -114,6 +118,8 @@ class ApplyDriver:
                 if control.should_end:
                     return
                 control.enter("INITIALIZING", self._problem)
+            if progress.low_watermark == FIRST_SCN:
+                progress = self._begin(application, control, destination, progress)
             scns = self._bring_tables(application, control, gate, destination, progress)
             if control.should_end:
                 return
@@ -123,6 +129,20 @@ class ApplyDriver:
             cores.host.run(self._should_end)
         finally:
             server.stop()
+
+    def _begin(
+        self, application: SparkApplication, control: ApplyControl, destination: DestinationDatabase, progress: ApplyProgress,
+    ) -> ApplyProgress:
+        """The first time: record where the queue begins for this apply process."""
+        from spark_apply.feed import ask_beginning
+
+        config = self._config
+        scn = ask_beginning(
+            config, application.queue_endpoint, should_end=self._should_end,
+            problem=lambda problem: control.enter("INITIALIZING", problem),
+        )
+        self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
+        return replace(progress, low_watermark=scn)
 
     def _bring_tables(
         self, application: SparkApplication, control: ApplyControl, gate: Gate, destination: DestinationDatabase,

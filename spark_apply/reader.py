@@ -12,7 +12,8 @@ States (V$STREAMS_APPLY_READER.STATE)
     IDLE                nothing to take, memory only.
     DEQUEUE MESSAGES    a batch was taken, memory only.
     SCHEDULE MESSAGES   pieces wait for the coordinator, memory only.
-    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it went on.
+    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it went on. Looked at
+                        again only when all of that is applied: what comes after the ALTER may have other names.
 
 Durable when
     Nothing here is durable: after a restart the reader begins again at the low watermark, and recognises by
@@ -25,6 +26,7 @@ Worked flow (low watermark 20, applied above: 30..40)
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,8 +37,9 @@ import numpy as np
 from rules.rule import RuleSet
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.selection import row_transactions, select_rows, slice_transactions
+from spark_apply.tables import TableVersions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
-from streams.lcr_batch import LcrBatch
+from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -154,6 +157,7 @@ class ApplyReader:
         self._instantiation, self._returned = dict(instantiation), frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
+        self._versions = TableVersions()
         self.statistics = ReaderStatistics()
         self.restart(progress)
 
@@ -228,6 +232,7 @@ class ApplyReader:
             self._drop_open()
         self._count(batch)
         self._through = batch.through_scn
+        self._versions.note(batch.tables)
         self._split(batch, data)
 
     def take(self) -> Piece | None:
@@ -240,6 +245,7 @@ class ApplyReader:
         Raises:
             DatabaseUnavailable: the destination could not be asked; nothing has changed.
         """
+        self._fits.forget()
         waiting, unfit = list(self._waiting), self.unfit
         self._waiting.clear()
         self.unfit = None
@@ -294,7 +300,9 @@ class ApplyReader:
         if self._waiting:
             self._waiting.append(_Offered(batch, data))
             return
-        unfit = self._first_unfit(batch)
+        named, unfit = self._fitted(batch)
+        if named is not batch:
+            batch, data = named, None
         if unfit >= 0:
             if unfit > 0:
                 self._emit(slice_transactions(batch, 0, unfit), None)
@@ -360,17 +368,40 @@ class ApplyReader:
             kept[truncate.row_number] = bool(truncate.tables)
         return select_rows(replace(batch, truncates=tuple(truncates)), kept)
 
-    def _first_unfit(self, batch: LcrBatch) -> int:
-        """Index of the first transaction with a row of a table that does not fit; -1: all fit."""
+    def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
+        """The batch under the names the destination has, and its first transaction that does not fit; -1: all fit.
+
+        Rows that were written before a column was renamed, in one transaction with the ALTER or held up behind it, come
+        when the destination is altered already.
+        """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
         used += [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        tables = list(batch.tables)
+        unfit = -1
         for row, table in sorted(used):
             try:
-                self._fits.fit(batch.tables[table])
+                tables[table] = self._fitting(tables[table])
             except UnfitTableError as error:
                 self.unfit = error
-                return int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
-        return -1
+                unfit = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
+                break
+        return (batch if tables == list(batch.tables) else replace(batch, tables=tuple(tables))), unfit
+
+    def _fitting(self, version: TableVersion) -> TableVersion:
+        """The version as it fits the destination.
+
+        Raises:
+            UnfitTableError: it does not, under no name its columns have had since.
+        """
+        try:
+            self._fits.fit(version)
+        except UnfitTableError:
+            for named in self._versions.renamed(version):
+                with contextlib.suppress(UnfitTableError):
+                    self._fits.fit(named)
+                    return named
+            raise
+        return version
 
     def _emit(self, batch: LcrBatch, data: bytes | None) -> None:
         if not batch.is_open and not batch.continues:

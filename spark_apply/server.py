@@ -227,14 +227,14 @@ class ApplyServer:
         self._reports.append(last)
 
     def _pause(self, error: UnfitTableError, now: float) -> None:
-        """Wait for an ALTER with nothing locked; the reader saw the table fit, so this is a matter of moments."""
-        self._break_off(retried=False)
+        """Give back what it holds, with nothing locked: the reader, which knows the tables' newer versions, waits for the ALTER."""
+        self._roll_back(lambda work: work.given_back())
         self._fits.forget()
         self.unfit, self._wake_at = error, now + _UNFIT_RETRY_S
 
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
-        self._break_off(retried=True)
+        self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, which leaves the session as good as it was.
         if (in_doubt or self._failures) and self._is_connected:
             self.close()
@@ -242,12 +242,12 @@ class ApplyServer:
         self._wake_at = now + min(_BACKOFF_FIRST_S * 2.0**self._failures, _BACKOFF_MAX_S)
         self._failures = min(self._failures + 1, _FAILURES_COUNTED_MAX)
 
-    def _break_off(self, *, retried: bool) -> None:
-        """Roll back; a streamed transaction that had begun is given back, whole."""
+    def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
+        """Roll back, and tell each work of it; one that cannot begin again (a streamed transaction) is given back, whole."""
         if self._is_connected and self._context is not None:
             self._context.session.rollback()
         for number in sorted(self._work):
-            last = self._work[number][1].broken(retried=retried)
+            last = tell(self._work[number][1])
             if last is not None:
                 self._end(number, last)
 

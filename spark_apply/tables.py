@@ -1,6 +1,6 @@
 """How a source's table version fits a destination table: which columns find a row, which are written.
 
-Values pass through in the source's own form, so the types must be the same; the destination says so.
+Values pass through in the source's own form, so the types must be the same or convert; the destination says so.
 
 Which columns find a row (manual: the row's identity):
 
@@ -13,20 +13,22 @@ destination's one and only unique key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spark_apply.dependencies_kernels import hash_text
 from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 
 if TYPE_CHECKING:
     from databases.ports import DestinationColumn, DestinationTable
 
-__all__ = ["Describe", "Equality", "HashedKey", "TableFit", "TableFits", "table_touch"]
+__all__ = ["Describe", "Equality", "HashedKey", "TableFit", "TableFits", "TableVersions", "table_touch"]
+
+_VERSIONS_MAX = 16  # of one table: a table that is altered more often while one transaction waits is not known
 
 Describe = Callable[[str, str], "DestinationTable | None"]
 """Asks the destination what a table (owner, name) looks like now; None: it does not exist."""
@@ -161,6 +163,8 @@ def table_touch(owner: str, name: str) -> int:
 
 
 def _equality(target: DestinationColumn, column: Column) -> Equality:
+    if column.type_name in target.converted:
+        return Equality.NONE
     binary = column.is_binary
     # A float's text is not unique (-0, exponents): such a key is rare enough to do without a canonical form.
     return {
@@ -170,6 +174,57 @@ def _equality(target: DestinationColumn, column: Column) -> Equality:
         "numeric": Equality.NUMERIC_BINARY if binary else Equality.NUMERIC_TEXT,
         "float": Equality.FLOAT_BINARY if binary else Equality.NONE,
     }.get(target.equality, Equality.NONE)
+
+
+def _renamed(version: TableVersion, newer: TableVersion) -> TableVersion | None:
+    """The version with the names its columns have in a newer one; None: none was renamed, or they do not tell.
+
+    A log describes columns in their order, which never changes: new ones come behind, dropped ones leave a gap. So a name
+    that is gone and a name that is new in one place, with the same type, are one column's.
+    """
+    old, new = {column.name for column in version.columns}, {column.name for column in newer.columns}
+    columns: list[Column] = []
+    rest = list(newer.columns)
+    for column in version.columns:
+        there = rest[0] if rest else None
+        if there is not None and there.name == column.name:
+            columns.append(rest.pop(0))
+        elif column.name in new:
+            return None
+        elif there is not None and there.name not in old and there.type_name == column.type_name:
+            columns.append(rest.pop(0))
+        else:
+            columns.append(column)  # dropped
+    named = tuple(replace(column, name=found.name) for column, found in zip(version.columns, columns, strict=True))
+    if named == version.columns:
+        return None
+    changed = replace(version, columns=named)
+    return replace(changed, version=content_version(changed))
+
+
+class TableVersions:
+    """The versions of each table in the order they came; outlives restarts of the reader, not of the process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, dict[int, TableVersion]] = {}
+
+    def note(self, tables: Iterable[TableVersion]) -> None:
+        """Versions of a batch, in the order of its rows."""
+        for table in tables:
+            seen = self._seen.setdefault(table.object_number, {})
+            if table.version not in seen:
+                seen[table.version] = table
+                if len(seen) > _VERSIONS_MAX:
+                    del seen[next(iter(seen))]
+
+    def renamed(self, version: TableVersion) -> Iterator[TableVersion]:
+        """The version under the names of each newer one, the newest first."""
+        seen = list(self._seen.get(version.object_number, {}).values())
+        place = next((k for k, table in enumerate(seen) if table.version == version.version), len(seen))
+        for newer in reversed(seen[place + 1 :]):
+            named = _renamed(version, newer)
+            if named is not None:
+                yield named
 
 
 class TableFits:

@@ -28,11 +28,15 @@ import psycopg
 from psycopg.rows import dict_row
 
 from databases.ports import DestinationColumn, DestinationTable
+from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import quote, translated
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
-__all__ = ["CatalogColumn", "CatalogTable", "describe_table", "equality_of", "table_version"]
+__all__ = [
+    "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
+    "table_version",
+]
 
 _EQUALITY = {
     "integer": ("int2", "int4", "int8", "oid"),
@@ -45,6 +49,12 @@ _EQUALITY = {
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
+# Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
+# Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
+_WIDER = {
+    "pg_catalog.int4": ("int2",), "pg_catalog.int8": ("int2", "int4"), "pg_catalog.text": ("varchar",),
+    "pg_catalog.varchar": ("text",),
+}
 _COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
 
 # Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
@@ -95,6 +105,17 @@ WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 
+# What the operator says of values of other types: functions named like the column; a name is cut to 63 bytes.
+_FUNCTIONS = """
+SELECT c.name, format('%%I.%%I', tn.nspname, t.typname) AS type_name, format('%%s.%%s', tn.nspname, t.typname) AS source_type,
+       t.oid AS type_number, t.typarray AS array_number, quote_ident(f.proname) AS function
+FROM unnest(%(columns)s::text[], %(functions)s::text[]) AS c(name, function)
+JOIN pg_catalog.pg_proc f ON f.proname = c.function::name AND f.pronargs = 1 AND f.prokind = 'f' AND NOT f.proretset
+JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'headrace'
+JOIN pg_catalog.pg_type t ON t.oid = f.proargtypes[0] JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = %(oid)s AND a.attname = c.name AND a.atttypid = f.prorettype
+"""
+
 # Unique and exclusion indexes: of the table itself, and those a partition has alone.
 _INDEXES = """
 SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
@@ -119,30 +140,58 @@ ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """How values of a type travel in a parameter.
+
+    Args:
+        type_name: quoted and qualified.
+        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is
+            an array itself), values must travel in a composite.
+        type_number: the type's OID.
+        input: call of the base type's input function with `%s` for a cstring, when casting text means something
+            else (text to regclass refuses numbers); empty: a cast is the same.
+    """
+
+    type_name: str
+    array_type: str
+    type_number: int
+    input: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What makes a value of another type one of the column's.
+
+    Args:
+        source_type: the other type, `owner.name`.
+        form: how its values travel.
+        function: an operator's, quoted and qualified; empty: a cast that keeps the value and its text.
+    """
+
+    source_type: str
+    form: ValueForm
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogColumn:
     """How one column is written.
 
     Args:
         name: quoted.
-        type_name: quoted and qualified.
-        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is
-            an array itself), values must travel in a composite.
-        type_number: the type's OID.
+        form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
         equals: the key index's equality operator for the column; empty when it is in no key.
         is_hashable: `hash_record_extended` can hash it.
-        input: call of the base type's input function with `%s` for a cstring, when casting text means something
-            else (text to regclass refuses numbers); empty: a cast is the same.
+        conversions: other types whose values it takes.
     """
 
     name: str
-    type_name: str
-    array_type: str
-    type_number: int
+    form: ValueForm
     base_type: str
     equals: str
     is_hashable: bool
-    input: str = ""
+    conversions: tuple[Conversion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +249,15 @@ def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -
             return None
         columns = cursor.execute(_COLUMNS, {"oid": found["oid"]}).fetchall()
         indexes = cursor.execute(_INDEXES, {"oid": found["oid"]}).fetchall()
-    return _catalog_table(found, columns, indexes)
+        names = [column["name"] for column in columns]
+        functions = [conversion_function(owner, name, column) for column in names]
+        given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
+    return _catalog_table(found, columns, indexes, given)
+
+
+def conversion_function(owner: str, table: str, column: str) -> str:
+    """Name of the functions in the schema headrace that convert values for a column; not quoted."""
+    return f"{owner}.{table}.{column}"
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
@@ -219,9 +276,12 @@ def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
     )
 
 
-def _catalog_table(found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]]) -> CatalogTable:
+def _catalog_table(
+    found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]], functions: list[dict[str, Any]]
+) -> CatalogTable:
     position_of = {column["number"]: position for position, column in enumerate(columns)}
-    port_columns = tuple(_port_column(column) for column in columns)
+    given = [[function for function in functions if function["name"] == column["name"]] for column in columns]
+    port_columns = tuple(_port_column(column, own) for column, own in zip(columns, given, strict=True))
     unique, hidden = _unique_keys(indexes, position_of)
     key = _choose_key(unique, port_columns)
     in_keys = {position for index in unique for position in index.columns}
@@ -233,7 +293,10 @@ def _catalog_table(found: dict[str, Any], columns: list[dict[str, Any]], indexes
         oid=found["oid"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
         replica_identity=found["relreplident"],
         positions={column.name: position for position, column in enumerate(port_columns)},
-        columns=tuple(_catalog_column(column, operators.get(p, "")) for p, column in enumerate(columns)),
+        columns=tuple(
+            _catalog_column(column, operators.get(p, ""), own)
+            for p, (column, own) in enumerate(zip(columns, given, strict=True))
+        ),
         table=DestinationTable(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
@@ -242,7 +305,7 @@ def _catalog_table(found: dict[str, Any], columns: list[dict[str, Any]], indexes
     )
 
 
-def _port_column(column: dict[str, Any]) -> DestinationColumn:
+def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
     return DestinationColumn(
         name=column["name"], type_name=f"{column['type_owner']}.{column['type_name']}",
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
@@ -252,16 +315,43 @@ def _port_column(column: dict[str, Any]) -> DestinationColumn:
             f"{column['base_owner']}.{column['base_name']}", is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
         ),
+        converted=tuple(function["source_type"] for function in functions),
     )
 
 
-def _catalog_column(column: dict[str, Any], equals: str) -> CatalogColumn:
+def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[str, Any]]) -> CatalogColumn:
     type_name = f"{quote(column['type_owner'])}.{quote(column['type_name'])}"
     base = f"{column['base_owner']}.{column['base_name']}"
+    converted = [
+        Conversion(
+            source_type=function["source_type"], function=f"headrace.{function['function']}",
+            form=ValueForm(
+                type_name=function["type_name"], type_number=function["type_number"],
+                array_type=f"{function['type_name']}[]" if function["array_number"] else "",
+            ),
+        )
+        for function in functions
+    ]
     return CatalogColumn(
-        name=quote(column["name"]), type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
-        type_number=column["type_number"], base_type=base, equals=equals,
-        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"), input=column["input"] or "",
+        name=quote(column["name"]), base_type=base, equals=equals,
+        form=ValueForm(
+            type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
+            type_number=column["type_number"], input=column["input"] or "",
+        ),
+        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"),
+        conversions=(*converted, *(_widening(name) for name in _wider(base, column["modifier"]))),
+    )
+
+
+def _wider(base: str, modifier: int) -> tuple[str, ...]:
+    return _WIDER.get(base, ()) if modifier == -1 else ()
+
+
+def _widening(name: str) -> Conversion:
+    number = next(number for number, found in BUILTIN_TYPES.items() if found[0] == name)
+    return Conversion(
+        source_type=f"pg_catalog.{name}",
+        form=ValueForm(type_name=f"pg_catalog.{name}", array_type=f"pg_catalog.{name}[]", type_number=number),
     )
 
 

@@ -6,9 +6,6 @@ types ('Y', right before the description that needs them), new origins ('O'), TR
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,14 +16,14 @@ from databases.ports import DecodedChunk, StreamOptions
 from databases.postgres import pgoutput_kernels as kernels
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from streams.errors import ProtocolError
-from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 from streams.scn import ObjectNumber
 from streams.tags import Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ORIGIN_PREFIX", "PostgresLogDecoder", "content_version", "tag_of_origin"]
+__all__ = ["ORIGIN_PREFIX", "PostgresLogDecoder", "tag_of_origin"]
 
 ORIGIN_PREFIX = "headrace:"
 """Origins named `headrace:<topology>/<apply>/<server>:<hex tag>` carry tags; all others mean a NULL tag."""
@@ -372,16 +369,6 @@ def tag_of_origin(name: str) -> Tag | None:
         return Tag(value=bytes.fromhex(tag_text), topology=topology, apply=apply)
     except ValueError:
         return Tag(value=b"", topology=topology, apply=apply)
-
-
-def content_version(version: TableVersion) -> int:
-    """A stable 64-bit hash of everything in a table version but `version` itself."""
-    columns = [
-        (c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary) for c in version.columns
-    ]
-    content = json.dumps([version.object_number, version.owner, version.name, int(version.old_image), columns])
-    digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
-    return int(struct.unpack(">Q", digest)[0])
 
 
 def _with_forms(version: TableVersion, known: TableVersion) -> TableVersion:

@@ -365,10 +365,10 @@ class PostgresSession:
 
     def _make_wrappers(self, plan: WritePlan) -> None:
         statements = []
-        for column in plan.wrapped:
-            name = wrapper_name(column, self._generation)
+        for form in plan.wrapped:
+            name = wrapper_name(form, self._generation)
             if name not in self._wrappers:
-                statements.append(Statement(sql=f"CREATE TYPE {name} AS (f {column.type_name})"))
+                statements.append(Statement(sql=f"CREATE TYPE {name} AS (f {form.type_name})"))
                 self._wrappers.add(name)
         if not statements:
             return

@@ -6,7 +6,8 @@ snapshot sees lies in a block that existed when the chunks were planned, if they
 last chunk has no end.
 
 Binary COPY passes values through unchanged. It cannot be used for a type without send function, nor for reg* types,
-which are numbers of objects of one database: such tables go as text, from and to sessions with the same settings.
+which are numbers of objects of one database, nor into a column of another type (a wider one: see
+`databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
 The digest of a table is a number of rows and two sums of 64-bit hashes of each row's text: independent of order, so
 that chunks add up and both sides may chunk as they like.
@@ -20,7 +21,7 @@ that chunks add up and both sides may chunk as they like.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,6 +72,11 @@ SELECT EXISTS (
     WHERE t.typsend = 0 OR t.typreceive = 0 OR t.oid IN ('int2vector'::regtype, 'oidvector'::regtype)
        OR t.typinput IN (SELECT oid FROM pg_catalog.pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace
                          AND proname ~ '^reg[a-z]+in$'))
+    OR EXISTS (
+    SELECT FROM unnest(%(columns)s::text[], %(types)s::text[]) AS wanted(name, type)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = %(table)s::regclass AND a.attname = wanted.name
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+    WHERE format('%%s.%%s', n.nspname, t.typname) <> wanted.type)
 """
 
 
@@ -182,10 +188,18 @@ def plan_chunks(
     return tuple(chunks)
 
 
-def copy_format(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> CopyFormat:
-    """How these columns of a table can be copied; ask the source."""
+def copy_format(connection: psycopg.Connection[Any], owner: str, name: str, columns: Mapping[str, str]) -> CopyFormat:
+    """How these columns of a table can be copied; ask the source.
+
+    Args:
+        connection: to the source.
+        owner: its schema.
+        name: the table.
+        columns: names, and the types (`owner.name`) they have at the destination.
+    """
     with translated("reading the catalog", table=f"{owner}.{name}"):
-        found = connection.execute(_NOT_BINARY, {"table": qualified(owner, name), "columns": list(columns)}).fetchone()
+        asked = {"table": qualified(owner, name), "columns": list(columns), "types": list(columns.values())}
+        found = connection.execute(_NOT_BINARY, asked).fetchone()
     return "text" if found is not None and found[0] else "binary"
 
 

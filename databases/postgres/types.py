@@ -1,17 +1,24 @@
 """Whether a source table's rows can be written to a destination table as they are, and the ALTER that is missing.
 
-Values pass through in the source's binary form, so a column fits only with the identical type, and a modifier
-that changes no value: a longer varchar, a numeric with more digits before the point, a finer timestamp.
+Values pass through in the source's binary form, so a column fits with the identical type, and a modifier that changes
+no value: a longer varchar, a numeric with more digits before the point, a finer timestamp. A column of another type
+fits where the server can convert each value on its way in:
+
+    wider        int2 -> int4 -> int8, varchar <-> text: by a cast, exactly
+    a function   headrace."owner.table.column"(source type) RETURNS the column's type, made by the operator
+
+The function is for a type that changed within one transaction: rows that were written before the ALTER come when the
+destination is altered already, and only the operator knows what the source's ALTER said after USING.
 """
 
 from __future__ import annotations
 
 from databases.ports import DestinationColumn
 from databases.postgres.connection import qualified, quote
-from databases.postgres.destination_catalog import CatalogColumn, CatalogTable
+from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
 
-__all__ = ["column_fits", "missing_alter", "missing_table", "type_with_modifier"]
+__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_table", "type_with_modifier"]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -61,7 +68,12 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
             else:
                 missing.append(f"{add} -- with the DEFAULT it has at the source, if any")
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
-            missing.append(f"{alter} ALTER COLUMN {name} TYPE {wanted};")
+            function = quote(conversion_function(version.owner, version.name, column.name))
+            missing.append(
+                f"{alter} ALTER COLUMN {name} TYPE {wanted}; -- or, if these rows are older than the column is here:"
+                f" CREATE FUNCTION headrace.{function}({type_with_modifier(column.type_name, -1)})"
+                f" RETURNS {catalog.columns[position].form.type_name} ...;"
+            )
     given = {column.name for column in version.columns} | set(renamed.values())
     missing += [
         f"{alter} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
@@ -92,7 +104,18 @@ def _renamed(version: TableVersion, catalog: CatalogTable) -> dict[str, str]:
 
 
 def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
-    """Whether every value of the source's column is a value of the destination's, bytes unchanged."""
+    """Whether every value of the source's column is a value of the destination's, or can be made one."""
+    return _is_same(source, column, details) or conversion_of(source, column, details) is not None
+
+
+def conversion_of(source: Column, column: DestinationColumn, details: CatalogColumn) -> Conversion | None:
+    """What makes the source's values the destination's; None: they are, bytes unchanged, or there is nothing."""
+    if _is_same(source, column, details):
+        return None
+    return next((found for found in details.conversions if found.source_type == source.type_name), None)
+
+
+def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
     if column.is_generated:
         return True  # never written
     if source.type_name == column.type_name:

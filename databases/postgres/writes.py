@@ -17,7 +17,8 @@ A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change
 OVERRIDING SYSTEM VALUE, in one statement ("move").
 
 Values of types that are arrays cannot be elements of an array parameter: each travels in a composite type with one
-field, which the session makes in pg_temp. Values in text form travel as text[] and are cast.
+field, which the session makes in pg_temp. Values in text form travel as text[] and are cast. Values of a type that only
+converts to the column's travel as what they are and are converted in the set.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from databases.ports import Write
-from databases.postgres.destination_catalog import CatalogColumn, CatalogTable
+from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
+from databases.postgres.types import conversion_of
 from databases.postgres.write_kernels import array_sizes, fill_arrays, fill_copy_rows, row_bytes
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -89,26 +91,26 @@ class WritePlan:
     Args:
         statements: run in order; the rows they affect add up.
         paired: a table scan cannot be avoided: nested loops must be.
-        wrapped: columns whose values travel in a composite type the session must have made.
+        wrapped: types whose values travel in a composite type the session must have made.
         copy: the COPY statement for large inserts; empty when it cannot be used.
         copy_columns: positions in `version.columns`, in the order of COPY's list.
     """
 
     statements: tuple[SetStatement, ...]
     paired: bool = False
-    wrapped: tuple[CatalogColumn, ...] = ()
+    wrapped: tuple[ValueForm, ...] = ()
     copy: str = ""
     copy_columns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-def wrapper_name(column: CatalogColumn, generation: int) -> str:
+def wrapper_name(form: ValueForm, generation: int) -> str:
     """The composite type a session makes for a type that has no array type.
 
     Args:
-        column: of that type.
+        form: of that type.
         generation: raised by the session when a rollback took its types away.
     """
-    return f"pg_temp.headrace_{column.type_number}_{generation}"
+    return f"pg_temp.headrace_{form.type_number}_{generation}"
 
 
 @dataclass(slots=True)
@@ -120,23 +122,43 @@ class _Builder:
     generation: int
     old: list[int]
     new: list[int]
-    wrapped: dict[int, CatalogColumn] = field(default_factory=dict)
+    wrapped: dict[int, ValueForm] = field(default_factory=dict)
 
     def details(self, position: int) -> CatalogColumn:
         """The destination's column for a position in `version.columns`."""
         return self.catalog.columns[self.catalog.positions[self.write.version.columns[position].name]]
 
+    def conversion(self, position: int) -> Conversion | None:
+        """What makes the values of a position in `version.columns` the destination column's."""
+        column = self.write.version.columns[position]
+        place = self.catalog.positions[column.name]
+        return conversion_of(column, self.catalog.table.columns[place], self.catalog.columns[place])
+
+    def form(self, position: int) -> ValueForm:
+        """How the values of a position in `version.columns` travel."""
+        conversion = self.conversion(position)
+        return conversion.form if conversion else self.details(position).form
+
     def expression(self, number: int, position: int) -> str:
         """The set's expression for parameter `number`."""
-        details = self.details(position)
+        value = self._value(number, position)
+        conversion = self.conversion(position)
+        if conversion is None:
+            return value
+        if conversion.function:
+            return f"{conversion.function}({value})"
+        return f"({value})::{self.details(position).form.type_name}"
+
+    def _value(self, number: int, position: int) -> str:
+        form = self.form(position)
         if not self.write.version.columns[position].is_binary:
             text = f"pg_catalog.unnest(${number}::pg_catalog.text[])"
-            value = details.input % f"pg_catalog.textout({text})" if details.input else f"({text})"
-            return f"{value}::{details.type_name}"
-        if details.array_type:
-            return f"pg_catalog.unnest(${number}::{details.array_type})"
-        self.wrapped[details.type_number] = details
-        return f"(pg_catalog.unnest(${number}::{wrapper_name(details, self.generation)}[])).f"
+            value = form.input % f"pg_catalog.textout({text})" if form.input else f"({text})"
+            return f"{value}::{form.type_name}"
+        if form.array_type:
+            return f"pg_catalog.unnest(${number}::{form.array_type})"
+        self.wrapped[form.type_number] = form
+        return f"(pg_catalog.unnest(${number}::{wrapper_name(form, self.generation)}[])).f"
 
     def select_list(self) -> str:
         """`unnest($1::...) AS o0, ...`."""
@@ -147,8 +169,7 @@ class _Builder:
         """What the kernels need for these columns."""
         if not positions:
             return None
-        columns = [(self.write.version.columns[p], self.details(p)) for p in positions]
-        forms = [_form(column, details) for column, details in columns]
+        forms = [_element(self.write.version.columns[p], self.form(p)) for p in positions]
         return _Values(
             columns=np.array(positions, np.int64), elements=np.array([element for element, _ in forms], np.int64),
             wrapped=np.array([wrapped for _, wrapped in forms], np.int64),
@@ -159,11 +180,11 @@ class _Builder:
         return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new))
 
 
-def _form(column: Column, details: CatalogColumn) -> tuple[int, int]:
+def _element(column: Column, form: ValueForm) -> tuple[int, int]:
     """(element type, wrapped type) of a column's array parameter."""
     if not column.is_binary:
         return _TEXT, 0
-    return (details.type_number, 0) if details.array_type else (_RECORD, details.type_number)
+    return (form.type_number, 0) if form.array_type else (_RECORD, form.type_number)
 
 
 def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: bool) -> WritePlan:
@@ -223,7 +244,7 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
     overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
     select = ", ".join(builder.expression(k, p) for k, p in enumerate(columns, 1))
-    can_copy = all(write.version.columns[p].is_binary for p in columns)
+    can_copy = all(write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns)
     return WritePlan(
         statements=(builder.statement(f"INSERT INTO {relation} ({names}){overriding} SELECT {select}"),),
         wrapped=tuple(builder.wrapped.values()),

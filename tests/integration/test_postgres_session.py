@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from databases.postgres.destination import PostgresDestination
 from databases.postgres.session import PostgresSession
 from databases.postgres.writes import plan_write
 from streams.errors import DataError, UnfitTableError
-from streams.lcr_batch import ABSENT
+from streams.lcr_batch import ABSENT, TableVersion
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -380,14 +381,87 @@ def test_table_altered_behind_the_session_pauses_and_goes_on(site):
     assert site.commit(update(fresh, [row], [row], version=version_of(table))) == (1,)
 
 
-def test_type_altered_behind_the_session_names_the_alter(site):
+def test_type_altered_behind_the_session_names_the_alter_and_the_function_that_does_without_it(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     row = (int4(1), int4(2))
     site.commit(insert(table, [row]), update(table, [row], [row]))
-    site.user.execute("ALTER TABLE t ALTER COLUMN a TYPE bigint")
+    site.user.execute("ALTER TABLE t ALTER COLUMN a TYPE text USING 'no. ' || a")
     with pytest.raises(UnfitTableError):
         site.commit(update(table, [row], [row]))
-    assert site.session.missing_alter(version_of(table)) == 'ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4;'
+    alter, _, function = site.session.missing_alter(version_of(table)).partition(" -- or, if these rows are older")
+    assert alter == 'ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4;'
+    start = function[function.index("CREATE FUNCTION") :].replace(" ...;", "")
+    assert start == 'CREATE FUNCTION headrace."public.t.a"(int4) RETURNS "pg_catalog"."text"'
+    site.user.execute(f"{start} LANGUAGE sql IMMUTABLE AS $$ SELECT 'no. ' || $1 $$")
+    now = site.session.describe("public", "t", fresh=True)
+    changed = (int4(1), int4(3))
+    assert site.commit(update(now, [row], [changed], version=version_of(table))) == (1,)
+    assert site.rows() == [(1, "no. 3")]
+    assert site.commit(delete(now, [row], version=version_of(table))) == (0,)
+    assert site.commit(delete(now, [changed], version=version_of(table))) == (1,)
+
+
+# --------------------------------------------------------------------------- columns of another type
+
+
+def _of_another(table: DestinationTable, other: DestinationTable, *, is_binary: bool) -> TableVersion:
+    """What a source says of `table` that has the columns of `other`."""
+    return replace(version_of(other, is_binary=is_binary), name=table.name)
+
+
+@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+@pytest.mark.parametrize("count", [3, writes.COPY_ROWS_MIN], ids=["few", "many"])
+def test_wider_columns_take_the_values_as_they_are(site, is_binary, count):
+    narrow = site.table("CREATE TABLE s (id smallint PRIMARY KEY, a int, b varchar(9), c text)", "s")
+    wide = site.table("CREATE TABLE t (id bigint PRIMARY KEY, a bigint, b text, c varchar)")
+    version = _of_another(wide, narrow, is_binary=is_binary)
+    assert site.session.missing_alter(version) == ""
+
+    def row(number: int, text: bytes) -> tuple[object, ...]:
+        if is_binary:
+            return number.to_bytes(2, "big", signed=True), int4(-number), text, None
+        return str(number).encode(), str(-number).encode(), text, None
+
+    rows = [row(number, b"x ") for number in range(1, count + 1)]
+    changed = [row(number, b"y") for number in range(1, count + 1)]
+    assert site.commit(insert(wide, rows, version)) == (count,)
+    assert site.rows()[:2] == [(1, -1, "x ", None), (2, -2, "x ", None)]
+    assert site.commit(update(wide, rows, changed, version=version)) == (count,)
+    assert site.commit(delete(wide, changed[1:], version=version)) == (count - 1,)
+    assert site.rows() == [(1, -1, "y", None)]
+
+
+def test_wider_columns_find_rows_of_a_table_without_a_key(site):
+    narrow = site.table("CREATE TABLE s (a int, b varchar)", "s")
+    wide = site.table("CREATE TABLE t (a bigint, b text)")
+    version = _of_another(wide, narrow, is_binary=True)
+    row = (int4(7), b"twice")
+    assert site.commit(insert(wide, [row, row, row], version)) == (3,)
+    assert site.commit(delete(wide, [row, row], version=version)) == (2,)
+    assert site.rows() == [(7, "twice")]
+
+
+@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+def test_functions_convert_arrays_keys_and_types_of_ones_own(site, is_binary):
+    site.user.execute("CREATE TYPE mood AS ENUM ('low', 'high')")
+    old = site.table("CREATE TABLE s (id text PRIMARY KEY, a int[], m text)", "s")
+    new = site.table("CREATE TABLE t (id uuid PRIMARY KEY, a bigint[], m mood)")
+    version = _of_another(new, old, is_binary=is_binary)
+    assert len(site.session.missing_alter(version).splitlines()) == 3
+    site.user.execute(
+        'CREATE FUNCTION headrace."public.t.id"(text) RETURNS uuid IMMUTABLE RETURN md5($1)::uuid;'
+        'CREATE FUNCTION headrace."public.t.a"(int[]) RETURNS bigint[] IMMUTABLE RETURN $1::bigint[];'
+        """CREATE FUNCTION headrace."public.t.m"(text) RETURNS mood IMMUTABLE RETURN lower($1)::mood;"""
+    )
+    new = site.session.describe("public", "t", fresh=True)
+    assert [column.converted for column in new.columns] == [("pg_catalog.text",), ("pg_catalog._int4",), ("pg_catalog.text",)]
+    assert site.session.missing_alter(version) == ""
+    array = site.binary("'{1,NULL}'::int[]") if is_binary else b"{1,NULL}"
+    row, other = (b"one", array, b"LOW"), (b"one", array, b"HIGH")
+    assert site.commit(insert(new, [row, (b"two", array, None)], version)) == (2,)
+    assert site.commit(update(new, [row], [other], version=version)) == (1,)
+    assert site.commit(delete(new, [(b"two", array, None)], version=version)) == (1,)
+    assert site.rows("SELECT id = md5('one')::uuid, a, m FROM t") == [(True, [1, None], "high")]
 
 
 def test_dropped_and_recreated_table_is_found_again(site):

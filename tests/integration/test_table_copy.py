@@ -9,6 +9,7 @@ import pytest
 
 from databases.postgres.connection import connect
 from databases.postgres.destination import PostgresDestination
+from databases.postgres.destination_catalog import describe_table
 from databases.postgres.table_copy import (
     TableDigest,
     copied_columns,
@@ -154,8 +155,23 @@ def test_types_without_binary_form_go_as_text(source, kind, form):
     source.execute("CREATE TYPE holder AS (a int, b regclass[]); CREATE DOMAIN acls AS aclitem[];"
                    "CREATE TYPE holder_range AS RANGE (subtype = int)")
     source.execute(f"CREATE TABLE k (id int, v {kind})")
-    assert copy_format(source, "public", "k", ("id", "v")) == form
-    assert copy_format(source, "public", "k", ("id",)) == "binary"
+    table = describe_table(source, "public", "k")
+    assert table is not None
+    types = {column.name: column.type_name for column in table.table.columns}
+    assert copy_format(source, "public", "k", types) == form
+    assert copy_format(source, "public", "k", {"id": types["id"]}) == "binary"
+
+
+def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, target):
+    source.execute("CREATE TABLE public.k (id int, v varchar(9)); INSERT INTO public.k VALUES (1, 'a '), (-2, NULL)")
+    target.execute("CREATE TABLE public.k (id bigint, v text)")
+    columns = {"id": "pg_catalog.int8", "v": "pg_catalog.text"}
+    form = copy_format(source, "public", "k", columns)
+    assert form == "text"
+    (chunk,) = plan_chunks(source, "public", "k")
+    blocks = copy_out(source, chunk, tuple(columns), copy_format=form)
+    assert copy_in(target, "public", "k", tuple(columns), blocks, copy_format=form) == 2
+    assert total(source, "k", tuple(columns), 64 << 10) == total(target, "k", tuple(columns), 64 << 10)
 
 
 def test_empty_table_has_one_chunk_and_an_empty_digest(target):

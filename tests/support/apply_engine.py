@@ -113,6 +113,12 @@ class Engine:
 
     # ------------------------------------------------------------------ steps
 
+    @property
+    def is_paused(self) -> bool:
+        """What came before a table that does not fit is applied: the operator is asked for the ALTER."""
+        passed_on = self.piece is None and not self.reader._pieces
+        return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
+
     def run(self, steps_max: int = 20_000) -> None:
         """Until everything is applied."""
         through = self.batches[-1].through_scn if self.batches else 0
@@ -157,8 +163,7 @@ class Engine:
         if self.reader.must_resubscribe:
             self.subscribe()
             self.reader.resubscribed()
-        if self.reader.unfit is not None:
-            self.fits.forget()
+        if self.is_paused:
             self.reader.retry_unfit()
         if self.reader.wants and self.place < len(self.batches):
             batch = self.batches[self.place]

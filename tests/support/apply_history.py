@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from streams.lcr_batch import (
     RowGroup,
     TableVersion,
     Truncate,
+    content_version,
 )
 from tests.support.lcr_batches import column_values, transactions
 
@@ -51,10 +52,10 @@ class Table:
             )
             for place, name in enumerate(self.columns)
         )
-        return TableVersion(
-            object_number=self.number, version=self.number * 7, owner="public", name=self.name, columns=columns,
-            old_image=self.old_image,
+        described = TableVersion(
+            object_number=self.number, version=0, owner="public", name=self.name, columns=columns, old_image=self.old_image,
         )
+        return replace(described, version=content_version(described))
 
     @property
     def keys(self) -> tuple[tuple[int, ...], ...]:

@@ -14,9 +14,9 @@ import pytest
 
 from databases.ports import DecodedChunk, StreamOptions
 from databases.postgres import pgoutput_kernels as k
-from databases.postgres.pgoutput import PostgresLogDecoder, content_version, tag_of_origin
+from databases.postgres.pgoutput import PostgresLogDecoder, tag_of_origin
 from streams.errors import ProtocolError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
 from streams.tags import Tag
 from tests.support import pgoutput_messages as pg
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from databases.ports import DictionaryBuild, DictionaryTable
-from redo.dictionary import Dictionary, content_version
+from redo.dictionary import Dictionary
 from redo.records import decode_dictionary, encode_dictionary
-from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 
 
 def described(number: int, name: str, *columns: str) -> TableVersion:

@@ -276,16 +276,22 @@ def test_a_refused_right_ends_the_server_with_nothing_in_the_error_queue(monkeyp
     assert at.errors() == []
 
 
-def test_a_table_that_stopped_fitting_is_waited_for() -> None:
+def test_a_group_whose_table_stopped_fitting_is_given_back_to_be_read_again() -> None:
     at = Serving()
     at.assign(Transaction(1, [insert(1)]))
     narrow = Table(11, "plain", ("id", "v"), OldImage.KEY)
     narrow.create(at.store)
-    assert at.work(steps=3) == []
+    step = at.server.step(at.now)
+    (given_back,) = step.reports
+    assert isinstance(given_back, GroupRetry)
+    assert (given_back.reason, given_back.next_transaction, given_back.applied) == (RetryReason.REPLAY, 0, ())
+    assert step.wake_at is not None
     assert at.server.state == "PAUSED: WAITING FOR ALTER"
     assert at.server.unfit is not None
     assert "ADD COLUMN big" in at.server.unfit.hint
     T.create(at.store)
+    at.now = step.wake_at
+    at.assign(Transaction(1, [insert(1)]), attempt=1)
     assert len(at.work()) == 1
     assert (at.values(), at.errors(), at.server.state) == ({1: b"v"}, [], "IDLE")
 

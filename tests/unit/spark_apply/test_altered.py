@@ -1,0 +1,146 @@
+"""Tables that are altered at the source while changes of them travel: columns that were renamed meanwhile."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.memory_store import MemoryStore
+from spark_apply.tables import TableVersions
+from streams.lcr_batch import OldImage
+from tests.support.apply_engine import Engine, arm
+from tests.support.apply_history import Table, cut_batches
+from tests.support.apply_world import PART_ROWS, MemoryPlace, World, in_order
+
+KEYED = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+KEYLESS = Table(15, "history", ("a", "b"), OldImage.FULL, keyless=True)
+
+
+def altered_world(seed: int, *, large: int = 0) -> tuple[World, dict[str, Table]]:
+    """From some change on, in the middle of a transaction where it has more than one, columns have other names."""
+    world = World(seed, MemoryPlace(), count=24, conflicts=0, tables=(KEYED, KEYLESS), large=large, changes=6)
+    rng = random.Random(seed)
+    names = {"id": rng.choice(["id", "number"]), "v": "value", "b": "c"}
+    renamed = {
+        table.name: replace(table, columns=tuple(names.get(column, column) for column in table.columns))
+        for table in world.tables
+    }
+    at = rng.randrange(4, 20)
+    place = rng.randrange(len(world.history[at].changes))
+    for number, transaction in enumerate(world.history[at:], at):
+        first = place if number == at else 0
+        transaction.changes[first:] = [
+            replace(change, table=renamed[change.table.name]) for change in transaction.changes[first:]
+        ]
+    world.batches = cut_batches(rng, world.history, PART_ROWS)
+    return world, renamed
+
+
+def rename(store: MemoryStore, table: Table) -> None:
+    """As ALTER TABLE ... RENAME COLUMN does: the rows keep every value."""
+    rows = dict(store.tables["public", table.name].rows)
+    table.create(store)
+    for number, row in rows.items():
+        store.tables["public", table.name].put(number, row)
+
+
+def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool) -> int:
+    """Apply everything, altering what apply waits for; `early`: before all that came before is applied. How many ALTERs."""
+    assert isinstance(world.place, MemoryPlace)
+    alters = 0
+    left = dict(renamed)
+    through = world.batches[-1].through_scn
+    while engine.coordinator.low_watermark < through or engine.coordinator.state == "APPLYING":
+        engine.steps += 1
+        assert engine.steps < 20_000, f"no end: {engine.coordinator.status()} {engine.state()}"
+        engine.step()
+        if engine.reader.unfit is not None and (engine.is_paused or early):
+            name = str(engine.reader.unfit.context["table"]).removeprefix("public.")
+            if name in left:
+                rename(world.place.store, left.pop(name))
+                alters += 1
+    return alters
+
+
+_SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@_SETTINGS
+@given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), early=st.booleans(), large=st.sampled_from([0, 4]))
+def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_the_error_queue(
+    seed: int, parallelism: int, early: bool, large: int,
+) -> None:
+    world, renamed = altered_world(seed, large=0 if early else large)
+    engine = world.engine(seed, parallelism=parallelism, group_transactions=3)
+    run(engine, world, renamed, early=early)
+    assert world.errors() == ()
+    for table in world.tables:
+        assert in_order(world.place.rows(table)) == in_order(world.source_rows[table.name]), table.name
+
+
+def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
+    """What never happened proves nothing: rows from before the ALTER met the altered table, at the server and at the reader."""
+    alters = replays = 0
+    for seed in range(30):
+        world, renamed = altered_world(seed)
+        engine = world.engine(seed, parallelism=3, group_transactions=1)
+        alters += run(engine, world, renamed, early=True)
+        replays += engine.coordinator.statistics.replays
+    assert alters > 20
+    assert replays > 0
+
+
+@_SETTINGS
+@given(seed=st.integers(0, 2**32))
+def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, renamed = altered_world(seed)
+    arm(monkeypatch, random.Random(seed), 0.02)
+    engine = world.engine(seed, parallelism=2, group_transactions=2)
+    run(engine, world, renamed, early=False)
+    assert world.errors() == ()
+    for table in world.tables:
+        assert in_order(world.place.rows(table)) == in_order(world.source_rows[table.name]), table.name
+
+
+# --------------------------------------------------------------------------- names through versions
+
+
+def versions(*columns: tuple[str, ...]) -> tuple[TableVersions, list[Table]]:
+    tables = [Table(11, "plain", names, OldImage.KEY) for names in columns]
+    found = TableVersions()
+    found.note([table.version for table in tables])
+    return found, tables
+
+
+def names_of(seen: TableVersions, table: Table) -> list[tuple[str, ...]]:
+    return [tuple(column.name for column in version.columns) for version in seen.renamed(table.version)]
+
+
+def test_a_version_takes_the_names_of_newer_ones_the_newest_first() -> None:
+    seen, (first, second, third) = versions(("id", "a", "b"), ("id", "x", "b"), ("id", "y", "b", "added"))
+    assert names_of(seen, first) == [("id", "y", "b"), ("id", "x", "b")]
+    assert names_of(seen, second) == [("id", "y", "b")]
+    assert names_of(seen, third) == []
+
+
+@pytest.mark.parametrize(("new", "expected"), [
+    (("id", "b"), []), (("id", "a", "b", "c"), []), (("id", "x"), [("id", "x", "b")]), (("id", "b", "a"), []),
+    (("id", "b", "x"), []), (("id", "a", "x"), [("id", "a", "x")]), (("x", "a", "b"), []),
+], ids=["dropped", "added", "renamed and dropped", "other order", "dropped and added", "renamed", "other type"])
+def test_names_that_the_order_of_columns_does_not_tell_stay(new: tuple[str, ...], expected: list[tuple[str, ...]]) -> None:
+    seen, (first,) = versions(("id", "a", "b"))
+    newer = Table(11, "plain", new, OldImage.KEY).version
+    if new[0] != "id":
+        newer = replace(newer, columns=(replace(newer.columns[0], type_name="pg_catalog.int8"), *newer.columns[1:]))
+    seen.note([newer])
+    assert names_of(seen, first) == expected
+
+
+def test_only_so_many_versions_of_a_table_are_remembered() -> None:
+    seen, tables = versions(*[("id", f"c{number}") for number in range(40)])
+    assert names_of(seen, tables[-2]) == [("id", "c39")]
+    assert len(seen._seen[11]) == 16
