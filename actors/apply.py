@@ -42,7 +42,7 @@ from spark_apply.application import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from databases.ports import SourceTable
     from protos.apply_link import ApplyControlClient
@@ -258,24 +258,27 @@ class ApplyHost(Host):
 
     def _first_answer(self, driver: subprocess.Popen[str]) -> dict[str, Any]:
         deadline = self._clock.monotonic() + START_TIMEOUT_S
+        last_words: dict[str, Any] = {}
         while self._wanted and not self._ending and self._clock.monotonic() < deadline:
             try:
                 line = self._answers.get(timeout=0.2)
             except queue.Empty:
                 continue
             if line is None:
+                self._answers.put(None)  # that nothing more comes is news to `_ended`, too
                 break
             with contextlib.suppress(json.JSONDecodeError):
                 answer = json.loads(line)
                 if isinstance(answer, dict) and "endpoint" in answer:
                     return answer
+                last_words = _words_of(answer) or last_words
         if self._ending or not self._wanted:
             raise DriverEnded(f"{self.name}: stopped while Spark was starting")
         if driver.poll() is None and self._clock.monotonic() >= deadline:
             raise DriverEnded(f"{self.name}: the Spark driver was not up within {START_TIMEOUT_S:g} s")
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(END_TIMEOUT_S)
-        raise self._ended(driver)
+        raise self._ended(driver, last_words)
 
     def _connect(self, answer: dict[str, Any]) -> ApplyControlClient:
         from protos.apply_link import ApplyControlClient
@@ -283,15 +286,14 @@ class ApplyHost(Host):
         self._latest = {**self._latest, "endpoint": answer["endpoint"]}
         return ApplyControlClient(str(answer["endpoint"]))
 
-    def _ended(self, driver: subprocess.Popen[str]) -> StreamsError:
-        """Why the driver ended: its own last words, or how its process ended."""
-        last_words: dict[str, Any] = {}
+    def _ended(self, driver: subprocess.Popen[str], heard: Mapping[str, Any] | None = None) -> StreamsError:
+        """Why the driver ended: its own last words, of which some may have been heard already, or how its process ended."""
+        last_words = dict(heard or {})
         with contextlib.suppress(queue.Empty):
             # The pipe ends with the process: its reader puts None behind the last line.
             while (line := self._answers.get(timeout=_LAST_WORDS_TIMEOUT_S)) is not None:
                 with contextlib.suppress(json.JSONDecodeError, TypeError):
-                    answer = json.loads(line)
-                    last_words = answer if "error" in answer else last_words
+                    last_words = _words_of(json.loads(line)) or last_words
         if last_words:
             kind = DriverEnded if last_words.get("retry") == Retry.TIMED.value else DriverRefused
             message = f"{self.name}: {last_words['error']}: {last_words.get('message', '')}"
@@ -345,6 +347,11 @@ class ApplyHost(Host):
             yield destination
         finally:
             destination.close()
+
+
+def _words_of(answer: object) -> dict[str, Any]:
+    """What a driver says of its end; empty when it is something else."""
+    return answer if isinstance(answer, dict) and "error" in answer else {}
 
 
 def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:

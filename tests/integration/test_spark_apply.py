@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -114,6 +115,28 @@ def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: Appl
         took.append(time.monotonic() - start)
     execute(drivers.queue.source_dsn, "DELETE FROM notes")
     assert sorted(took)[5] < 1.0, took
+
+
+def test_native_libraries_lie_in_folders_of_this_apply_process_and_its_cluster(drivers: ApplyDrivers, driver: Driver):
+    """Ray's own place for them, /tmp/ray, may belong to another user, and nobody clears it."""
+    driver.wait_ready()
+    scratch = Path(drivers.config.state_dir) / "spark" / str(driver.process.pid)
+    ours = [
+        process for process in psutil.process_iter(["name", "cmdline"]) if process.info["name"] == "java"
+        and any(str(scratch) in word or drivers.config.ray_address in word for word in process.info["cmdline"] or ())
+    ]
+    libraries = {
+        Path(mapped.path) for process in ours for mapped in mapped_files(process) if "core_worker_library_java" in mapped.path
+    }
+    assert any(library.is_relative_to(scratch) for library in libraries)  # the application master's
+    assert not any(library.is_relative_to("/tmp/ray") for library in libraries)
+
+
+def mapped_files(process: psutil.Process) -> list[Any]:
+    try:
+        return list(process.memory_maps())
+    except psutil.Error:
+        return []  # just ended
 
 
 @pytest.mark.fault("SIGKILL of a Python worker, and of an executor's JVM")
