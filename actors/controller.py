@@ -302,14 +302,19 @@ class Controller(Host):
     def _prepare(self) -> None:
         # What an apply process does not know of it would apply from the start on, and then not copy: it ends before the
         # first change of such a table can come, and begins again with all of them.
-        for name in self._uncaptured() if self._is_created else []:
-            for apply in self._spec.applies:
-                if f"site:{apply.source}" == name:
-                    with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
-                        self._actors.call(f"apply:{apply.name}", "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
-                    self._actors.kill(f"apply:{apply.name}")
+        present, uncaptured = self._actors.names(), self._uncaptured()
+        for apply in self._spec.applies:
+            if f"site:{apply.source}" in uncaptured and f"apply:{apply.name}" in present:
+                with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
+                    self._actors.call(f"apply:{apply.name}", "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
+                self._actors.kill(f"apply:{apply.name}")
         for site in self._sites:
             self._statements[site.name] = list(self._actors.call(site.name, "prepare", timeout_s=PREPARE_TIMEOUT_S))
+        if not self._is_created:
+            # Of an older topology, and to be replaced all together: a new capture process would send an old apply process
+            # rows of tables that it knows nothing of.
+            for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
+                self._actors.kill(name)
         self._save_prepared()
         self._settled()
 

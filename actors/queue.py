@@ -19,6 +19,13 @@ Durable when
     commit. The publisher is told so only after the position is on disk, so a queue that starts again, empty, never asks
     for less than it promised: it asks for everything after the lowest position its subscribers acknowledged.
 
+Beginnings
+    A subscriber that is new here (`headrace up` added a destination) is put down where the one that is furthest has
+    acknowledged, and that is on disk before anybody is served: from then on nothing after it is DURABLE without the new
+    one, and nothing before it is asked for. Where all are new the position is FIRST_SCN: whatever the publisher has. The
+    publisher's first mark, from FIRST_SCN, says where that begins. A subscriber that needs FIRST_SCN never had anything:
+    it gets such a mark first. An apply process asks so before it copies its tables: what it copies is later than that.
+
 Bounds
     Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that somebody
     reads last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
@@ -30,6 +37,8 @@ Worked flow
     A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
     A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
     B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
+    C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then all
+    after 60; nothing after 60 is DURABLE before C has acknowledged it
 
 Hosting
     QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
@@ -50,7 +59,7 @@ from actors.spill import SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
-from streams.errors import ConfigError, ProtocolError, QueueError
+from streams.errors import ProtocolError, QueueError
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from topology.spec import TopologySpec
@@ -65,6 +74,7 @@ ENTRY_BYTES = 800
 SPILL_SHARE = 8
 SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
 SAVE_PERIOD_S = 1.0  # of the acknowledged positions: an fsync a second costs nothing, and purging is not urgent
+_OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about to be replaced"
 
 
 class QueueCore:
@@ -86,13 +96,16 @@ class QueueCore:
         self._spec = topology.queue(name)
         self._clock = clock or SystemClock()
         self._file = PositionsFile(folder)
-        acknowledged = self._file.load()
+        saved = self._file.load()
         self._spill = SpillFiles(folder / "spill", self._spec.spill_bytes_max)
         interests = _interests(topology, name)
         self._subscriptions = {
-            (subscriber, source): Subscription(subscriber, source, acknowledged.get(source, {}).get(subscriber, FIRST_SCN))
-            for subscriber, sources in interests.items() for source in sources
+            (subscriber, source): Subscription(subscriber, source, scn)
+            for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
         }
+        if self._acknowledged() != saved:
+            # Somebody is new, or gone for good: it must not come back one day to a position of long ago.
+            self._file.save(self._acknowledged())
         sources = {source for taken in interests.values() for source in taken} | _published(topology, name)
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sorted(sources)}
         for source, log in self._logs.items():
@@ -112,13 +125,10 @@ class QueueCore:
         """Begin a publisher's session; an older incarnation's ends.
 
         Raises:
-            ConfigError: the queue takes no LCRs of this source.
-            QueueError: a newer incarnation, or another publisher of this source, is connected.
+            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
         """
         if source not in self._logs:
-            raise ConfigError(
-                f"queue {self.name} takes no LCRs of {source}", hint="no subscriber of the queue wants them", queue=self.name,
-            )
+            raise QueueError(f"queue {self.name} takes no LCRs of {source}", hint=_OLDER_TOPOLOGY, queue=self.name)
         other = self._publishers.get(source)
         if other is not None:
             if other.component != component:
@@ -208,14 +218,13 @@ class QueueCore:
         """Begin a subscriber's session; an older incarnation's ends. Rewinds a source when it lacks what is needed.
 
         Raises:
-            ConfigError: it is no subscriber of this queue for these sources.
-            QueueError: a newer incarnation is connected.
+            QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected.
         """
         unknown = [source for source in needed if (component, source) not in self._subscriptions]
         if unknown or not needed:
-            raise ConfigError(
+            raise QueueError(
                 f"{component} is no subscriber of queue {self.name} for {', '.join(unknown) or 'no source at all'}",
-                hint="both sides must run the same topology file", queue=self.name,
+                hint=_OLDER_TOPOLOGY, queue=self.name,
             )
         for source in needed:
             other = self._subscriptions[component, source].session
@@ -225,13 +234,14 @@ class QueueCore:
         session = SubscriberSession(component, incarnation, tuple(needed), credit_bytes)
         for source, scn in needed.items():
             subscription, log = self._subscriptions[component, source], self._logs[source]
-            start = log.start_for(scn)
+            begin = scn if scn > FIRST_SCN else _beginning(subscription, log)
+            start = log.start_for(begin)
             if start is None:
-                self._rewind(log, scn)
+                self._rewind(log, begin)
                 start = log.end
             subscription.session, subscription.number, subscription.sent_scn = session, start, scn
             # Less than it once acknowledged: its destination was restored from a backup.
-            subscription.acknowledged_scn = min(subscription.acknowledged_scn, scn)
+            subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
         return session
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
@@ -388,6 +398,11 @@ class QueueCore:
         now_us = self._clock.time_us()
         entry = log.append(delivery, now_s=self._clock.monotonic(), now_us=now_us)
         if entry is None:
+            # A publisher that said only now where it begins: who was taken for served needs what is below.
+            needed = [each.sent_scn for each in self._of(log.source) if each.session is not None]
+            behind = [scn for scn in needed if FIRST_SCN < scn < log.first_scn]
+            if behind:
+                self._rewind(log, min(behind))
             return
         self._memory[log.source][log.end - 1] = entry
         self._memory_bytes += entry.size + ENTRY_BYTES
@@ -413,6 +428,8 @@ class QueueCore:
     def _next(self, subscription: Subscription) -> Delivery | None:
         log = self._logs[subscription.source]
         subscription.number = max(subscription.number, log.base)
+        if subscription.sent_scn == FIRST_SCN < (begin := _beginning(subscription, log)):
+            return self._mark(subscription, begin)
         while subscription.number < log.end:
             entry = log.entry(subscription.number)
             previous = entry.header.previous_scn
@@ -526,6 +543,24 @@ class QueueCore:
             dropped = log.behead(min((each.number for each in subscriptions), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)
             self._dropped(log, dropped)
+
+
+def _positions(
+    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]]
+) -> dict[str, dict[str, Scn]]:
+    """Where each subscriber of each source stands; see the module's Beginnings."""
+    positions: dict[str, dict[str, Scn]] = {}
+    for source in sorted({source for sources in interests.values() for source in sources}):
+        subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
+        known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
+        furthest = max(known.values(), default=FIRST_SCN)
+        positions[source] = {subscriber: known.get(subscriber, furthest) for subscriber in subscribers}
+    return positions
+
+
+def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
+    """Where a subscriber begins that never had anything: where it was put down, or with the oldest there is."""
+    return max(subscription.acknowledged_scn, log.first_scn)
 
 
 def _interests(topology: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:

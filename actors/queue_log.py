@@ -5,6 +5,7 @@ large transaction. The parts of a transaction that is not complete stand at the 
 What drops entries answers them with their numbers, so that their owner can give their space back.
 Progress marks are not kept: they only move the position, and a subscriber's mark is made when it is due. So an idle
 source costs nothing, however long a subscriber is away.
+A mark that comes first of all, from FIRST_SCN, says where the publisher's own chain begins: nothing below it is here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from protos.staging import Delivery
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
 from streams.resumption import resume_after
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["Entry", "SourceLog", "fitted", "mark"]
 
@@ -86,6 +87,11 @@ class SourceLog:
         if header.previous_scn < self.position:
             if not header.is_open and header.through_scn <= self.position:
                 return None
+            if header.is_progress_mark and header.previous_scn == FIRST_SCN:
+                raise ProtocolError(
+                    f"the publisher of {self.source} begins above what the queue has: LCRs are missing in between",
+                    hint="the publisher reconnects and is asked for them", expected_scn=self.position, found_scn=header.through_scn,
+                )
             rest = resume_after(codec.decode(data), self.position)
             if rest is None:
                 return None
@@ -112,6 +118,8 @@ class SourceLog:
                 self.open_from = None
                 self._unit_scns.append(header.through_scn)
                 self._unit_ends.append(self.end)
+        elif self.position == FIRST_SCN:
+            self.first_scn = header.through_scn
         self.position = header.through_scn
         return entry
 

@@ -10,17 +10,19 @@ Main path
 States
     A miner has none but its position: `sent_scn` (end of the last batch) and `captured_scn` (end of what was mined).
     Restart = a new miner with the SCN the queue needs as `start_scn`; it finds the restart point by headers alone.
+    Without one (FIRST_SCN) it begins with the oldest redo there is, and gives a progress mark that says where that is.
 
 Durable when
     Never here. What a batch carries is durable when the queue says so.
 
 Worked flow
-    redo: T1 commit 10 | first half of T2 | RESUME | T2 commit 20, T3 commit 30 (tagged) | progress 45
+    redo from SCN 5 on: T1 commit 10 | first half of T2 | RESUME | T2 commit 20, T3 commit 30 (tagged) | progress 45
     Miner(start_scn=10): begins behind T1; drops the half of T2 at RESUME
     next_batch: T2; previous_scn 10, through_scn 45 (T3 is discarded, nothing else waits)
     next_batch: None
     redo: T4 with 10,000 rows, commit 60
     next_batch: first part (open, through_scn 45), ..., last part (through_scn 60)
+    Miner(FIRST_SCN): a progress mark 0..5, then T1, T2; 15..20 if the segment with T1 was purged meanwhile
 
 Source: Oracle Streams Concepts and Administration 11.2, "Capture Process"; DESIGN "LCRs are columnar from capture to
 apply".
@@ -109,7 +111,7 @@ class Miner:
     Args:
         folder: of the segments.
         source: the site whose log it is.
-        start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was.
+        start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
         rules: of the capture process.
         decoder_factory: makes the decoder for a segment's stream options.
         clock: for the pace of progress marks.
@@ -213,6 +215,11 @@ class Miner:
             CaptureError: its bytes cannot be decoded; names the SCN.
             LogGone: the redo needed is not there any more.
         """
+        if self._reader is None and not self._begin(durable):
+            return None
+        if self._sent_scn < self._start_scn:
+            # Nothing was sent before: what the log begins with is told, lest it count as everything from the beginning.
+            return self._give(LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._start_scn))
         while True:
             is_full = self._assembly.row_count >= rows_max or self._assembly.value_bytes >= bytes_max
             more = not is_full and self._advance(durable, rows_max - self._assembly.row_count)
@@ -224,8 +231,7 @@ class Miner:
             if batch is None:
                 batch = self._mark(is_due=more)
             if batch is not None:
-                self._give(batch)
-                return batch
+                return self._give(batch)
             if not more and not is_full:
                 return None
             self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
@@ -249,7 +255,7 @@ class Miner:
             return None
         return LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._mined_scn)
 
-    def _give(self, batch: LcrBatch) -> None:
+    def _give(self, batch: LcrBatch) -> LcrBatch:
         self._sent_scn = batch.through_scn
         self._gave_at = self._clock.monotonic()
         self._unmarked_bytes = 0
@@ -257,6 +263,7 @@ class Miner:
             self._marks += 1
         else:
             self._batches += 1
+        return batch
 
     # ------------------------------------------------------------------ reading redo
 
@@ -270,8 +277,6 @@ class Miner:
 
     def _next_record(self, durable: RedoPosition) -> bool:
         """Read the next record and do what it says, except decoding DATA; False at the durable end."""
-        if self._reader is None and not self._begin(durable):
-            return False
         reader = self._reader
         assert reader is not None
         header = reader.next_header(durable)
@@ -534,20 +539,28 @@ class Miner:
         return True
 
     def _first_segment(self, durable: RedoPosition) -> int:
-        """The segment to begin with: every transaction after the start SCN begins in it or later."""
+        """The segment to begin with: every transaction after the start SCN begins in it or later.
+
+        Without a start SCN: the first one that is left, or the first whose transactions are all there, and that decides it.
+        """
         numbers = [file.number for file in list_segments(self._folder) if file.number <= durable.segment]
         if not numbers:
             raise RedoError(
                 f"redo segment {durable.segment} is missing", hint="restore the redo log from a copy",
                 segment=durable.segment, offset=0,
             )
-        for number in reversed(numbers):
-            head = self._read_head(number, durable)
-            if head.last_commit_scn <= self._start_scn:
-                break
-        # A capture process that never captured begins with the first redo there ever was.
-        is_first_ever = head.number == 1 and self._start_scn == FIRST_SCN
-        if (head.last_commit_scn > self._start_scn and not is_first_ever) or head.restart_segment < numbers[0]:
+        if self._start_scn == FIRST_SCN:
+            for number in numbers:
+                head = self._read_head(number, durable)
+                if head.restart_segment >= numbers[0]:  # else a transaction is open whose beginning was purged
+                    break
+            self._start_scn = self._mined_commit_scn = self._mined_scn = head.last_commit_scn
+        else:
+            for number in reversed(numbers):
+                head = self._read_head(number, durable)
+                if head.last_commit_scn <= self._start_scn:
+                    break
+        if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
             raise LogGone(
                 f"the redo of site {self._source} begins at SCN {head.last_commit_scn}; it is needed from SCN "
                 f"{self._start_scn} on",

@@ -13,7 +13,7 @@ from actors.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
 from protos.staging import Delivery
 from streams.clock import VirtualClock
-from streams.errors import ConfigError, ProtocolError, QueueError
+from streams.errors import ProtocolError, QueueError
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import Subscriber, one_way
@@ -509,11 +509,11 @@ def test_older_incarnation_is_refused_while_the_newer_one_is_connected(tmp_path:
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    with pytest.raises(ConfigError, match="takes no LCRs of dbs9"):
+    with pytest.raises(QueueError, match="takes no LCRs of dbs9"):
         queue.core.open_publisher("capture_dbs1", "1", "dbs9")
-    with pytest.raises(ConfigError, match="nobody is no subscriber"):
+    with pytest.raises(QueueError, match="nobody is no subscriber"):
         queue.core.open_subscriber("nobody", "1", {"dbs1": 0}, 1)
-    with pytest.raises(ConfigError, match="no source at all"):
+    with pytest.raises(QueueError, match="no source at all"):
         queue.core.open_subscriber("apply_a", "1", {}, 1)
     queue.publisher()
     with pytest.raises(QueueError, match="has a publisher of dbs1 already"):
