@@ -33,7 +33,8 @@ PYTHON
 
 is_wanted() { "$1" -c "import sys; sys.exit(sys.version_info[:2] != ($WANTED))" >/dev/null 2>&1; }
 has_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
-version_of() { "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || echo 'which does not run'; }
+version_of() { "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null; }
+what_is() { local version; if version=$(version_of "$1"); then echo "is Python $version"; else echo 'does not run'; fi; }
 
 refuse() {
   say "$1"
@@ -46,15 +47,15 @@ refuse() {
 find_python() {
   if [ -n "${PYTHON:-}" ]; then
     command -v "$PYTHON" >/dev/null 2>&1 || refuse "PYTHON=$PYTHON: there is no such program."
-    is_wanted "$PYTHON" || refuse "PYTHON=$PYTHON is Python $(version_of "$PYTHON")."
+    is_wanted "$PYTHON" || refuse "PYTHON=$PYTHON $(what_is "$PYTHON")."
     has_venv "$PYTHON" || refuse "PYTHON=$PYTHON has no venv module (Debian: apt install python3.11-venv)."
     echo "$PYTHON"
     return
   fi
-  local candidate without_venv=''
+  local candidate other='' without_venv=''
   # `type -ap` lists every hit in PATH: the first may be a stub of a version switcher that does not run, or lack venv.
   for candidate in $(type -ap python3.11 python3 python || true); do
-    is_wanted "$candidate" || continue
+    is_wanted "$candidate" || { other=${other:-$candidate}; continue; }
     if has_venv "$candidate"; then
       echo "$candidate"
       return
@@ -62,9 +63,7 @@ find_python() {
     without_venv=$candidate
   done
   [ -z "$without_venv" ] || refuse "$without_venv has no venv module (Debian: apt install python3.11-venv)."
-  if command -v python3 >/dev/null 2>&1; then
-    refuse "no Python 3.11 in PATH; python3 is Python $(version_of python3)."
-  fi
+  [ -z "$other" ] || refuse "no Python 3.11 in PATH; ${other##*/} $(what_is "$other")."
   refuse 'no Python in PATH.'
 }
 
@@ -88,9 +87,20 @@ show_progress() {
   done
 }
 
-if [ -x "$VENV/bin/python" ] && [ -f "$STAMP" ] && is_wanted "$VENV/bin/python" \
-   && [ "$(cat "$STAMP")" = "$(wanted_stamp "$VENV/bin/python")" ]; then
-  exit 0
+is_done() {
+  [ -x "$VENV/bin/python" ] && [ -f "$STAMP" ] && is_wanted "$VENV/bin/python" \
+    && [ "$(cat "$STAMP")" = "$(wanted_stamp "$VENV/bin/python")" ]
+}
+
+if is_done; then exit 0; fi
+# Two at once would spoil each other's packages. The lock is this file's own and ends with the process.
+if command -v flock >/dev/null 2>&1; then
+  exec 9<scripts/setup.sh
+  if ! flock -n 9; then
+    say 'another set-up of this clone is running: waiting for its end'
+    flock 9
+    if is_done; then exit 0; fi
+  fi
 fi
 
 python=$(find_python)
@@ -98,10 +108,15 @@ rm -f "$STAMP"
 say "Python $(version_of "$python") at $python"
 # A virtual environment whose own Python is gone, or is another one, is made anew; a sound one keeps what it has.
 if [ -e "$VENV" ] && ! { [ -x "$VENV/bin/python" ] && is_wanted "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
-  say "$VENV is damaged: making it again"
+  say "$VENV is not complete, or of another Python: making it again"
   rm -rf "$VENV"
 fi
-[ -d "$VENV" ] || "$python" -m venv "$VENV"
+if [ ! -d "$VENV" ] && ! words=$("$python" -m venv "$VENV" 2>&1); then
+  say "$python could not make $VENV:"
+  printf '%s\n' "$words" | tail -n 20 >&2
+  rm -rf "$VENV"
+  exit 3
+fi
 : >"$LOG"
 say "downloading and installing into $VENV (about 1 GB; the first time takes some minutes)"
 if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --root-user-action=ignore \

@@ -5,6 +5,7 @@ The Pythons here are small scripts that answer as one; nothing is installed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -31,7 +32,7 @@ class Clone:
         for tool in ("bash", "dirname", "cat", "rm", "mv", "tail", "env", "mkdir", "cp", "chmod"):
             (self.pythons / tool).symlink_to(str(shutil.which(tool)))
 
-    def add_python(self, name: str, version: str, *, has_venv: bool = True, pip: str = "exit 0") -> Path:
+    def add_python(self, name: str, version: str, *, has_venv: bool = True, venv: str = "", pip: str = "exit 0") -> Path:
         """A program that answers the questions the set-up asks a Python, and makes a virtual environment of itself."""
         major, minor, _ = version.split(".")
         path = self.pythons / name
@@ -40,7 +41,7 @@ case "$*" in
   *sys.version_info*) exit {0 if (major, minor) == ("3", "11") else 1} ;;
   *"import ensurepip"*) exit {0 if has_venv else 1} ;;
   *python_version*) echo {version} ;;
-  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo venv >>{self.calls} ;;
+  "-m venv "*) {venv or ":"}; mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo venv >>{self.calls} ;;
   "-m pip --version") exit 0 ;;
   "-m pip install"*) echo "pip $*" >>{self.calls}; {pip} ;;
   "- "*) exec {sys.executable} "$@" ;;
@@ -54,6 +55,12 @@ esac
         return subprocess.run(
             [shutil.which("bash") or "bash", "scripts/setup.sh"], cwd=self.folder, capture_output=True, text=True,
             env={"PATH": str(self.pythons), "HOME": str(self.folder), **environment}, check=False, timeout=60,
+        )
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [shutil.which("bash") or "bash", "scripts/setup.sh"], cwd=self.folder, stderr=subprocess.PIPE, text=True,
+            env={"PATH": str(self.pythons), "HOME": str(self.folder)},
         )
 
     def called(self) -> list[str]:
@@ -114,19 +121,43 @@ def test_setup_shows_progress_instead_of_pip_s_own_talk(clone):
     assert run.stdout == ""
 
 
+@pytest.mark.skipif(shutil.which("flock") is None, reason="this system has no flock: nothing is locked")
+def test_setup_waits_for_another_one_of_the_same_clone(clone):
+    (clone.pythons / "flock").symlink_to(str(shutil.which("flock")))
+    clone.add_python("python3.11", "3.11.7")
+    with (clone.folder / "scripts" / "setup.sh").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with clone.start() as setup:
+            assert "waiting for its end" in setup.stderr.readline()
+            assert clone.called() == []
+            fcntl.flock(held, fcntl.LOCK_UN)
+    assert setup.returncode == 0
+    assert clone.called() == ["venv", "pip"]
+
+
+def test_environment_that_cannot_be_made_leaves_its_reason_and_nothing_else(clone):
+    clone.add_python("python3.11", "3.11.7", venv="mkdir $3; echo 'Error: no space left on device' >&2; exit 1")
+    run = clone.run()
+    assert run.returncode == 3
+    assert "Error: no space left on device" in run.stderr
+    assert not (clone.folder / ".venv").exists()
+
+
 def test_an_environment_whose_python_is_gone_is_made_anew(clone):
     clone.add_python("python3.11", "3.11.7")
     clone.run()
     (clone.folder / ".venv" / "bin" / "python").unlink()
     run = clone.run()
     assert run.returncode == 0
-    assert "damaged: making it again" in run.stderr
+    assert "of another Python: making it again" in run.stderr
     assert clone.called() == ["venv", "pip", "venv", "pip"]
 
 
 REFUSALS = {
     "another version": ({"python3": "3.12.1"}, {}, "no Python 3.11 in PATH; python3 is Python 3.12.1."),
+    "one that is not what its name says": ({"python3.11": "3.12.1"}, {}, "no Python 3.11 in PATH; python3.11 is Python 3.12.1."),
     "no Python": ({}, {}, "no Python in PATH."),
+    "a named one that does not run": ({"python3.11": "3.11.7"}, {"PYTHON": "/bin/false"}, "PYTHON=/bin/false does not run."),
     "a named one of another version": (
         {"python3.11": "3.11.7", "python3.10": "3.10.4"}, {"PYTHON": "python3.10"}, "PYTHON=python3.10 is Python 3.10.4."
     ),
@@ -143,6 +174,7 @@ def test_a_wrong_python_is_refused_with_the_reason_and_what_to_install(clone, py
     assert run.stderr.splitlines()[0] == f"setup: {reason}"
     assert "apt install python3.11 python3.11-venv" in run.stderr
     assert clone.called() == []
+    assert not (clone.folder / ".venv").exists()
 
 
 def test_a_python_without_venv_is_named_with_the_package_that_is_missing(clone):
