@@ -131,6 +131,7 @@ def test_setup_waits_for_another_one_of_the_same_clone(clone):
             assert "waiting for its end" in setup.stderr.readline()
             assert clone.called() == []
             fcntl.flock(held, fcntl.LOCK_UN)
+            setup.communicate(timeout=60)
     assert setup.returncode == 0
     assert clone.called() == ["venv", "pip"]
 
