@@ -33,7 +33,7 @@ def destination_column(
 ) -> DestinationColumn:
     """A column for `MemoryStore.create_table`."""
     return DestinationColumn(
-        name=name, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
+        name=name, number=0, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
         is_generated=is_generated, is_identity_always=False, equality=equality,
     )
 
@@ -132,7 +132,9 @@ class MemoryStore:
         names = [column.name for column in columns]
         key_positions = tuple(names.index(column) for column in key)
         unique_keys = ((key_positions,) if key else ()) + tuple(tuple(names.index(c) for c in u) for u in unique)
-        settled = tuple(replace(c, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns))
+        settled = tuple(
+            replace(c, number=p, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns)
+        )
         table = DestinationTable(
             owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
             ordered=len(unique_keys) > 1,

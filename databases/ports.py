@@ -388,6 +388,7 @@ class DestinationColumn:
     """A destination table's column, in the same words as `streams.lcr_batch.Column`."""
 
     name: str
+    number: int  # the database's own; the column keeps it when it is renamed
     type_name: str
     type_number: int
     type_modifier: int

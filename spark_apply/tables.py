@@ -53,7 +53,8 @@ class HashedKey:
     Args:
         columns: positions in the source version.
         equalities: canonical form per column.
-        seed: hash of the table's and the columns' names.
+        seed: hash of the table's name and the columns' numbers, which a renamed column keeps: what is in the error queue
+            from before is found.
         is_identity: NULLs count as values (the key that finds rows); False: a key with a NULL is never equal.
     """
 
@@ -135,17 +136,17 @@ class TableFit:
                 keys.append(tuple(self._places[name] for name in names))
         found: dict[frozenset[int], HashedKey] = {}
         for columns in keys:
-            ordered = tuple(sorted(columns, key=lambda place: self.version.columns[place].name))
+            ordered = tuple(sorted(columns, key=lambda place: self._targets[place].number))
             if frozenset(columns) not in found:
                 found[frozenset(columns)] = self._hashed(ordered, is_identity=not found)
         return tuple(found.values())
 
     def _hashed(self, columns: tuple[int, ...], *, is_identity: bool) -> HashedKey:
-        names = "\0".join(self.version.columns[place].name for place in columns)
+        numbers = " ".join(str(self._targets[place].number) for place in columns)
         return HashedKey(
             columns=columns,
             equalities=tuple(_equality(self._targets[place], self.version.columns[place]) for place in columns),
-            seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{names}"), is_identity=is_identity,
+            seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{numbers}"), is_identity=is_identity,
         )
 
     @cached_property

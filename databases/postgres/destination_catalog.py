@@ -307,7 +307,7 @@ def _catalog_table(
 
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
     return DestinationColumn(
-        name=column["name"], type_name=f"{column['type_owner']}.{column['type_name']}",
+        name=column["name"], number=column["number"], type_name=f"{column['type_owner']}.{column['type_name']}",
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],

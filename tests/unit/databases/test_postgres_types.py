@@ -27,8 +27,8 @@ def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
     flags = {"not_null": False, "has_default": False, "is_generated": False, "is_identity_always": False}
     described = [
         DestinationColumn(
-            name=c.name, type_name=c.type_name, type_number=0, type_modifier=c.type_modifier, equality="none", **flags
-        ) for c in columns
+            name=c.name, number=place, type_name=c.type_name, type_number=0, type_modifier=c.type_modifier, equality="none", **flags
+        ) for place, c in enumerate(columns)
     ]
     described[-1] = replace(described[-1], **changes)
     details = tuple(
