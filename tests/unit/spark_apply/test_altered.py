@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from databases.memory_store import MemoryStore
 from spark_apply.tables import TableVersions
-from streams.lcr_batch import OldImage
+from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import Engine, arm
-from tests.support.apply_history import Table, cut_batches
+from tests.support.apply_history import Change, Table, Transaction, cut_batches
 from tests.support.apply_world import PART_ROWS, MemoryPlace, World
 
 KEYED = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
@@ -96,6 +96,20 @@ def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
         replays += engine.coordinator.statistics.replays
     assert alters > 20
     assert replays > 0
+
+
+def test_what_depends_on_the_error_queue_is_found_when_the_key_has_another_name() -> None:
+    key, free = (1000).to_bytes(4, "big"), (1001).to_bytes(4, "big")
+    renamed = replace(KEYED, columns=("number", "v", "big"))
+    world = World(1, MemoryPlace(), count=0, conflicts=0, tables=(KEYED,))
+    history = [
+        Transaction(1, [Change(KEYED, Command.UPDATE, old=(key, b"?", b"b"), new=(key, b"not there", b"b"))]),
+        Transaction(2, [Change(renamed, Command.INSERT, new=(key, b"behind it", b"b"))]),
+        Transaction(3, [Change(renamed, Command.INSERT, new=(free, b"free", b"b"))]),
+    ]
+    world.batches = cut_batches(random.Random(1), history, PART_ROWS)
+    assert run(world.engine(1), world, {"plain": renamed}, early=False) == 1
+    assert [(error.transaction_id, bool(error.depends_on)) for error in world.errors()] == [(1, False), (2, True)]
 
 
 @_SETTINGS
