@@ -35,9 +35,10 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.connectors import open_destination, site_folder
+from actors.connectors import access_to, site_folder
 from actors.host import Host
 from actors.ways import passes, ways_to
+from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
@@ -222,13 +223,12 @@ class ApplyHost(Host):
 
     def _configuration(self) -> str:
         from actors.runtime import actors_of, own_address, own_host
-        from spark_apply.job_config import ApplyJobConfig, DatabaseAccess, ExecutorResources, TableToInstantiate
+        from spark_apply.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 
         actors, apply = actors_of(self._spec.name), self._apply
 
         def access(site: str) -> DatabaseAccess:
-            dsn = str(actors.call(f"site:{site}", "database_dsn"))
-            return DatabaseAccess(site=site, kind="postgres", dsn=dsn)
+            return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "database_dsn")))
 
         ways = ways_to(self._spec, apply)
         found: tuple[SourceTable, ...] = actors.call(
@@ -342,7 +342,8 @@ class ApplyHost(Host):
         from actors.runtime import actors_of
 
         site = self._apply.site
-        destination = open_destination(str(actors_of(self._spec.name).call(f"site:{site}", "database_dsn")), site)
+        dsn = str(actors_of(self._spec.name).call(f"site:{site}", "database_dsn"))
+        destination = open_destination(access_to(self._spec.site(site), dsn))
         try:
             yield destination
         finally:

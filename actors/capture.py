@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import decoder_for, site_folder
+from actors.connectors import site_folder
 from actors.host import Host
+from databases.connectors import decoder_for
 from streams.errors import WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn

@@ -27,19 +27,13 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import (
-    decoder_for,
-    describe_tables,
-    embedded_server,
-    open_destination,
-    open_source,
-    remove_from,
-    site_folder,
-)
+from actors.connectors import access_to, embedded_server, remove_from, site_folder
 from actors.host import Host
+from databases.connectors import decoder_for, open_destination, open_source
 from streams.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -54,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import Finding, LogStream, SourceDatabase, SourceTable
+    from databases.ports import DestinationDatabase, Finding, LogStream, SourceDatabase, SourceTable
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from rules.rule import RuleSet
@@ -227,39 +221,25 @@ class DatabaseSite(Host):
     def preflight(self) -> tuple[Finding, ...]:
         """Ask the database whether it can be what the topology wants."""
         findings: list[Finding] = []
-        dsn = self.database_dsn()
         if self._is_source:
             # The log stream; while a destination is instantiated or compared, a snapshot for each of them.
             streams = 1 + sum(1 for apply in self._spec.applies if apply.source == self._site.name)
-            source = open_source(dsn, self._site.name)
-            try:
+            with closing(self._open_source()) as source:
                 findings += source.preflight(self._rules(), streams=streams)
-            finally:
-                source.close()
         if self._applies:
-            destination = open_destination(dsn, self._site.name)
-            try:
+            with closing(self._open_destination()) as destination:
                 findings += destination.preflight(sessions=sum(apply.parallelism for apply in self._applies))
-            finally:
-                destination.close()
         return tuple(findings)
 
     def prepare(self) -> tuple[str, ...]:
         """Create what the database needs for its roles; idempotent. Returns the statements that were run."""
         statements: list[str] = []
-        dsn = self.database_dsn()
         if self._is_source:
-            source = open_source(dsn, self._site.name)
-            try:
+            with closing(self._open_source()) as source:
                 statements += source.prepare(self._spec.name, self._rules())
-            finally:
-                source.close()
         if self._applies:
-            destination = open_destination(dsn, self._site.name)
-            try:
+            with closing(self._open_destination()) as destination:
                 statements += destination.prepare(self._spec.name)
-            finally:
-                destination.close()
         self._uncaptured = ()
         self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
         self.wake()
@@ -269,42 +249,31 @@ class DatabaseSite(Host):
         """Tables the rules select that were created after `prepare`, as the database says now."""
         if not self._is_source:
             return ()
-        source = open_source(self.database_dsn(), self._site.name)
-        try:
+        with closing(self._open_source()) as source:
             self._uncaptured = source.uncaptured(self._spec.name, self._rules())
-        finally:
-            source.close()
         return self._uncaptured
 
     def tables(self, rules: Sequence[RuleSet]) -> tuple[SourceTable, ...]:
         """Every table of the source that one of the rule sets selects."""
-        source = open_source(self.database_dsn(), self._site.name)
-        try:
+        with closing(self._open_source()) as source:
             return source.tables(rules)
-        finally:
-            source.close()
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """The same tables as the log will describe them."""
-        return describe_tables(self.database_dsn(), self._site.name, self.tables(rules))
+        with closing(self._open_source()) as source:
+            return source.table_versions(source.tables(rules))
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """What keeps these tables of a source from being applied here."""
-        destination = open_destination(self.database_dsn(), self._site.name)
-        try:
+        with closing(self._open_destination()) as destination:
             return destination.preflight_tables(versions)
-        finally:
-            destination.close()
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the answer."""
         if not self._is_source:
             raise ConfigError(f"nothing is captured from site {self._site.name}")
-        source = open_source(self.database_dsn(), self._site.name)
-        try:
+        with closing(self._open_source()) as source:
             return source.write_marker(content)
-        finally:
-            source.close()
 
     def remove(self) -> tuple[str, ...]:
         """Drop what the topology made in the site's database (`down --purge`)."""
@@ -312,6 +281,12 @@ class DatabaseSite(Host):
         return remove_from(self._spec, self._site, self.database_dsn())
 
     # ------------------------------------------------------------------ inside
+
+    def _open_source(self) -> SourceDatabase:
+        return open_source(access_to(self._site, self.database_dsn()))
+
+    def _open_destination(self) -> DestinationDatabase:
+        return open_destination(access_to(self._site, self.database_dsn()))
 
     def _rules(self) -> tuple[RuleSet, ...]:
         return self._spec.capture_rules(self._site.name)
@@ -333,8 +308,7 @@ class DatabaseSite(Host):
 
     def _attach(self) -> None:
         """Open the redo log if it is not, and a stream that begins where redo ends."""
-        dsn = self.database_dsn()
-        self._source = open_source(dsn, self._site.name)
+        self._source = self._open_source()
         writer = self._writer or self._open_writer()
         stream = self._source.open_stream(self._spec.name, writer.start_scn, allow_binary=self._allow_binary)
         try:
@@ -389,7 +363,7 @@ class DatabaseSite(Host):
         while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
             try:
                 if source is None:
-                    source = open_source(self.database_dsn(), self._site.name)
+                    source = self._open_source()
                 self._sample(source)
                 if self._stream is not None and self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + LOOK_INTERVAL_S

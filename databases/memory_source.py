@@ -359,6 +359,14 @@ class MemorySource:
                 )
         return tuple(found[name] for name in sorted(found))
 
+    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+        """See `SourceDatabase.table_versions`."""
+        found: dict[tuple[str, str], TableVersion] = {}
+        for table in self._tables.values():
+            owner, name = table.root or (table.version.owner, table.version.name)
+            found.setdefault((owner, name), replace(table.version, owner=owner, name=name))
+        return tuple(found[table.owner, table.name] for table in tables if (table.owner, table.name) in found)
+
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()

@@ -306,6 +306,10 @@ class SourceDatabase(Protocol):
         """Every table at least one of the rule sets (`rules.RuleSet`) selects, by owner and name."""
         ...
 
+    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+        """These tables as the log will describe them: for comparing them with a destination's beforehand."""
+        ...
+
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
         """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
         ...

@@ -87,8 +87,8 @@ class ErrorQueue:
         return found[0]
 
     def _lcrs(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+        from databases.connectors import value_reader
         from protos.codec import decode
-        from spark_apply.connectors import value_reader
         from streams.lcr import RowLcr
 
         batches: list[bytes] = self._actors.call(

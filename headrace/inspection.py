@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from actors.connectors import describe_tables, embedded_server, open_destination, open_source
+from actors.connectors import access_to, embedded_server
 from actors.ways import passes, ways_to
+from databases.connectors import open_destination, open_source
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from databases.postgres.planning import plan_destination, plan_instantiation, plan_unseen_source
 from streams.errors import DatabaseUnavailable, StreamsError
@@ -18,6 +19,7 @@ from topology.problems import TopologyError
 from topology.reading import read_topology
 
 if TYPE_CHECKING:
+    from databases.connectors import DatabaseAccess
     from databases.ports import SourceTable
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -61,14 +63,16 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
     """What keeps the tables that will arrive from being applied, where both databases can be asked."""
     findings: list[Finding] = []
     for apply in spec.applies:
-        source, destination = _dsn(spec, spec.site(apply.source)), _dsn(spec, spec.site(apply.site))
+        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
         if source is None or destination is None:
             continue
         ways = ways_to(spec, apply)
-        with closing(open_source(source, apply.source)) as database:
-            tables = [t for t in database.tables([way[0] for way in ways]) if passes(ways, t.owner, t.name)]
-        with closing(open_destination(destination, apply.site)) as target:
-            findings += target.preflight_tables(describe_tables(source, apply.source, tables))
+        with closing(open_source(source)) as database:
+            versions = database.table_versions(
+                [t for t in database.tables([way[0] for way in ways]) if passes(ways, t.owner, t.name)]
+            )
+        with closing(open_destination(destination)) as target:
+            findings += target.preflight_tables(versions)
     return findings
 
 
@@ -86,39 +90,39 @@ def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
     """Ask every database that can be reached; of an embedded server that does not run, say what an empty one gets."""
     answers = {}
     for site in spec.sites:
-        dsn = _dsn(spec, site)
-        if dsn is None:
+        access = _access(spec, site)
+        if access is None:
             if site.database.kind == "embedded":
                 answers[site.name] = _unseen(spec, site)
             continue
         try:
-            answers[site.name] = _ask(spec, site, dsn)
+            answers[site.name] = _ask(spec, site, access)
         except StreamsError as error:
             fix = error.hint or "see that the database runs and the connection string is right"
             answers[site.name] = LiveSite(findings=(Finding(path=f"sites.{site.name}", problem=error.message, fix=fix),))
     return answers
 
 
-def _dsn(spec: TopologySpec, site: SiteSpec) -> str | None:
+def _access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
     if site.database.kind == "none":
         return None
     if site.database.kind != "embedded":
-        return site.database.dsn
+        return access_to(site, site.database.dsn)
     server = embedded_server(spec, site)
     try:
-        return server.dsn() if server.is_running else None
+        return access_to(site, server.dsn()) if server.is_running else None
     except DatabaseUnavailable:
         return None
 
 
-def _ask(spec: TopologySpec, site: SiteSpec, dsn: str) -> LiveSite:
+def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite:
     applies = [apply for apply in spec.applies if apply.site == site.name]
     rules = spec.capture_rules(site.name)
     statements: list[PlannedStatement] = []
     findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
     if rules:
-        with closing(open_source(dsn, site.name)) as source:
+        with closing(open_source(access)) as source:
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
             findings += source.preflight(rules, streams=streams)
             tables = source.tables(rules)
@@ -126,7 +130,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, dsn: str) -> LiveSite:
                 statements += source.plan(spec.name, rules)
                 statements.append(plan_instantiation(site.name))
     if applies:
-        with closing(open_destination(dsn, site.name)) as destination:
+        with closing(open_destination(access)) as destination:
             findings += destination.preflight(sessions=sum(apply.parallelism for apply in applies))
             if isinstance(destination, PlansDestination):
                 statements += destination.plan(spec.name, _planned(applies))

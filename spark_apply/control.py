@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
 from spark_apply.comparison import Comparison, TableComparison
-from spark_apply.connectors import open_destination, open_source
 from spark_apply.instantiation import TableProgress
 from streams.errors import ApplyError, StreamsError
 

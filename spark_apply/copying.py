@@ -236,8 +236,7 @@ class _Copier:
 
     def _destination(self, piece: pb.CopyPiece) -> Any:  # noqa: ANN401 - a psycopg connection
         """The connection of this worker's session: tagged, triggers off, fenced like an apply server's."""
-        from spark_apply.connectors import open_destination
-        from spark_apply.job_config import DatabaseAccess
+        from databases.connectors import DatabaseAccess, open_destination
 
         if self._session is None:
             assert self._access is not None

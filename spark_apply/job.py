@@ -39,8 +39,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, TypeVar
 
+from databases.connectors import open_destination, open_source
 from spark_apply.application import SparkApplication
-from spark_apply.connectors import open_destination, open_source
 from spark_apply.job_config import ApplyJobConfig, describe_failure
 from streams.errors import BugError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from databases.connectors import DatabaseAccess
 from rules.rule import Rule, RuleSet
 from streams.errors import ConfigError, StreamsError
 from streams.tags import DEFAULT_APPLY_TAG
 
-__all__ = ["ApplyJobConfig", "DatabaseAccess", "ExecutorResources", "TableToInstantiate", "describe_failure"]
+__all__ = ["ApplyJobConfig", "ExecutorResources", "TableToInstantiate", "describe_failure"]
 
 EXECUTORS_DEFAULT = 2  # one goes on while Ray replaces the other (5.7 s measured)
 EXECUTOR_MEMORY_MB_DEFAULT = 512  # JVM heap: data never passes through it, only task descriptions do
@@ -24,21 +25,6 @@ EXECUTOR_CPUS_DEFAULT = 0.05
 GROUP_TRANSACTIONS_DEFAULT = 1000
 GROUP_ROWS_DEFAULT = 10_000
 HOST_DEFAULT = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseAccess:
-    """How to reach one site's database.
-
-    Args:
-        site: the site's name, for messages.
-        kind: connector, "postgres" (an embedded server too).
-        dsn: connection string, secrets included: never shown.
-    """
-
-    site: str
-    kind: str
-    dsn: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,9 +274,8 @@ def _detail(server: ApplyServer) -> str:
 
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
+    from databases.connectors import DatabaseAccess, open_destination, value_reader
     from protos import codec
-    from spark_apply.connectors import open_destination, value_reader
-    from spark_apply.job_config import DatabaseAccess
     from spark_apply.server import ApplyServer
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:

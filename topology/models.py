@@ -173,6 +173,7 @@ class DatabaseModel(_Model):
     kind: Literal["postgres", "embedded", "none"]
     dsn: str | None = None
     version: Literal[16, 18] | None = None
+    allow_any_version: bool = False
 
     @model_validator(mode="after")
     def _fits_kind(self) -> DatabaseModel:
@@ -182,6 +183,8 @@ class DatabaseModel(_Model):
             raise _problem(f"kind: {self.kind} takes no dsn", "leave out dsn, or write kind: postgres")
         if self.kind != "embedded" and self.version is not None:
             raise _problem(f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)")
+        if self.kind != "postgres" and self.allow_any_version:
+            raise _problem(f"kind: {self.kind} takes no allow_any_version", "leave it out (it is for a server of your own)")
         return self
 
 

@@ -149,7 +149,9 @@ class _Reader:
         except ConnectionStringError as error:
             self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
             return None
-        return DatabaseSpec(kind=model.kind, dsn=resolved, environment=references(dsn))
+        return DatabaseSpec(
+            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version
+        )
 
     def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:
         contents = self.document.content.get("replicate")

@@ -28,12 +28,14 @@ class DatabaseSpec:
         dsn: connection string with environment references resolved; empty unless kind is "postgres".
         version: major version wanted of an embedded server.
         environment: names of the environment variables the dsn came from (for messages).
+        allow_any_version: take a server whose version was never tried.
     """
 
     kind: str
     dsn: str = field(default="", repr=False)  # may hold a password
     version: int = 18
     environment: tuple[str, ...] = ()
+    allow_any_version: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,14 +49,16 @@ __all__ = ["PostgresDestination"]
 class PostgresDestination:
     """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
 
-    def __init__(self, dsn: str, *, site: str = "") -> None:
+    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False) -> None:
         """Nothing is opened before the first call.
 
         Args:
             dsn: libpq connection string or URI.
             site: name of the site, for messages.
+            allow_any_version: do not refuse server versions that were never tried.
         """
         self._dsn = dsn
+        self._allow_any_version = allow_any_version
         self._site = site
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -65,7 +67,7 @@ class PostgresDestination:
     def preflight(self, *, sessions: int) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
-            return preflight(connection, self._site, sessions=sessions)
+            return preflight(connection, self._site, sessions=sessions, allow_any_version=self._allow_any_version)
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""

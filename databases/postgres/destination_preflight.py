@@ -14,12 +14,11 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination_catalog import CatalogTable, describe_table
 from databases.postgres.destination_schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
+from databases.postgres.versions import version_findings
 from streams.lcr_batch import TableVersion
 
-__all__ = ["VERSIONS_SUPPORTED", "preflight", "preflight_tables"]
+__all__ = ["preflight", "preflight_tables"]
 
-# Where the tests run; `array_recv` and `record_recv` accept other databases' type numbers from 14 on.
-VERSIONS_SUPPORTED = range(15, 19)
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
 # Besides the apply servers: the administrative session, and one for `status` or `errors`.
@@ -62,13 +61,16 @@ WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal O
 """
 
 
-def preflight(connection: psycopg.Connection[Any], site: str, *, sessions: int) -> tuple[Finding, ...]:
+def preflight(
+    connection: psycopg.Connection[Any], site: str, *, sessions: int, allow_any_version: bool
+) -> tuple[Finding, ...]:
     """Check the server and the role.
 
     Args:
         connection: as the role that will apply.
         site: for the findings' path.
         sessions: apply servers' sessions, each with a replication origin of its own.
+        allow_any_version: do not refuse versions that were never tried.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(_SERVER).fetchone()
@@ -76,19 +78,14 @@ def preflight(connection: psycopg.Connection[Any], site: str, *, sessions: int) 
     path = f"sites.{site}"
     version = connection.info.server_version
     return (
-        *_server_findings(path, found, version),
+        *version_findings(connection, path, allow_any_version=allow_any_version),
+        *_server_findings(path, found),
         *_right_findings(connection, path, found),
         *_bound_findings(path, found, version, sessions),
     )
 
 
-def _server_findings(path: str, found: dict[str, Any], version: int) -> Iterator[Finding]:
-    major = version // 10000
-    if major not in VERSIONS_SUPPORTED:
-        yield Finding(
-            path=path, problem=f"PostgreSQL {major} is not supported",
-            fix=f"use PostgreSQL {VERSIONS_SUPPORTED[0]} to {VERSIONS_SUPPORTED[-1]}",
-        )
+def _server_findings(path: str, found: dict[str, Any]) -> Iterator[Finding]:
     if found["standby"]:
         yield Finding(path=path, problem="the server is a standby: nothing can be written", fix="use the primary's dsn")
 

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
+from databases.postgres.destination_catalog import describe_table, table_version
 from databases.postgres.source_catalog import (
     CatalogTable,
     binary_obstacles,
@@ -30,6 +31,7 @@ from databases.postgres.source_catalog import (
 )
 from databases.postgres.source_preflight import identity_breaks, preflight_source
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
+from streams.lcr_batch import TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
@@ -99,6 +101,13 @@ class PostgresSource:
         with translated("reading the catalog"):
             connection = self._session()
             return source_tables(connection, select_tables(connection, rules))
+
+    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+        """See `SourceDatabase.table_versions`."""
+        is_binary = self._is_binary(tables)
+        with translated("describing the tables"):
+            found = [describe_table(self._session(), table.owner, table.name) for table in tables]
+            return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
@@ -284,21 +293,6 @@ class PostgresSource:
             )
         return start if start != FIRST_SCN else Scn(confirmed)
 
-    def choose_binary(self, tables: Sequence[SourceTable]) -> bool:
-        """Tell whether the changes of these tables can travel in binary form; see `source_catalog.binary_obstacles`."""
-        with translated("reading the catalog"):
-            connection = self._session()
-            rows = connection.execute(
-                """
-                SELECT c.oid::int8 FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
-                JOIN pg_namespace n ON n.nspname = wanted.owner
-                JOIN pg_class root ON root.relnamespace = n.oid AND root.relname = wanted.name
-                CROSS JOIN LATERAL (SELECT root.oid UNION SELECT t.relid FROM pg_partition_tree(root.oid) t) AS c (oid)
-                """,
-                ([table.owner for table in tables], [table.name for table in tables]),
-            ).fetchall()
-            return not binary_obstacles(connection, [int(row[0]) for row in rows])
-
     def dictionary_build(self, topology: str) -> DictionaryBuild:
         """See `SourceDatabase.dictionary_build`."""
         with translated("reading the catalog"):
@@ -353,6 +347,21 @@ class PostgresSource:
             # A marker must be in the flushed log when its call returns, whatever the role's default is.
             self._connection.execute("SET synchronous_commit = local")
         return self._connection
+
+    def _is_binary(self, tables: Sequence[SourceTable]) -> bool:
+        """Tell whether the changes of these tables can travel in binary form; see `source_catalog.binary_obstacles`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            rows = connection.execute(
+                """
+                SELECT c.oid::int8 FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+                JOIN pg_namespace n ON n.nspname = wanted.owner
+                JOIN pg_class root ON root.relnamespace = n.oid AND root.relname = wanted.name
+                CROSS JOIN LATERAL (SELECT root.oid UNION SELECT t.relid FROM pg_partition_tree(root.oid) t) AS c (oid)
+                """,
+                ([table.owner for table in tables], [table.name for table in tables]),
+            ).fetchall()
+            return not binary_obstacles(connection, [int(row[0]) for row in rows])
 
     def _wait_visible(self, snapshot: PostgresSnapshot) -> None:
         """Wait until no transaction of the snapshot is still on its way out: its commit logged, its rows not visible."""

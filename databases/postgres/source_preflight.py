@@ -21,12 +21,10 @@ from databases.postgres.source_catalog import (
     select_tables,
     unlogged_tables,
 )
+from databases.postgres.versions import version_findings
 from rules.rule import RuleSet
 
-__all__ = ["VERSIONS", "identity_breaks", "preflight_source"]
-
-VERSIONS = range(15, 19)
-"""Major versions that are tried."""
+__all__ = ["identity_breaks", "preflight_source"]
 
 _OBSTACLES_SHOWN = 3  # columns named in one warning
 
@@ -81,7 +79,7 @@ def preflight_source(
     path = f"sites.{site}" if site else f"database {server.database}"
     tables = select_tables(connection, rules)
     findings = [
-        *_version(connection, path, allow_any_version=allow_any_version),
+        *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
         *_role_findings(server, path),
         *_rule_findings(rules, tables, path),
@@ -129,15 +127,6 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
         slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
         has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
     )
-
-
-def _version(connection: psycopg.Connection[Any], path: str, *, allow_any_version: bool) -> Iterator[Finding]:
-    version = connection.info.server_version // 10000
-    if version not in VERSIONS:
-        yield Finding(
-            path=path, problem=f"is PostgreSQL {version}; {VERSIONS.start} to {VERSIONS.stop - 1} are supported",
-            fix="use a supported version, or allow any version in the topology", is_error=not allow_any_version,
-        )
 
 
 def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Finding]:

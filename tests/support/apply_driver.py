@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import psycopg
 
-from actors.connectors import decoder_for
 from actors.queue import QueueCore
+from databases.connectors import DatabaseAccess, decoder_for
 from databases.postgres.source import PostgresSource
 from protos import apply_pb2 as pb
 from protos import codec
@@ -32,7 +32,7 @@ from protos.queue_link import EnqueueClient, QueueServer
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from spark_apply.job_config import ApplyJobConfig, DatabaseAccess, ExecutorResources, TableToInstantiate
+from spark_apply.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 from streams.errors import StreamsError
 from topology.reading import read_topology
 

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
 from protos import apply_pb2 as pb
 from protos import codec
@@ -17,7 +18,7 @@ from rules.evaluation import filter_batch
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.gate import Gate
 from spark_apply.host import CoordinatorHost
-from spark_apply.job_config import ApplyJobConfig, DatabaseAccess
+from spark_apply.job_config import ApplyJobConfig
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.reader import ApplyReader
 from spark_apply.server import ApplyServer

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
 from protos import apply_pb2 as pb
@@ -19,7 +20,7 @@ from spark_apply import servers as servers_module
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.gate import Gate
 from spark_apply.host import CoordinatorHost
-from spark_apply.job_config import ApplyJobConfig, DatabaseAccess
+from spark_apply.job_config import ApplyJobConfig
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.reader import ApplyReader
 from spark_apply.server import ApplyServer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from databases.connectors import DatabaseAccess
 from rules.rule import Rule, RuleSet
 from spark_apply.job_config import (
     ApplyJobConfig,
-    DatabaseAccess,
     ExecutorResources,
     TableToInstantiate,
     describe_failure,

@@ -203,6 +203,8 @@ SITE_PROBLEMS = {
         "sites.x.database (line 3): kind: embedded takes no dsn: leave out dsn, or write kind: postgres",
     "{database: {kind: none, version: 18}}":
         "sites.x.database (line 3): kind: none takes no version: leave out version (it chooses the embedded server's)",
+    "{database: {kind: embedded, allow_any_version: true}}":
+        "sites.x.database (line 3): kind: embedded takes no allow_any_version: leave it out (it is for a server of your own)",
     "{database: {kind: embedded, version: 17}}":
         "sites.x.database.version (line 3): 17 is not one of 16, 18: write one of these",
     "{database: {kind: embedded, versoin: 18}}":

@@ -1,0 +1,89 @@
+"""Which connector speaks to a kind of database; each is imported where it is used.
+
+The one place that knows the kinds: another database gets its package beside `databases.postgres` and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
+    from streams.lcr_batch import Column
+
+__all__ = ["DatabaseAccess", "decoder_for", "open_destination", "open_source", "value_reader"]
+
+_POSTGRES = ("postgres", "embedded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseAccess:
+    """How to reach one site's database.
+
+    Args:
+        site: the site's name, for messages.
+        kind: connector, "postgres" (an embedded server too).
+        dsn: connection string, secrets included: never shown.
+        allow_any_version: do not refuse versions that were never tried.
+    """
+
+    site: str
+    kind: str
+    dsn: str = field(repr=False)
+    allow_any_version: bool = False
+
+
+def open_source(access: DatabaseAccess) -> SourceDatabase:
+    """The source half of a site's connector; connects when it is first used.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.source import PostgresSource
+
+        return PostgresSource(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
+    raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
+
+
+def open_destination(access: DatabaseAccess) -> DestinationDatabase:
+    """The destination half of a site's connector; connects when it is first used.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.destination import PostgresDestination
+
+        return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
+    raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def decoder_for(options: StreamOptions) -> LogDecoder:
+    """The decoder of a log stream's bytes.
+
+    Raises:
+        ConfigError: redo of a database this version cannot read.
+    """
+    if options.database_kind == "postgres":
+        from databases.postgres.pgoutput import PostgresLogDecoder
+
+        return PostgresLogDecoder(options)
+    raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")
+
+
+def value_reader(kind: str) -> Callable[[Column, bytes], str]:
+    """How a raw value of a kind of database is shown to a person.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if kind in _POSTGRES:
+        from databases.postgres.value_text import value_text
+
+        return value_text
+    raise ConfigError(f"values of a {kind} database cannot be read")
