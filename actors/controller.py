@@ -316,6 +316,7 @@ class Controller(Host):
             for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
                 self._actors.kill(name)
         self._save_prepared()
+        self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
         self._settled()
 
     def _settled(self) -> None:

@@ -134,6 +134,18 @@ def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, a
     assert set(actors.running) == EVERYTHING
 
 
+def test_running_is_not_told_with_an_apply_process_that_was_ended_for_new_tables(spec, actors):
+    """`up` waits until the tables are copied, by what the apply process says: it must be the new one's word."""
+    controller = started(spec, actors)
+    actors.uncaptured["site:a"] = ("public.new",)
+    controller.retry()
+    while controller.detail_state() != "RUNNING":
+        controller.step()
+    (apply,) = (component for component in controller.overview()["components"] if component["name"] == "apply:x")
+    assert apply["state"] == "UNREACHABLE"
+    assert not apply.get("ready", False)
+
+
 def test_another_up_changes_nothing_when_no_table_is_new(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
