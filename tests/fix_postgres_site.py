@@ -30,11 +30,11 @@ def site(make_site: Callable[[EmbeddedServer], Site], pg_source: EmbeddedServer)
     return make_site(pg_source)
 
 
-@pytest.fixture(params=["18 raw", "18 libpq", "16 raw", "16 libpq"])
+@pytest.fixture(params=["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"])
 def any_site(
     request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]
 ) -> tuple[Site, bool]:
     """A database on each version, to be read through each kind of wire."""
     version, _, wire = request.param.partition(" ")
-    server = request.getfixturevalue("pg_source" if version == "18" else "pg_16")
+    server = request.getfixturevalue("pg_source" if version == "18" else f"pg_{version}")
     return make_site(server), wire == "libpq"

@@ -197,11 +197,12 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Pat
     """Package and state folder below a 0700 folder, like a clone in /root: both are put where the user can reach."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    package = embedded._package_folder()
+    installation = embedded._installation(18)
+    package = installation.parent
     private = home / "site-packages" / package.name
-    shutil.copytree(package / "pginstall18", private / "pginstall18", ignore=shutil.ignore_patterns("include"))
+    shutil.copytree(installation, private / installation.name, ignore=shutil.ignore_patterns("include"))
     shutil.copytree(package.with_name(f"{package.name}.libs"), private.with_name(f"{package.name}.libs"))
-    monkeypatch.setattr(embedded, "_package_folder", lambda: private)
+    monkeypatch.setattr(embedded, "_installation", lambda _version: private / installation.name)
     # A folder of this test's own: the usual one is shared with every other server on the machine.
     reachable = Path(tempfile.mkdtemp(prefix="headrace-test-reachable-"))
     reachable.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A user's own servers: 16 to 18, roles that are no superusers, every right granted as the preflight prints it."""
+"""A user's own servers: 15 to 18, roles that are no superusers, every right granted as the preflight prints it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ OWN = """
 topology: test_own
 state_dir: state
 sites:
+  oldest: {database: {kind: postgres, dsn: "${TEST_OLDEST_DSN}"}}
   old: {database: {kind: postgres, dsn: "${TEST_OLD_DSN}"}}
   new: {database: {kind: postgres, dsn: "${TEST_NEW_DSN}"}}
 replicate:
-  - {tables: [public.*], from: old, to: [new]}
+  - {tables: [public.t], from: oldest, to: [old]}
+  - {tables: [public.u], from: old, to: [new]}
 """
 
 
@@ -56,54 +58,69 @@ def plain_role() -> Iterator[Callable[[EmbeddedServer, str], str]]:
             admin.execute(f"DROP ROLE {ROLE}")
 
 
-def test_rights_that_the_preflight_prints_are_enough_from_16_to_18(
-    one_way: System, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
+def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
+    one_way: System, pg_15: EmbeddedServer, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
     fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[[EmbeddedServer, str], str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    admins = {"old": fresh_database(pg_16), "new": fresh_database(pg_destination)}
-    for dsn in admins.values():
-        with psycopg.connect(dsn, autocommit=True) as admin:
-            admin.execute("CREATE TABLE t (id bigint PRIMARY KEY, v numeric, at timestamptz DEFAULT now(), tags text[])")
-    with psycopg.connect(admins["old"], autocommit=True) as admin:
-        admin.execute("INSERT INTO t SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n")
-    monkeypatch.setenv("TEST_OLD_DSN", plain_role(pg_16, admins["old"]))
-    monkeypatch.setenv("TEST_NEW_DSN", plain_role(pg_destination, admins["new"]))
+    """From 15 to 16, and another table from 16 to 18."""
+    servers = {"oldest": pg_15, "old": pg_16, "new": pg_destination}
+    admins = {site: fresh_database(server) for site, server in servers.items()}
+    ways = {"t": ("oldest", "old"), "u": ("old", "new")}
+    for table, sites in ways.items():
+        for site in sites:
+            columns = "(id bigint PRIMARY KEY, v numeric, at timestamptz DEFAULT now(), tags text[])"
+            _execute(admins[site], f"CREATE TABLE {table} {columns}")
+        _execute(admins[sites[0]], f"INSERT INTO {table} SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n")
+    for site, server in servers.items():
+        monkeypatch.setenv(f"TEST_{site.upper()}_DSN", plain_role(server, admins[site]))
     file = tmp_path / "own.yaml"
     file.write_text(textwrap.dedent(OWN))
 
     given = _grant_what_is_printed(file, admins)
-    assert {site for site, _ in given} == {"old", "new"}
+    assert {site for site, _ in given} == set(servers)
 
     deployment = Deployment(read_topology(file), one_way.deployment.cluster.address() or "")
     try:
         assert deployment.up()["state"] == "RUNNING"
         system = System(deployment, {}, tmp_path)
-        with psycopg.connect(admins["old"], autocommit=True) as admin:
-            admin.execute("UPDATE t SET v = 'NaN' WHERE id % 3 = 0")
-            admin.execute("DELETE FROM t WHERE id % 5 = 0")
-            admin.execute("INSERT INTO t VALUES (-1, NULL, '-infinity', '{}')")
+        for table, (source, _) in ways.items():
+            _execute(
+                admins[source], f"UPDATE {table} SET v = 'NaN' WHERE id % 3 = 0", f"DELETE FROM {table} WHERE id % 5 = 0",
+                f"INSERT INTO {table} VALUES (-1, NULL, '-infinity', '{{}}')",
+            )
         system.wait_caught_up()
-        digest = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
-        with psycopg.connect(admins["old"]) as old, psycopg.connect(admins["new"]) as new:
-            assert old.execute(digest).fetchone() == new.execute(digest).fetchone()
+        for table, sites in ways.items():
+            digest = f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t"
+            there, here = (_execute(admins[site], digest) for site in sites)
+            assert there == here
+            assert there[0][0] == 801
         assert all(answer["equal"] for answer in system.verify())
     finally:
         assert deployment.down() == []
         # Nothing runs any more that could do it: the databases are asked from here.
         told: list[str] = []
         assert deployment.down(purge=True, progress=told.append) == []
-    with psycopg.connect(admins["old"], autocommit=True) as old, psycopg.connect(admins["new"], autocommit=True) as new:
-        assert old.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'").fetchone() == (0,)
-        assert old.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
-        assert new.execute("SELECT to_regnamespace('headrace') IS NULL").fetchone() == (True,)
-        # Dropping origins is more than the rights that are asked for allow: it is told how, and works.
-        drops = [line.partition("as a superuser: ")[2] for line in told if "as a superuser: " in line]
-        for drop in drops:
-            new.execute(drop)
-        origins = "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'"
-        assert new.execute(origins).fetchone() == (0,)
-        assert drops
+    for site in ("oldest", "old"):
+        assert _execute(admins[site], "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%own%'") == [(0,)]
+        assert _execute(admins[site], "SELECT count(*) FROM pg_publication") == [(0,)]
+    for site in ("old", "new"):
+        assert _execute(admins[site], "SELECT to_regnamespace('headrace') IS NULL") == [(True,)]
+    # Dropping origins is more than the rights that are asked for allow: it is told how, and works.
+    drops = [line.partition("as a superuser: ")[2] for line in told if "as a superuser: " in line]
+    assert drops
+    for drop in drops:
+        _execute(admins["new" if "_at_new/" in drop else "old"], drop)
+    for site in ("old", "new"):
+        assert _execute(admins[site], "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'") == [(0,)]
+
+
+def _execute(dsn: str, *statements: str) -> list[tuple[object, ...]]:
+    """Run them as the administrator; the last one's rows."""
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        for statement in statements:
+            cursor = admin.execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
 
 def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str, str]]:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 ROLE = "headrace_test_apply"
 
 
-@pytest.fixture(params=["pg_destination", "pg_16"])
+@pytest.fixture(params=["pg_destination", "pg_16", "pg_15"])
 def dsn(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> str:
     """An empty database, as a superuser."""
     return fresh_database(request.getfixturevalue(request.param))

@@ -85,11 +85,11 @@ def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found
     assert "virtual_" in left[0]
 
 
-@pytest.mark.parametrize("version", [18, 16])
+@pytest.mark.parametrize("version", [18, 16, 15])
 def test_role_without_superuser_works_with_exactly_the_printed_grants(
     version: int, make_site: Callable[[EmbeddedServer], Site], request: pytest.FixtureRequest
 ) -> None:
-    server: EmbeddedServer = request.getfixturevalue("pg_source" if version == 18 else "pg_16")
+    server: EmbeddedServer = request.getfixturevalue("pg_source" if version == 18 else f"pg_{version}")
     site = make_site(server)
     database = str(site.run("SELECT current_database()").fetchone()[0])  # type: ignore[index]
     role, owner = f"Cap-{database}", f"owner_{database}"

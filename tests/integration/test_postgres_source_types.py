@@ -171,6 +171,9 @@ def test_table_of_built_in_types_is_the_servers(site: Site) -> None:
     assert {number: (name, has_binary) for number, name, has_binary in rows} == BUILTIN_TYPES, "run scripts/generate_builtin_types.py"
 
 
-def test_types_of_the_older_version_are_in_the_table_too(make_site: Callable[[EmbeddedServer], Site], pg_16: EmbeddedServer) -> None:
-    for number, name, has_binary in make_site(pg_16).run(QUERY).fetchall():
+def test_types_of_older_versions_are_in_the_table_too(
+    make_site: Callable[[EmbeddedServer], Site], pg_16: EmbeddedServer, pg_15: EmbeddedServer
+) -> None:
+    older = [row for server in (pg_16, pg_15) for row in make_site(server).run(QUERY).fetchall()]
+    for number, name, has_binary in older:
         assert BUILTIN_TYPES[int(number)] == (name, has_binary)  # type: ignore[call-overload]
