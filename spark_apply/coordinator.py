@@ -375,7 +375,13 @@ class ApplyCoordinator:
         if not self.must_replay:
             raise BugError("replayed without need")
         self.statistics.replays += 1
+        # Whoever asked for them waits for their outcomes, and they do not come from the queue.
+        executions = [
+            group.error_number for group in self._groups.values()
+            if group.mode is GroupMode.EXECUTE_ERROR and not group.done
+        ]
         self._reset(self.progress)
+        self._to_execute.extendleft(reversed(executions))
         for held in self._servers.values():
             held.clear()
 

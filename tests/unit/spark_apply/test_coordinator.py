@@ -295,6 +295,23 @@ def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> Non
     assert {o.number: o.failure for o in talk.coordinator.take_outcomes()} == {4: None, 6: None}
 
 
+def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_after_it() -> None:
+    stored = [stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8)]
+    talk = Talk(transactions=1, errors=[(4, stored[0]), (5, stored[1])])
+    talk.accept(run(made(1, 1)))
+    talk.coordinator.execute_errors([4, 5])
+    assert [a.error_number for a in assignments(talk.coordinator.messages())] == [4]
+    talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
+    assert brief(talk.coordinator.messages()) == [(1, "Abandon", 2)]
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    talk.coordinator.replayed()
+    sent = talk.coordinator.messages()
+    while sent:
+        server, message = sent.pop(0)
+        sent += talk.done(server, message.group) if isinstance(message, GroupGo) else []
+    assert [(o.number, o.failure) for o in talk.coordinator.take_outcomes()] == [(4, None), (5, None)]
+
+
 # --------------------------------------------------------------------------- servers that die
 
 
