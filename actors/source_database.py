@@ -228,7 +228,9 @@ class DatabaseSite(Host):
                 findings += source.preflight(self._rules(), streams=streams)
         if self._applies:
             with closing(self._open_destination()) as destination:
-                findings += destination.preflight(sessions=sum(apply.parallelism for apply in self._applies))
+                findings += destination.preflight(
+                    self._spec.name, sessions=sum(apply.parallelism for apply in self._applies)
+                )
         return tuple(findings)
 
     def prepare(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class MemoryDestination:
         self.store = store or MemoryStore()
         self._site = site
 
-    def preflight(self, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
+    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
         """See `DestinationDatabase.preflight`."""
         self._reach()
         return ()

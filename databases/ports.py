@@ -638,8 +638,13 @@ class DestinationSession(Protocol):
 class DestinationDatabase(Protocol):
     """A database that changes are applied to: catalog, progress, error queue, instantiation."""
 
-    def preflight(self, *, sessions: int) -> tuple[Finding, ...]:
-        """What keeps this database from being a destination. `sessions`: sessions and origins needed."""
+    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
+        """What keeps this database from being a destination.
+
+        Args:
+            topology: whose apply processes are meant: what it has here already is not needed twice.
+            sessions: sessions and origins it needs.
+        """
         ...
 
     def prepare(self, topology: str) -> tuple[str, ...]:

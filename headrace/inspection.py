@@ -131,7 +131,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
                 statements.append(plan_instantiation(site.name))
     if applies:
         with closing(open_destination(access)) as destination:
-            findings += destination.preflight(sessions=sum(apply.parallelism for apply in applies))
+            findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
             if isinstance(destination, PlansDestination):
                 statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings))

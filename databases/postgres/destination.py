@@ -64,10 +64,12 @@ class PostgresDestination:
 
     # ------------------------------------------------------------------ set-up
 
-    def preflight(self, *, sessions: int) -> tuple[Finding, ...]:
+    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
-            return preflight(connection, self._site, sessions=sessions, allow_any_version=self._allow_any_version)
+            return preflight(
+                connection, topology, site=self._site, sessions=sessions, allow_any_version=self._allow_any_version
+            )
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""

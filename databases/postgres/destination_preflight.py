@@ -33,7 +33,7 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
        (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_create_in,
        coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int
          AS origins,
-       (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE roname NOT LIKE 'headrace:%') AS foreign_origins,
+       (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE NOT starts_with(roname, %(own)s)) AS foreign_origins,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
          - coalesce(current_setting('reserved_connections', true)::int, 0)
          - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS connections,
@@ -62,18 +62,19 @@ WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal O
 
 
 def preflight(
-    connection: psycopg.Connection[Any], site: str, *, sessions: int, allow_any_version: bool
+    connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, allow_any_version: bool
 ) -> tuple[Finding, ...]:
     """Check the server and the role.
 
     Args:
         connection: as the role that will apply.
+        topology: whose apply processes they are.
         site: for the findings' path.
         sessions: apply servers' sessions, each with a replication origin of its own.
         allow_any_version: do not refuse versions that were never tried.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(_SERVER).fetchone()
+        found = cursor.execute(_SERVER, {"own": f"headrace:{topology}/"}).fetchone()
     assert found is not None
     path = f"sites.{site}"
     version = connection.info.server_version

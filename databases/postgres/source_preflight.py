@@ -183,7 +183,8 @@ def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
 def _rule_findings(rules: Sequence[object], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
     if not tables:
         yield Finding(
-            path=path, problem="no table of this database is selected by the rules", fix="name existing tables in `include`"
+            path=path, problem="no table of this database is selected by the rules",
+            fix="create the tables, and run the command again; or mend the names in `replicate` or `include`",
         )
         return
     reported = set()

@@ -758,7 +758,7 @@ def test_prepare_is_idempotent(destination):
 
 
 def test_database_that_is_ready_has_no_findings(destination):
-    assert destination.preflight(sessions=4) == ()
+    assert destination.preflight("top", sessions=4) == ()
 
 
 def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(destination, session):

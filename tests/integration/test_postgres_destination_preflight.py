@@ -77,14 +77,14 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
     admin.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int[])")
     destination = PostgresDestination(role_dsn, site="b")
     source = version(admin)
-    needed = [*fixes(destination.preflight(sessions=2)), *fixes(destination.preflight_tables([source]))]
+    needed = [*fixes(destination.preflight("top", sessions=2)), *fixes(destination.preflight_tables([source]))]
     assert len(needed) == 6
     for statement in needed:
         admin.execute(statement)
-    assert destination.preflight(sessions=2) == ()
+    assert destination.preflight("top", sessions=2) == ()
     assert destination.preflight_tables([source]) == ()
     assert len(destination.prepare("top")) > 5
-    assert destination.preflight(sessions=2) == ()
+    assert destination.preflight("top", sessions=2) == ()
     epoch = destination.raise_epoch("top", "a").epoch
     session = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
     table = session.describe("public", "t")
@@ -103,9 +103,9 @@ def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
     prepare_schema(admin)
     destination = PostgresDestination(role_dsn, site="b")
     for _ in range(2):  # the tables' rights can only be asked for when the schema may be used
-        for statement in fixes(destination.preflight(sessions=1)):
+        for statement in fixes(destination.preflight("top", sessions=1)):
             admin.execute(statement)
-    assert destination.preflight(sessions=1) == ()
+    assert destination.preflight("top", sessions=1) == ()
     assert destination.prepare("top") == ()
     assert destination.raise_epoch("top", "a").epoch == 1
     destination.close()
@@ -121,10 +121,22 @@ def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_d
 
 def test_bounds_are_checked(admin, destination):
     origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
-    found = destination.preflight(sessions=5000)
+    found = destination.preflight("top", sessions=5000)
     assert len(found) == 2
     assert f"ALTER SYSTEM SET {origins} = " in found[0].fix
     assert "max_connections" in found[1].fix
+
+
+def test_origins_of_other_topologies_take_places_and_own_ones_do_not(admin, destination):
+    (before,) = [f for f in destination.preflight("top", sessions=1000) if "origins are needed" in f.problem]
+    free = int(before.problem.split(" needed, ")[1].split()[0])
+    for name in ("headrace:top/apply/0:00", "headrace:top2/apply/0:00", "another's"):
+        admin.execute("SELECT pg_replication_origin_create(%s)", (name,))
+    try:
+        (after,) = [f for f in destination.preflight("top", sessions=1000) if "origins are needed" in f.problem]
+        assert f"{free - 2} are free" in after.problem
+    finally:
+        admin.execute("SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname ~ '^headrace:top2?/|another'")
 
 
 TABLES = [
@@ -181,7 +193,7 @@ def test_row_security_is_found(admin, role_dsn):
 def test_schema_of_a_newer_program_is_refused(admin, destination):
     prepare_schema(admin)
     admin.execute(f"UPDATE headrace.schema_version SET version = {VERSION + 1}")
-    assert len(destination.preflight(sessions=1)) == 1
+    assert len(destination.preflight("top", sessions=1)) == 1
     with pytest.raises(DatabaseError, match=r"has version"):
         destination.prepare("top")
 
