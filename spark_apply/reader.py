@@ -301,11 +301,10 @@ class ApplyReader:
             self._waiting.append(_Offered(batch, data))
             return
         named, unfit = self._fitted(batch)
-        if named is not batch:
-            batch, data = named, None
         if unfit >= 0:
             if unfit > 0:
-                self._emit(slice_transactions(batch, 0, unfit), None)
+                self._emit(slice_transactions(named, 0, unfit), None)
+            # As it came: after the ALTER the destination may have other names than the ones found now.
             rest = slice_transactions(batch, unfit, len(batch.transactions))
             self._waiting.append(_Offered(rest, None if unfit else data))
             if self._open is not None and self._open.sent:
@@ -316,7 +315,7 @@ class ApplyReader:
             self._resubscribe = True
             self._through = batch.previous_scn
         else:
-            self._emit(batch, data)
+            self._emit(named, data if named is batch else None)
 
     def _filtered(self, batch: LcrBatch) -> LcrBatch:
         """Drop rows that are applied, instantiated, or discarded by the rules."""

@@ -123,6 +123,37 @@ def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, mo
     assert world.errors() == ()
 
 
+def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: int = 3000) -> list[str]:
+    """Apply everything, giving the table the form whose column is asked for; the columns in the order they were asked for."""
+    columns: list[str] = []
+    for _ in range(steps):
+        if engine.coordinator.low_watermark >= engine.batches[-1].through_scn:
+            return columns
+        engine.step()
+        if engine.is_paused and engine.reader.unfit is not None:
+            column = next(name for name in forms if f"ADD COLUMN {name} " in engine.reader.unfit.hint)
+            if columns[-1:] != [column]:
+                columns.append(column)
+                rename(store, forms[column])
+    raise AssertionError(f"no end: {columns[:6]}")
+
+
+def test_rows_that_wait_take_the_names_of_the_latest_alter_not_of_one_before_it() -> None:
+    """RENAME a TO b, ADD c, RENAME b TO y in one transaction: the first rows wait for each, and must not keep b."""
+    tables = [replace(KEYED, columns=columns) for columns in (("id", "a"), ("id", "b", "c"), ("id", "y", "c"))]
+    place = MemoryPlace()
+    world = World(1, place, count=0, conflicts=0, tables=())
+    tables[0].create(place.store)
+    rows = [(number.to_bytes(4, "big"), b"kept", b"c")[: len(tables[number].columns)] for number in range(3)]
+    transaction = Transaction(1, [
+        Change(table, Command.INSERT, new=row) for table, row in zip(tables, rows, strict=True)
+    ])
+    world.batches = cut_batches(random.Random(1), [transaction], PART_ROWS)
+    assert asked(world.engine(1), place.store, {"b": tables[1], "y": tables[2]}) == ["b", "y"]
+    assert place.rows(tables[2]) == [(*rows[0], None), rows[1], rows[2]]
+    assert world.errors() == ()
+
+
 # --------------------------------------------------------------------------- names through versions
 
 
