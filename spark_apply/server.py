@@ -210,8 +210,13 @@ class ApplyServer:
     def _advance(self) -> bool:
         """Step the lowest group that may write, else prepare one; False: nothing to do."""
         for number in sorted(self._work):
-            work = self._work[number][1]
+            assignment, work = self._work[number]
             if work.is_ready:
+                if assignment.streamed and not work.is_begun:
+                    # It may come again because the reader waited for an ALTER in the middle of it. Its first rows are older
+                    # than that, and a statement made for the table of then may write them without an error, as they should
+                    # not be: int into text, without the operator's function.
+                    self._fits.forget()
                 done = work.step()
                 if done is not None and done[1]:
                     self._end(number, done[0])
