@@ -21,6 +21,7 @@ A domain has its base type's. A table with "none" in a unique key cannot be hash
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,10 @@ WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 
-# What the operator says of values of other types: functions named like the column; a name is cut to 63 bytes.
+_NAME_BYTES_MAX = 63  # of an identifier, as PostgreSQL is built everywhere
+_NAME_HASH_BYTES = 6  # tells the columns of one database apart
+
+# What the operator says of values of other types: functions named like the column.
 _FUNCTIONS = """
 SELECT c.name, format('%%I.%%I', tn.nspname, t.typname) AS type_name, format('%%s.%%s', tn.nspname, t.typname) AS source_type,
        t.oid AS type_number, t.typarray AS array_number, quote_ident(f.proname) AS function
@@ -256,8 +260,16 @@ def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -
 
 
 def conversion_function(owner: str, table: str, column: str) -> str:
-    """Name of the functions in the schema headrace that convert values for a column; not quoted."""
-    return f"{owner}.{table}.{column}"
+    """Name of the functions in the schema headrace that convert values for a column; not quoted.
+
+    PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the whole.
+    """
+    name = f"{owner}.{table}.{column}"
+    encoded = name.encode()
+    if len(encoded) <= _NAME_BYTES_MAX:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=_NAME_HASH_BYTES).hexdigest()
+    return f"{encoded[: _NAME_BYTES_MAX - len(digest) - 1].decode(errors='ignore')}.{digest}"
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
@@ -332,6 +344,8 @@ def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[st
         )
         for function in functions
     ]
+    is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
+    wider = _wider(base, column["modifier"], is_domain=is_domain)
     return CatalogColumn(
         name=quote(column["name"]), base_type=base, equals=equals,
         form=ValueForm(
@@ -339,12 +353,15 @@ def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[st
             type_number=column["type_number"], input=column["input"] or "",
         ),
         is_hashable=(base in _HASHABLE or column["base_kind"] == "e"),
-        conversions=(*converted, *(_widening(name) for name in _wider(base, column["modifier"]))),
+        conversions=(*converted, *(_widening(name) for name in wider)),
     )
 
 
-def _wider(base: str, modifier: int) -> tuple[str, ...]:
-    return _WIDER.get(base, ()) if modifier == -1 else ()
+def _wider(base: str, modifier: int, *, is_domain: bool) -> tuple[str, ...]:
+    if modifier != -1 or (is_domain and base == "pg_catalog.varchar"):
+        # A cast to a domain over varchar(n) cuts what is too long, without an error.
+        return ()
+    return _WIDER.get(base, ())
 
 
 def _widening(name: str) -> Conversion:

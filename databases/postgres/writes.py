@@ -31,7 +31,7 @@ import numpy as np
 
 from databases.ports import Write
 from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from databases.postgres.types import conversion_of
+from databases.postgres.types import conversion_of, type_with_modifier
 from databases.postgres.write_kernels import array_sizes, fill_arrays, fill_copy_rows, row_bytes
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -149,6 +149,14 @@ class _Builder:
             return f"{conversion.function}({value})"
         return f"({value})::{self.details(position).form.type_name}"
 
+    def found_by(self, number: int, position: int) -> str:
+        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50."""
+        conversion, value = self.conversion(position), self.expression(number, position)
+        if conversion is None or not conversion.function:
+            return value
+        target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
+        return f"{value}::{type_with_modifier(target.type_name, target.type_modifier)}"
+
     def _value(self, number: int, position: int) -> str:
         form = self.form(position)
         if not self.write.version.columns[position].is_binary:
@@ -162,8 +170,9 @@ class _Builder:
 
     def select_list(self) -> str:
         """`unnest($1::...) AS o0, ...`."""
-        named = [(f"o{p}", p) for p in self.old] + [(f"n{p}", p) for p in self.new]
-        return ", ".join(f"{self.expression(k, p)} AS {name}" for k, (name, p) in enumerate(named, 1))
+        old = [f"{self.found_by(k, p)} AS o{p}" for k, p in enumerate(self.old, 1)]
+        new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
+        return ", ".join(old + new)
 
     def values(self, positions: list[int]) -> _Values | None:
         """What the kernels need for these columns."""

@@ -467,6 +467,58 @@ def test_functions_convert_arrays_keys_and_types_of_ones_own(site, is_binary):
     assert site.rows("SELECT id = md5('one')::uuid, a, m FROM t") == [(True, [1, None], "high")]
 
 
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["with a key", "without"])
+def test_rows_are_found_by_what_the_column_made_of_the_function_s_value(site, key):
+    """1.5 is kept as 1.50 in a numeric(8,2), blanks are added in a character(5), a key loses its milliseconds."""
+    old = site.table(f"CREATE TABLE s (id text {key}, a text, b text)", "s")
+    site.table(f"CREATE TABLE t (id timestamp(0) {key}, a numeric(8,2), b character(5))")
+    site.user.execute(
+        'CREATE FUNCTION headrace."public.t.id"(text) RETURNS timestamp STABLE RETURN $1::timestamp;'
+        'CREATE FUNCTION headrace."public.t.a"(text) RETURNS numeric IMMUTABLE RETURN $1::numeric;'
+        'CREATE FUNCTION headrace."public.t.b"(text) RETURNS bpchar IMMUTABLE RETURN $1::bpchar;'
+    )
+    table = site.session.describe("public", "t", fresh=True)
+    version = _of_another(table, old, is_binary=True)
+    row, changed = (b"2026-01-01 00:00:00.25", b"1.5", b"x"), (b"2026-01-01 00:00:00.25", b"2.5", b"y")
+    assert site.commit(insert(table, [row], version)) == (1,)
+    assert site.commit(update(table, [row], [changed], version=version)) == (1,)
+    assert site.rows("SELECT id::text, a::text, b || '.' FROM t") == [("2026-01-01 00:00:00", "2.50", "y.")]
+    assert site.commit(delete(table, [changed], version=version)) == (1,)
+
+
+def test_a_function_s_value_that_is_too_long_is_refused_not_cut(site):
+    old = site.table("CREATE TABLE s (id int PRIMARY KEY, a int)", "s")
+    site.table("CREATE TABLE t (id int PRIMARY KEY, a varchar(3))")
+    site.user.execute("""CREATE FUNCTION headrace."public.t.a"(int) RETURNS varchar IMMUTABLE RETURN 'no. ' || $1""")
+    table = site.session.describe("public", "t", fresh=True)
+    with pytest.raises(DataError):
+        site.commit(insert(table, [(int4(1), int4(1))], _of_another(table, old, is_binary=True)))
+
+
+def test_a_domain_with_a_length_is_not_wider_than_text(site):
+    """A cast to it cuts what is too long."""
+    site.user.execute("CREATE DOMAIN short AS varchar(5); CREATE DOMAIN any_text AS text; CREATE DOMAIN big AS bigint")
+    old = site.table("CREATE TABLE s (a int, b varchar, c text)", "s")
+    new = site.table("CREATE TABLE t (a big, b any_text, c short)")
+    missing = site.session.missing_alter(_of_another(new, old, is_binary=True))
+    assert missing.startswith('ALTER TABLE "public"."t" ALTER COLUMN "c" TYPE text;')
+    assert len(missing.splitlines()) == 1
+
+
+def test_columns_of_a_table_with_long_names_have_functions_of_their_own(site):
+    """PostgreSQL cuts names after 63 bytes, before the column's in this case."""
+    owner, name = "a_schema_with_quite_a_long_name_of_its_own", "and_a_table_with_another_ü"
+    site.user.execute(f'CREATE SCHEMA {owner}; CREATE TABLE {owner}."{name}" (id int PRIMARY KEY, a int, b int)')
+    old = site.table("CREATE TABLE s (id int PRIMARY KEY, a text, b text)", "s")
+    version = replace(version_of(old), owner=owner, name=name)
+    site.session.describe(owner, name, fresh=True)
+    first, second = site.session.missing_alter(version).splitlines()
+    function = first[first.index("CREATE FUNCTION") :].replace(" ...;", " IMMUTABLE RETURN length($1)")
+    site.user.execute(function)
+    site.session.describe(owner, name, fresh=True)
+    assert site.session.missing_alter(version) == second
+
+
 def test_dropped_and_recreated_table_is_found_again(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
     site.commit(insert(table, [(int4(1),)]))
