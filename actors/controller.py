@@ -276,9 +276,13 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
-        if not any(finding.is_error for finding in findings):
-            for apply in self._spec.applies:
+        for apply in self._spec.applies:
+            try:
                 findings += self._preflight_tables(apply)
+            except StreamsError:
+                # The rights may be missing that were named already.
+                if not any(finding.is_error for finding in findings):
+                    raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 

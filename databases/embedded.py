@@ -175,9 +175,10 @@ class EmbeddedServer:
         if not self.folder.exists():
             return
         with self._locked():
-            self._stop(immediate=True)
-            facts = self._facts()
+            facts = self._recorded()
             if facts is not None:
+                if (Path(facts.data) / "PG_VERSION").exists():  # else somebody cleared the place it was in
+                    self._stop(immediate=True)
                 shutil.rmtree(facts.data, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -241,13 +242,16 @@ class EmbeddedServer:
 
     # ------------------------------------------------------------------ inside
 
-    def _facts(self) -> _Facts | None:
+    def _recorded(self) -> _Facts | None:
         try:
             text = (self.folder / "server.json").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        facts = _Facts(**json.loads(text))
-        if not (Path(facts.data) / "PG_VERSION").exists():
+        return _Facts(**json.loads(text))
+
+    def _facts(self) -> _Facts | None:
+        facts = self._recorded()
+        if facts is not None and not (Path(facts.data) / "PG_VERSION").exists():
             raise DatabaseError(
                 f"{self.name}: the embedded server's data folder {facts.data} is gone",
                 hint=f"restore it, or remove {self.folder} to begin with an empty server",

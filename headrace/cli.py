@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE, Output, exit_code_of
-from streams.errors import ConfigError, StreamsError
+from streams.errors import INSTANTIATE_AGAIN, ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from headrace.deployment import Deployment
@@ -47,12 +47,13 @@ def main() -> None:
         output.error(error)
         code = exit_code_of(error)
     except (KeyboardInterrupt, typer.Abort):
-        output.say("interrupted")
         code = INTERRUPTED
     except BrokenPipeError:
         code = DONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
         code = _wrong_use(error) or _defect(output, error)
+    if code == INTERRUPTED:  # also what typer makes of a Ctrl-C
+        output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
 
 
@@ -155,7 +156,8 @@ def up(
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
-    with _deployment(file, address) as deployment, live_lines(output, "up") as show:
+    with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
+        show("starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(), keep_existing=keep_existing, wait=wait,
             progress=lambda overview: show(summary_line(overview)),
@@ -169,6 +171,16 @@ def up(
         return FINDING
     output.result(render(overview))
     return DONE
+
+
+@contextmanager
+def _goes_on(output: Output, file: Path) -> Iterator[None]:
+    """Say what an interrupted `up` leaves."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.say(f"what was started goes on: `headrace status {file}` shows it, `headrace down {file}` ends it")
+        raise
 
 
 @app.command()
@@ -246,7 +258,7 @@ def wait(
 ) -> int:
     """Wait until everything committed at the sources before this call is applied at the destinations."""
     from headrace.progress import live_lines
-    from headrace.waiting import behind_text, wait_caught_up
+    from headrace.waiting import wait_caught_up
 
     if not caught_up:
         raise ConfigError("say what to wait for", hint="headrace wait FILE --caught-up")
@@ -254,7 +266,7 @@ def wait(
     with _deployment(file, address) as deployment, live_lines(output, "wait") as show:
         markers = wait_caught_up(
             deployment.spec, deployment.connect(), timeout_s=timeout,
-            progress=lambda behind: show(behind_text(behind)),
+            progress=show, overview=deployment.overview,
         )
     output.json({"caught_up": True, "markers": markers})
     output.result("caught up")
@@ -272,12 +284,19 @@ def verify(
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment, live_lines(output, "verify") as show:
-        comparisons = verify_topology(deployment.spec, deployment.connect(), timeout_s=timeout, progress=show)
+        comparisons = verify_topology(
+            deployment.spec, deployment.connect(), timeout_s=timeout, progress=show, overview=deployment.overview,
+        )
     identical = all(comparison["equal"] for comparison in comparisons)
     output.json({"identical": identical, "tables": comparisons})
     for comparison in comparisons:
         output.result(comparison_line(comparison))
     output.result("identical" if identical else "different")
+    if not identical:
+        output.say(
+            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); rows that were "
+            f"changed at the destination by hand are mended there, or copied again: {INSTANTIATE_AGAIN}"
+        )
     return DONE if identical else FINDING
 
 

@@ -30,13 +30,13 @@ from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
-from headrace.waiting import behind_text, wait_caught_up
+from headrace.waiting import wait_caught_up
 from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.plan import make_plan
 from topology.reading import read_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from databases.embedded import EmbeddedServer
     from headrace.demo_load import Load
@@ -48,6 +48,7 @@ __all__ = ["DemoOptions", "run_demo"]
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # of the transactions: everything is warm, and enough comes after it
+START_TIMEOUT_S = 300.0  # 20 s on a small idle machine
 HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
@@ -95,6 +96,7 @@ class _Demo:
     show: Callable[[str], None]
     servers: dict[str, EmbeddedServer] = field(default_factory=dict)
     outage: _Outage = field(default_factory=_Outage)
+    _starting_since: float = 0.0
 
     # ------------------------------------------------------------------ the way
 
@@ -105,7 +107,8 @@ class _Demo:
         load: Load = self._load()
         load.create_tables()
         self.output.say(self._plan_line())
-        overview = self.deployment.up(progress=lambda overview: self.show(summary_line(overview)))
+        self._starting_since = time.monotonic()
+        overview = self.deployment.up(progress=self._show_start)
         if overview["state"] == "REFUSED":
             self.output.findings(overview["findings"])
             raise ConfigError("the preflight refused the demo's topology", hint="headrace doctor")
@@ -129,6 +132,12 @@ class _Demo:
         return self._summary(
             load, probe, identical=identical, drain_s=drain_s, duration_s=time.monotonic() - began,
         )
+
+    def _show_start(self, overview: Mapping[str, Any]) -> None:
+        """Show how the start goes on, for so long: nobody mends anything meanwhile, as for a topology that is started by hand."""
+        self.show(summary_line(overview))
+        if time.monotonic() - self._starting_since > START_TIMEOUT_S:
+            raise ApplyError(f"replication does not run after {START_TIMEOUT_S:g} s: {summary_line(overview)}", hint="headrace doctor")
 
     def _start_machines(self) -> None:
         """Start the servers and Ray side by side: each waits for its disk or its processor in turn."""
@@ -238,7 +247,7 @@ class _Demo:
     def _wait_caught_up(self) -> None:
         wait_caught_up(
             self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S,
-            progress=lambda behind: self.show(behind_text(behind)),
+            progress=self.show, overview=self.deployment.overview,
         )
 
     def _verify(self) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
+from headrace.status_view import STARTING
 from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
 from topology.problems import nearest
 from topology.reading import read_topology
@@ -108,11 +109,17 @@ class Deployment:
         disconnect()
 
     def overview(self) -> dict[str, Any]:
-        """The topology's state as the controller tells it, or, when that is dead, as its components do."""
+        """The topology's state as the controller tells it, or, when that is dead, as its components do.
+
+        Raises:
+            NotUp: it does not run, or was ended while we were connected.
+        """
         actors = self.connect()
         try:
             overview: dict[str, Any] = actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S)
         except PropagationError as error:
+            if not self.address and self.cluster.address() is None:
+                raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint=f"headrace up {self.spec.file}") from error
             components = gather(actors, components_of(self.spec))
             return {
                 "topology": self.spec.name, "state": "CONTROLLER UNREACHABLE", "problem": error.message,
@@ -329,6 +336,7 @@ class Deployment:
                 continue
             server = embedded_server(self.spec, site)
             try:
+                is_news = server.folder.exists() if purge else server.is_running
                 if purge:
                     server.destroy()
                 else:
@@ -336,7 +344,8 @@ class Deployment:
             except StreamsError as error:
                 problems.append(f"{site.name}: the embedded server could not be stopped: {error.message}")
             else:
-                tell(f"{site.name}: embedded server {'removed' if purge else 'stopped'}")
+                if is_news:
+                    tell(f"{site.name}: embedded server {'removed' if purge else 'stopped'}")
         return problems
 
     def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
@@ -344,6 +353,8 @@ class Deployment:
         import shutil
 
         folder = self.spec.state_dir
+        if not folder.exists():
+            return []
         for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "cluster.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
@@ -372,7 +383,7 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     if any(component.get("fingerprint") not in {None, overview["fingerprint"]} for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
-    starting = {"INITIALIZING", "RETRYING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"}
+    starting = STARTING | {"RETRYING"}
     if any(component["state"] in missing or (ready and component["state"] in starting) for component in components):
         return False
     applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]

@@ -40,6 +40,8 @@ class ErrorQueue:
         for error in errors:
             output.result(_line(error))
         output.result(f"{len(errors)} error transactions")
+        if errors and not output.as_json:
+            output.say("`headrace errors show FILE N` shows the rows of one; mend what it names, then `headrace errors execute FILE N` (or --all)")
         return DONE
 
     def show(self, output: Output, number: int, apply: str) -> int:

@@ -21,6 +21,9 @@ QUIET_INTERVAL_S = 2.0  # without a terminal: a log should not fill with progres
 @contextmanager
 def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
     """Show what is going on while the block runs."""
+    if output.as_json:
+        yield lambda _: None
+        return
     console = output.progress_console
     began = time.monotonic()
     if console.is_terminal:

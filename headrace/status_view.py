@@ -1,9 +1,10 @@
-"""The overview of a topology, for people: one line per flow, one per component."""
+"""The overview of a topology, for people: one line per flow, one per component, and below what somebody should know."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text, seconds_text
@@ -11,18 +12,75 @@ from headrace.console import bytes_text, scn_text, seconds_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["render", "is_healthy", "summary_line"]
+__all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "summary_line"]
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
 _BAD = {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER"}
+_NOT_CREATED = "NOT CREATED"
+STARTING = frozenset({"INITIALIZING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"})
+"""States of components on their way to work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is not as it should be with one component.
+
+    Args:
+        component: its name.
+        problem: what it is.
+        fix: what to do about it; empty: nothing, or the problem says it.
+        is_stuck: no change passes here until somebody has done that.
+    """
+
+    component: str
+    problem: str
+    fix: str = ""
+    is_stuck: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
-    """Everything that is wanted runs."""
+    """Everything that is wanted runs, and nothing waits for a person."""
     return overview["state"] == "RUNNING" and not any(
-        component["state"] in _BAD for component in overview["components"]
+        component["state"] in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview["components"]
     )
+
+
+def _is_paused(component: Mapping[str, Any]) -> bool:
+    """It waits for something that is no flow control: an ALTER, room on a disk."""
+    return str(component["state"]).startswith("PAUSED: ")
+
+
+def notes(overview: Mapping[str, Any]) -> list[Note]:
+    """What somebody should know of the components, in their order."""
+    return [note for component in overview["components"] for note in _notes(component)]
+
+
+def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
+    name, state, error = str(component["name"]), component["state"], component.get("last_error")
+    if state == "DISABLED" and not component.get("enabled", True):
+        yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True)
+    elif error and state in _BAD:
+        yield Note(component=name, problem=error["message"], fix=error["hint"], is_stuck=state == "ABORTED")
+    for key in ("problem", "database_problem"):
+        if component.get(key):
+            yield Note(component=name, problem=str(component[key]), is_stuck=_is_paused(component))
+    if component.get("detail"):
+        hint = str(component.get("hint") or "")
+        yield Note(
+            component=name, problem=component["detail"], fix="" if hint in component["detail"] else hint, is_stuck=_is_paused(component),
+        )
+    if component.get("unmatched_rules"):
+        yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}")
+    if component.get("uncaptured_tables"):
+        yield Note(
+            component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",
+            fix="headrace up FILE",
+        )
+    if component.get("errors"):
+        yield Note(
+            component=name, problem=f"{component['errors']} transactions wait in the error queue", fix="headrace errors list FILE",
+        )
 
 
 def render(overview: Mapping[str, Any]) -> RenderableType:
@@ -54,18 +112,30 @@ def render(overview: Mapping[str, Any]) -> RenderableType:
             _details(component),
         )
     parts.append(table)
+    for note in notes(overview):
+        # Below the table, where a statement stays whole and can be copied.
+        parts.append(Text(f"\n{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "")))
     return Group(*parts)
 
 
 def summary_line(overview: Mapping[str, Any]) -> str:
-    """One line while something is awaited: what is not settled yet."""
+    """One line while something is awaited: what is not settled yet, and why it is not."""
     components = overview["components"]
-    busy = [f"{c['name']} {c['state'].lower()}" for c in components if c["state"] in _BAD | {"INITIALIZING", "STARTING SPARK"}]
-    copying = [
+    waiting: dict[str, list[str]] = {}
+    for component in components:
+        if component["state"] in _BAD | STARTING:
+            waiting.setdefault(str(component["state"]).lower(), []).append(str(component["name"]))
+    parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
+    if created_later := sum(component["state"] == _NOT_CREATED for component in components):
+        parts.append(f"{created_later} components to be created")
+    parts += [
         f"{table['owner']}.{table['name']} {table['state'].lower()} {table['rows']} rows"
         for c in components for table in c.get("instantiation", ()) if table["state"] not in {"DONE", "KEPT"}
     ]
-    return f"{overview['state'].lower()}: " + (", ".join(busy + copying) or "settled")
+    parts += [
+        f"{c['name']}: {c['last_error']['message']}" for c in components if c["state"] in _BAD and c.get("last_error")
+    ]
+    return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
 
 
 def _head(overview: Mapping[str, Any]) -> RenderableType:
@@ -92,26 +162,11 @@ def _throughput(component: Mapping[str, Any]) -> str:
 
 
 def _details(component: Mapping[str, Any]) -> str:
-    parts = [str(component["problem"])] if component.get("problem") else []
-    parts += [f"{component['database_problem']}"] if component.get("database_problem") else []
-    if component.get("unmatched_rules"):
-        parts.append(f"no table matches {', '.join(component['unmatched_rules'])}")
-    if component.get("uncaptured_tables"):
-        parts.append(f"created since then and not captured yet: {', '.join(component['uncaptured_tables'])}; fix: headrace up")
     known = (
         ("redo_bytes", "redo {}", bytes_text), ("source_retained_bytes", "WAL retained {}", bytes_text),
         ("redo_scn", "redo to {}", scn_text), ("captured_scn", "captured to {}", scn_text),
         ("required_checkpoint_scn", "needs redo from {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
-        ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("detail", "{}", str),
+        ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
     )
-    for key, words, text in known:
-        value = component.get(key)
-        if value:
-            parts.append(words.format(text(value)))
-    error = component.get("last_error")
-    if error and component["state"] in _BAD:
-        parts.append(f"{error['error']}: {error['message']}" + (f"; fix: {error['hint']}" if error["hint"] else ""))
-    elif component.get("errors_total"):
-        parts.append(f"retried {component['errors_total']}")
-    return ", ".join(parts)
+    return ", ".join(words.format(text(component[key])) for key, words, text in known if component.get(key))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.waiting import wait_caught_up
+from headrace.status_view import Note, notes
+from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
+from streams.errors import ApplyError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
+    from headrace.waiting import Look
     from topology.spec import TopologySpec
 
 __all__ = ["comparison_line", "verify_topology"]
@@ -20,7 +24,7 @@ COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 
 def verify_topology(
-    spec: TopologySpec, actors: RayActors, *, timeout_s: float, progress: Callable[[str], None],
+    spec: TopologySpec, actors: RayActors, *, timeout_s: float, progress: Callable[[str], None], overview: Look | None = None,
 ) -> list[dict[str, Any]]:
     """Compare all tables.
 
@@ -29,12 +33,25 @@ def verify_topology(
         actors: its actors.
         timeout_s: of catching up first.
         progress: told what is going on.
+        overview: asked for what holds the changes up.
 
     Returns:
         One entry per apply process and table.
+
+    Raises:
+        ApplyError: something stands still until somebody acts: the tables will not become equal, and the apply process,
+            whose Spark job compares them, may be what stands still.
+        NotCaughtUp: they did not catch up in time.
     """
+    stuck = _stuck(overview)
+    if stuck:
+        raise ApplyError(
+            "nothing can be compared now: " + "; ".join(f"{note.component}: {note.problem}" for note in stuck)
+            + " (tables are compared when everything is applied, by the Spark jobs of the apply processes)",
+            hint="; ".join(note.fix for note in stuck if note.fix) or "see `headrace status`",
+        )
     progress("waiting until caught up")
-    wait_caught_up(spec, actors, timeout_s=timeout_s)
+    wait_caught_up(spec, actors, timeout_s=timeout_s, overview=overview, progress=lambda text: progress(f"waiting until caught up: {text}"))
     comparisons = []
     for apply in spec.applies:
         progress(f"comparing the tables of {apply.name}")
@@ -45,6 +62,16 @@ def verify_topology(
             {"apply": apply.name, "source": apply.source, "destination": apply.site, **answer} for answer in answers
         ]
     return comparisons
+
+
+def _stuck(overview: Look | None) -> list[Note]:
+    """What stands still until somebody acts; what was started a moment ago may still look so at the first glance."""
+    for pause_s in (LOOK_INTERVAL_S, 0.0):
+        found = [note for note in notes(overview()) if note.is_stuck] if overview is not None else []
+        if not found:
+            break
+        time.sleep(pause_s)
+    return found
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text
+from headrace.status_view import Note, notes
 from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import TopologySpec
 
-__all__ = ["NotCaughtUp", "behind_text", "wait_caught_up"]
+__all__ = ["LOOK_INTERVAL_S", "Look", "NotCaughtUp", "wait_caught_up"]
 
 POLL_S = 0.1
+LOOK_INTERVAL_S = 2.0  # at what holds it up: people read it, and the controller's news is a second old
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 
-Progress = Callable[[Mapping[str, int | None]], None]
-"""Told how many bytes of log each apply process is behind its marker; None: it does not know yet, it is starting."""
+Look = Callable[[], Mapping[str, Any]]
+"""Gives the overview of the topology."""
 
 
 class NotCaughtUp(PropagationError):  # noqa: N818 - says what is the matter
@@ -30,19 +32,19 @@ class NotCaughtUp(PropagationError):  # noqa: N818 - says what is the matter
     code = "HDR-7002"
 
 
-def behind_text(behind: Mapping[str, int | None]) -> str:
-    """What `Progress` was told, for people."""
-    return ", ".join(f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}" for name, left in behind.items())
-
-
 @dataclass(slots=True)
 class _Wait:
     spec: TopologySpec
     actors: RayActors
     deadline: float | None
+    overview: Look | None
+    progress: Callable[[str], None]
     markers: dict[str, int] = field(default_factory=dict)
     behind: dict[str, int | None] = field(default_factory=dict)
+    """Bytes of log that each apply process is behind its marker; None: it does not know yet, it is starting."""
     problems: dict[str, str] = field(default_factory=dict)
+    stuck: list[Note] = field(default_factory=list)
+    looked_at: float = 0.0
 
     def write_markers(self) -> None:
         for source in sorted({apply.source for apply in self.spec.applies}):
@@ -54,8 +56,11 @@ class _Wait:
                     )
                 except StreamsError as error:
                     if self.is_late():
-                        raise NotCaughtUp(f"no marker could be written at {source}: {error.message}") from error
-                    time.sleep(POLL_S)
+                        raise NotCaughtUp(f"no marker could be written at {source}: {error.message}", hint=error.hint) from error
+                    self.problems[source] = error.message
+                    self.rest()
+                else:
+                    self.problems.pop(source, None)
 
     def look(self) -> bool:
         for apply in self.spec.applies:
@@ -71,12 +76,52 @@ class _Wait:
             self.behind[apply.name] = max(0, self.markers[apply.source] - reached) if reached else None
         return all(self.behind.get(apply.name) == 0 for apply in self.spec.applies)
 
+    def rest(self) -> None:
+        """Tell how it stands, and pause before asking again."""
+        self.look_for_what_is_stuck()
+        self.progress(self.text())
+        time.sleep(POLL_S)
+
+    def look_for_what_is_stuck(self) -> None:
+        """Ask, from time to time, for what keeps the changes until somebody acts.
+
+        Raises:
+            NotCaughtUp: nothing replicates, and waiting changes nothing.
+        """
+        if self.overview is None or time.monotonic() - self.looked_at < LOOK_INTERVAL_S:
+            return
+        overview = self.overview()
+        self.looked_at = time.monotonic()
+        if overview["state"] == "REFUSED" and any(c["state"] == "NOT CREATED" for c in overview["components"]):
+            raise NotCaughtUp(
+                f"topology {self.spec.name} does not replicate: the databases are not ready for it",
+                hint=f"headrace check {self.spec.file} says what is missing; then headrace up {self.spec.file}",
+            )
+        self.stuck = [note for note in notes(overview) if note.is_stuck]
+
     def is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
 
+    def text(self) -> str:
+        """How far everybody is, and what is stuck."""
+        behind = [f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}" for name, left in self.behind.items()]
+        return "; ".join([*behind, *self.problems.values(), *(f"{note.component}: {note.problem}" for note in self.stuck)])
+
+    def late(self, timeout_s: float | None) -> NotCaughtUp:
+        """The error of one that waited too long."""
+        words = [
+            f"{apply.name} has not reached SCN {scn_text(self.markers[apply.source])} of {apply.source}"
+            + (f" ({self.problems[apply.name]})" if apply.name in self.problems else "")
+            for apply in self.spec.applies if self.behind.get(apply.name) != 0
+        ]
+        words += [f"{note.component}: {note.problem}" for note in self.stuck]
+        fixes = [note.fix for note in self.stuck if note.fix]
+        return NotCaughtUp(f"not caught up within {timeout_s:g} s: " + "; ".join(words), hint="; ".join(fixes) or "see `headrace status`")
+
 
 def wait_caught_up(
-    spec: TopologySpec, actors: RayActors, *, timeout_s: float | None = None, progress: Progress | None = None,
+    spec: TopologySpec, actors: RayActors, *, timeout_s: float | None = None, progress: Callable[[str], None] | None = None,
+    overview: Look | None = None,
 ) -> dict[str, int]:
     """Wait until everything committed at any source before this call is applied everywhere.
 
@@ -84,7 +129,8 @@ def wait_caught_up(
         spec: the topology.
         actors: its actors.
         timeout_s: None: as long as it takes.
-        progress: see `Progress`.
+        progress: told how far everybody is.
+        overview: asked for what holds the changes up; without it only the apply processes are asked.
 
     Returns:
         The markers' SCNs by source.
@@ -92,17 +138,12 @@ def wait_caught_up(
     Raises:
         NotCaughtUp: the time is over; the message names who is behind and why.
     """
-    wait = _Wait(spec, actors, None if timeout_s is None else time.monotonic() + timeout_s)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
+    wait.look_for_what_is_stuck()
     wait.write_markers()
     while not wait.look():
-        if progress is not None:
-            progress(dict(wait.behind))
         if wait.is_late():
-            words = [
-                f"{apply.name} has not reached SCN {scn_text(wait.markers[apply.source])} of {apply.source}"
-                + (f" ({wait.problems[apply.name]})" if apply.name in wait.problems else "")
-                for apply in spec.applies if wait.behind.get(apply.name) != 0
-            ]
-            raise NotCaughtUp(f"not caught up within {timeout_s:g} s: " + "; ".join(words), hint="see `headrace status`")
-        time.sleep(POLL_S)
+            raise wait.late(timeout_s)
+        wait.rest()
     return wait.markers

@@ -66,7 +66,7 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
             if old is not None:
                 missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; -- or, if {name} is a new column: {add}")
             else:
-                missing.append(f"{add} -- with the DEFAULT it has at the source, if any")
+                missing.append(f"{add} -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ")
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
             function = quote(conversion_function(version.owner, version.name, column.name))
             missing.append(

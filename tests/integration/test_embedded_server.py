@@ -162,7 +162,8 @@ def test_lost_data_folder_is_reported_not_replaced(folder: Path) -> None:
     shutil.rmtree(server.data_folder)
     with pytest.raises(DatabaseError, match="is gone"):
         server.start()
-    shutil.rmtree(folder)
+    server.destroy()
+    assert not folder.exists()
 
 
 def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:

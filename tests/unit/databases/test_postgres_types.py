@@ -57,7 +57,7 @@ def test_missing_table_names_the_command_that_copies_its_definition():
 
 def test_missing_column_is_added_with_its_type():
     missing = missing_alter(version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a")))
-    assert missing == 'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- with the DEFAULT it has at the source, if any'
+    assert missing == 'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ'
 
 
 def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it():

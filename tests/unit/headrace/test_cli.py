@@ -135,7 +135,41 @@ def test_ctrl_c_is_no_failure(run, topology, monkeypatch, capsys):
 
     monkeypatch.setattr(Deployment, "overview", interrupt)
     assert run("status", topology) == headrace.cli.INTERRUPTED
-    assert "Traceback" not in capsys.readouterr().err
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_interrupted_up_says_that_what_was_started_goes_on(run, topology, monkeypatch, capsys):
+    def interrupt(self: Deployment, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Deployment, "up", interrupt)
+    assert run("up", topology) == headrace.cli.INTERRUPTED
+    told = capsys.readouterr().err
+    assert f"headrace down {topology}" in told
+    assert told.endswith("interrupted\n")
+
+
+def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
+    assert run("down", topology) == DONE
+    assert run("down", topology, "--purge") == DONE
+    assert capsys.readouterr().err == "no running cluster\n" * 2
+
+
+def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
+    assert run("check", topology) == DONE
+    told = capsys.readouterr().err
+    assert "warning: sites.a: its embedded server does not run: nothing in it was checked" in told
+    assert f"headrace up {topology}" in told
+
+
+def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
+    def up(self: Deployment, *, progress: Callable[[object], None], **_: object) -> dict[str, object]:
+        progress(overview("ENABLED"))
+        return overview("ENABLED")
+
+    monkeypatch.setattr(Deployment, "up", up)
+    assert run("up", topology, "--json") == DONE
+    assert capsys.readouterr().err == ""
 
 
 def overview(*states: str) -> dict[str, object]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from headrace.verification import verify_topology
 from headrace.waiting import NotCaughtUp, wait_caught_up
-from streams.errors import PropagationError
+from streams.errors import ApplyError, PropagationError
 from tests.support.topologies import read
 
 
@@ -42,6 +43,7 @@ def spec(tmp_path: Path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("headrace.waiting.POLL_S", 0.0)
+    monkeypatch.setattr("headrace.verification.LOOK_INTERVAL_S", 0.0)
 
 
 def names(spec) -> tuple[str, str]:
@@ -66,3 +68,51 @@ def test_time_out_names_who_is_behind_and_why(spec):
     with pytest.raises(NotCaughtUp, match=rf"{from_a} has not reached.*the driver is not up") as caught:
         wait_caught_up(spec, actors, timeout_s=0.0)
     assert from_b not in caught.value.message
+
+
+def overview(state: str, *components: dict[str, Any]) -> dict[str, Any]:
+    return {"state": state, "components": list(components)}
+
+
+STOPPED = {"name": "capture:c", "kind": "capture", "state": "DISABLED", "enabled": False}
+
+
+def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec):
+    from_a, from_b = names(spec)
+    actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
+    told: list[str] = []
+    with pytest.raises(NotCaughtUp, match="capture:c: is stopped") as caught:
+        wait_caught_up(spec, actors, timeout_s=0.2, progress=told.append, overview=lambda: overview("RUNNING", STOPPED))
+    assert caught.value.hint == "headrace start FILE capture:c"
+    assert f"{from_a} 50 B behind" in told[-1]
+    assert "capture:c: is stopped" in told[-1]
+
+
+def test_topology_that_was_refused_is_not_waited_for(spec):
+    refused = overview("REFUSED", {"name": "apply:x", "kind": "apply", "state": "NOT CREATED"})
+    with pytest.raises(NotCaughtUp, match="does not replicate") as caught:
+        wait_caught_up(spec, Actors({}, {}), overview=lambda: refused)
+    assert "headrace check" in caught.value.hint
+
+
+def test_what_runs_is_waited_for_although_new_tables_were_refused(spec):
+    from_a, from_b = names(spec)
+    actors = Actors({"a": 100, "b": 7}, {from_a: [100], from_b: [8]})
+    running = overview("REFUSED", {"name": "apply:x", "kind": "apply", "state": "IDLE"})
+    assert wait_caught_up(spec, actors, overview=lambda: running) == {"a": 100, "b": 7}
+
+
+def test_nothing_is_compared_while_something_stands_still(spec):
+    with pytest.raises(ApplyError, match="nothing can be compared now: capture:c: is stopped") as caught:
+        verify_topology(spec, Actors({}, {}), timeout_s=60.0, progress=lambda _: None, overview=lambda: overview("RUNNING", STOPPED))
+    assert caught.value.hint == "headrace start FILE capture:c"
+
+
+def test_what_was_started_a_moment_ago_is_waited_for_before_comparing(spec):
+    """The controller's news is a second old: a first glance may still show it stopped."""
+    looks = [overview("RUNNING", STOPPED), overview("RUNNING"), overview("RUNNING")]
+    with pytest.raises(NotCaughtUp):  # it went on to the waiting
+        verify_topology(
+            spec, Actors({"a": 1, "b": 1}, {name: [PropagationError("not yet")] for name in names(spec)}), timeout_s=0.0,
+            progress=lambda _: None, overview=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
+        )

@@ -1,0 +1,90 @@
+"""What people are told of a topology: what is stuck, what to do about it, and when nothing is wrong."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.status_view import is_healthy, notes, render, summary_line
+
+ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
+ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}
+
+
+def component(state: str, **facts: Any) -> dict[str, Any]:
+    return {"name": "apply:x", "kind": "apply", "site": "b", "state": state, **facts}
+
+
+def overview(*components: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
+    return {"topology": "t", "state": state, "at_us": 0, "findings": [], "statements": {}, "flows": [], "components": list(components)}
+
+
+STUCK = {
+    "stopped": (component("DISABLED", enabled=False), "is stopped", "headrace start FILE apply:x"),
+    "gave up": (component("ABORTED", last_error=ERROR), ERROR["message"], ERROR["hint"]),
+    "waits for an ALTER": (
+        component("PAUSED: WAITING FOR ALTER", detail="table hr.jobs does not fit", hint=ALTER), "table hr.jobs does not fit", ALTER,
+    ),
+    "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
+}
+
+
+@pytest.mark.parametrize(("facts", "problem", "fix"), STUCK.values(), ids=STUCK.keys())
+def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: dict[str, Any], problem: str, fix: str):
+    (note,) = notes(overview(facts))
+    assert (note.component, note.problem, note.fix, note.is_stuck) == ("apply:x", problem, fix, True)
+
+
+PASSES = {
+    "tried again": component("RETRYING", last_error=ERROR),
+    "error queue": component("APPLYING", errors=2),
+    "new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+}
+
+
+@pytest.mark.parametrize("facts", PASSES.values(), ids=PASSES.keys())
+def test_what_does_not_hold_the_others_up_is_told_too(facts: dict[str, Any]):
+    (note,) = notes(overview(facts))
+    assert not note.is_stuck
+
+
+def test_statement_that_is_in_the_problem_already_is_not_told_twice():
+    (note,) = notes(overview(component("PAUSED: WAITING FOR ALTER", detail=f"does not fit: {ALTER}", hint=ALTER)))
+    assert note.fix == ""
+
+
+def test_an_error_that_is_over_is_no_news():
+    assert notes(overview(component("APPLYING", last_error=ERROR, errors_total=1, enabled=True))) == []
+
+
+@pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING", "NOT CREATED", "PAUSED: WAITING FOR ALTER"])
+def test_topology_with_such_a_component_is_not_healthy(state: str):
+    assert is_healthy(overview(component("IDLE")))
+    assert not is_healthy(overview(component("IDLE"), component(state)))
+
+
+@pytest.mark.parametrize("state", ["PAUSED FOR FLOW CONTROL", "DISABLED", "STARTING SPARK"])
+def test_what_is_wanted_so_is_healthy(state: str):
+    assert is_healthy(overview(component(state)))
+
+
+def test_statements_stay_whole_below_the_table_however_narrow_the_terminal_is():
+    console = Console(file=io.StringIO(), width=40, soft_wrap=True)
+    console.print(render(overview(component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER))))
+    assert f"  fix: {ALTER}" in console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_progress_of_a_start_names_what_is_missing_and_why():
+    line = summary_line(overview(
+        component("STARTING SPARK"), {**component("RETRYING", last_error=ERROR), "name": "site:a"},
+        {**component("NOT CREATED"), "name": "queue:q"}, {**component("NOT CREATED"), "name": "queue:r"},
+    ))
+    assert "apply:x starting spark" in line
+    assert "site:a retrying" in line
+    assert f"site:a: {ERROR['message']}" in line
+    assert "2 components to be created" in line
+    assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
