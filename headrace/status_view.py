@@ -67,9 +67,8 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             yield Note(component=name, problem=str(component[key]), is_stuck=_is_paused(component))
     if component.get("detail"):
         hint = str(component.get("hint") or "")
-        yield Note(
-            component=name, problem=component["detail"], fix="" if hint in component["detail"] else hint, is_stuck=_is_paused(component),
-        )
+        problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
+        yield Note(component=name, problem=problem, fix=hint, is_stuck=_is_paused(component))
     if component.get("unmatched_rules"):
         yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}")
     if component.get("uncaptured_tables"):

@@ -52,9 +52,9 @@ def test_what_does_not_hold_the_others_up_is_told_too(facts: dict[str, Any]):
     assert not note.is_stuck
 
 
-def test_statement_that_is_in_the_problem_already_is_not_told_twice():
+def test_statement_that_ends_the_problem_is_told_once():
     (note,) = notes(overview(component("PAUSED: WAITING FOR ALTER", detail=f"does not fit: {ALTER}", hint=ALTER)))
-    assert note.fix == ""
+    assert (note.problem, note.fix) == ("does not fit", ALTER)
 
 
 def test_an_error_that_is_over_is_no_news():
