@@ -91,7 +91,7 @@ def preflight_source(
         findings.append(
             Finding(
                 path=f"{path} table {unlogged.owner}.{unlogged.name}", problem="is unlogged: its changes are in no log",
-                fix=f"ALTER TABLE {name} SET LOGGED; or exclude it", is_error=False,
+                fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it", is_error=False,
             )
         )
     relations = [leaf.number for table in tables for leaf in table.leaves]
@@ -135,7 +135,7 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
     if server.wal_level != "logical":
         yield Finding(
             path=path, problem=f"wal_level is {server.wal_level}: the log cannot be decoded",
-            fix="ALTER SYSTEM SET wal_level = logical; then restart the server",
+            fix="ALTER SYSTEM SET wal_level = logical; -- and restart the server",
         )
     # When everything runs already, one of those in use is ours.
     for setting, free, most, ours in (
@@ -146,19 +146,19 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         if free < needed:
             yield Finding(
                 path=path, problem=f"{max(free, 0)} of {most} {setting} are free, {needed} are needed",
-                fix=f"ALTER SYSTEM SET {setting} = {most + needed - free}; then restart the server",
+                fix=f"ALTER SYSTEM SET {setting} = {most + needed - free}; -- and restart the server",
             )
     if server.keeps_mb >= 0:
         yield Finding(
             path=path, is_error=False,
             problem=f"max_slot_wal_keep_size is {server.keeps_mb} MB: an outage of the log writer that takes longer loses the slot",
-            fix="ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf()",
+            fix="ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf();",
         )
     if server.idle_slot_timeout not in {"", "0"}:
         yield Finding(
             path=path, is_error=False,
             problem=f"idle_replication_slot_timeout is {server.idle_slot_timeout}: a stopped log writer loses its slot after that",
-            fix="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
+            fix="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         )
     if server.encoding == "SQL_ASCII":
         yield Finding(
@@ -171,12 +171,12 @@ def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
     role = quote(server.role)
     if not server.can_replicate:
         yield Finding(
-            path=path, problem=f"role {server.role} may not read the log", fix=f"ALTER ROLE {role} REPLICATION"
+            path=path, problem=f"role {server.role} may not read the log", fix=f"ALTER ROLE {role} REPLICATION;"
         )
     if not server.can_create:
         yield Finding(
             path=path, problem=f"role {server.role} may not create a publication",
-            fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role}",
+            fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role};",
         )
 
 
@@ -206,29 +206,29 @@ def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator
         yield Finding(
             path=where, problem=f"role {server.role} does not own it and cannot publish it",
             # Nobody should be made a superuser for this.
-            fix=f"ALTER TABLE {name} OWNER TO {role}" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {role}",
+            fix=f"ALTER TABLE {name} OWNER TO {role};" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {role};",
         )
     elif not table.can_select:
         yield Finding(
             path=where, problem=f"role {server.role} may not read it",
-            fix=f"GRANT USAGE ON SCHEMA {quote(table.owner)} TO {role}; GRANT SELECT ON {name} TO {role}",
+            fix=f"GRANT USAGE ON SCHEMA {quote(table.owner)} TO {role}; GRANT SELECT ON {name} TO {role};",
         )
     if table.hides_rows:
         yield Finding(
-            path=where, problem=f"row-level security hides rows from role {server.role}", fix=f"ALTER ROLE {role} BYPASSRLS"
+            path=where, problem=f"row-level security hides rows from role {server.role}", fix=f"ALTER ROLE {role} BYPASSRLS;"
         )
     for leaf in table.leaves:
         leaf_where = where if leaf.number == table.number else f"{where} partition {leaf.owner}.{leaf.name}"
         leaf_name = qualified(leaf.owner, leaf.name)
         if leaf.is_unlogged:
             yield Finding(
-                path=leaf_where, problem="is unlogged: its changes are in no log", fix=f"ALTER TABLE {leaf_name} SET LOGGED"
+                path=leaf_where, problem="is unlogged: its changes are in no log", fix=f"ALTER TABLE {leaf_name} SET LOGGED;"
             )
         if not leaf.has_identity:
             yield Finding(
                 path=leaf_where,
                 problem=f"{_why_no_identity(leaf.identity)}: your own UPDATE and DELETE on it would start to fail",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL, or give it a primary key",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL; -- or give it a primary key",
             )
         elif leaf.identity == "f" and leaf.generated_virtual:
             columns = ", ".join(leaf.generated_virtual)
@@ -236,7 +236,7 @@ def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator
                 path=leaf_where,
                 problem=f"has REPLICA IDENTITY FULL and virtual generated columns ({columns}): your own UPDATE and DELETE"
                 " on it would start to fail",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT with a primary key, or make the columns STORED",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns STORED",
             )
 
 

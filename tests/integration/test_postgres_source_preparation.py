@@ -115,7 +115,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
                     statements.append(finding.fix)
                     site.run(finding.fix)
         assert findings == []
-        assert any(s.endswith("REPLICATION") for s in statements)
+        assert any(s.endswith("REPLICATION;") for s in statements)
         assert any(s.startswith("GRANT CREATE ON DATABASE") for s in statements)
         assert any(s.endswith("BYPASSRLS") for s in statements)
         is_superuser = site.run("SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role).fetchone()
