@@ -392,15 +392,25 @@ class ApplyReader:
         Raises:
             UnfitTableError: it does not, under no name its columns have had since.
         """
+        renamed = list(self._versions.renamed(version))
+        for found in renamed:
+            # A column's name was given to another one: once the destination has both, the older rows would fit too.
+            if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
+                return found.version
         try:
             self._fits.fit(version)
         except UnfitTableError:
-            for named in self._versions.renamed(version):
-                with contextlib.suppress(UnfitTableError):
-                    self._fits.fit(named)
-                    return named
+            for found in renamed:
+                if self._does_fit(found.version):
+                    return found.version
             raise
         return version
+
+    def _does_fit(self, version: TableVersion) -> bool:
+        with contextlib.suppress(UnfitTableError):
+            self._fits.fit(version)
+            return True
+        return False
 
     def _emit(self, batch: LcrBatch, data: bytes | None) -> None:
         if not batch.is_open and not batch.continues:

@@ -13,11 +13,11 @@ destination's one and only unique key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_apply.dependencies_kernels import hash_text
 from streams.errors import UnfitTableError
@@ -26,8 +26,9 @@ from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 if TYPE_CHECKING:
     from databases.ports import DestinationColumn, DestinationTable
 
-__all__ = ["Describe", "Equality", "HashedKey", "TableFit", "TableFits", "TableVersions", "table_touch"]
+__all__ = ["Describe", "Equality", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions", "table_touch"]
 
+_Key = TypeVar("_Key")
 _VERSIONS_MAX = 16  # of one table: a table that is altered more often while one transaction waits is not known
 
 Describe = Callable[[str, str], "DestinationTable | None"]
@@ -177,55 +178,104 @@ def _equality(target: DestinationColumn, column: Column) -> Equality:
     }.get(target.equality, Equality.NONE)
 
 
-def _renamed(version: TableVersion, newer: TableVersion) -> TableVersion | None:
-    """The version with the names its columns have in a newer one; None: none was renamed, or they do not tell.
+def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
+    """What the columns of a version are called in a newer one, without those that were dropped; None: they do not tell.
 
     A log describes columns in their order, which never changes: new ones come behind, dropped ones leave a gap. So a name
-    that is gone and a name that is new in one place, with the same type, are one column's.
+    that is gone, or another column's now, and a name that is new in one place, with the same type, are one column's.
     """
-    old, new = {column.name for column in version.columns}, {column.name for column in newer.columns}
-    columns: list[Column] = []
-    rest = list(newer.columns)
-    for column in version.columns:
+    before, after = {column.name for column in old.columns}, {column.name for column in new.columns}
+    names: dict[str, str] = {}
+    rest = list(new.columns)
+    for column in old.columns:
         there = rest[0] if rest else None
-        if there is not None and there.name == column.name:
-            columns.append(rest.pop(0))
-        elif column.name in new:
+        is_renamed = there is not None and there.name not in before and there.type_name == column.type_name
+        if there is not None and (is_renamed or there.name == column.name):
+            names[column.name] = rest.pop(0).name
+        elif column.name in after:
             return None
-        elif there is not None and there.name not in old and there.type_name == column.type_name:
-            columns.append(rest.pop(0))
-        else:
-            columns.append(column)  # dropped
-    named = tuple(replace(column, name=found.name) for column, found in zip(version.columns, columns, strict=True))
-    if named == version.columns:
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """A version under newer names.
+
+    Args:
+        version: with the names of `newer`.
+        newer: where the names come from.
+        is_ambiguous: a name of before is another column's in `newer`: a table like `newer` fits under both.
+    """
+
+    version: TableVersion
+    newer: TableVersion
+    is_ambiguous: bool
+
+
+def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str]) -> Renamed | None:
+    """The version with other names for its columns; None: they have these names."""
+    columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in version.columns)
+    if columns == version.columns:
         return None
-    changed = replace(version, columns=named)
-    return replace(changed, version=content_version(changed))
+    named, there = replace(version, columns=columns), {column.name for column in newer.columns}
+    return Renamed(
+        version=replace(named, version=content_version(named)), newer=newer,
+        is_ambiguous=any(old != new and old in there for old, new in names.items()),
+    )
 
 
 class TableVersions:
-    """The versions of each table in the order they came; outlives restarts of the reader, not of the process."""
+    """The versions of each table in the order they came; outlives restarts of the reader, not of the process.
+
+    Partitions are described one by one, with the name of their table. What is renamed there is renamed in all of them, but
+    the order of their columns may differ: one tells about another only when a single column was renamed.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, dict[int, TableVersion]] = {}
+        self._forms: dict[tuple[str, str], dict[tuple[Column, ...], TableVersion]] = {}  # of all partitions together
 
     def note(self, tables: Iterable[TableVersion]) -> None:
         """Versions of a batch, in the order of its rows."""
         for table in tables:
             seen = self._seen.setdefault(table.object_number, {})
             if table.version not in seen:
-                seen[table.version] = table
-                if len(seen) > _VERSIONS_MAX:
-                    del seen[next(iter(seen))]
+                _remember(seen, table.version, table)
+                forms = self._forms.setdefault((table.owner, table.name), {})
+                if table.columns not in forms:
+                    _remember(forms, table.columns, table)
 
-    def renamed(self, version: TableVersion) -> Iterator[TableVersion]:
-        """The version under the names of each newer one, the newest first."""
-        seen = list(self._seen.get(version.object_number, {}).values())
-        place = next((k for k, table in enumerate(seen) if table.version == version.version), len(seen))
-        for newer in reversed(seen[place + 1 :]):
-            named = _renamed(version, newer)
-            if named is not None:
-                yield named
+    def renamed(self, version: TableVersion) -> Iterator[Renamed]:
+        """The version under the names of each newer one, its own newest first."""
+        found: list[Renamed | None] = []
+        dropped: set[str] = set()
+        for newer in _after(self._forms.get((version.owner, version.name), {}), version.columns):
+            given = _new_names(version, newer)
+            if given is None:
+                continue
+            dropped |= {column.name for column in version.columns} - given.keys()
+            others = {old: new for old, new in given.items() if old != new and old not in dropped}
+            if newer.object_number != version.object_number and len(others) == 1:
+                found.append(_renamed(version, newer, others))
+        last, names = version, {column.name: column.name for column in version.columns}
+        for newer in _after(self._seen.get(version.object_number, {}), version.version):
+            # One step after the other: what was dropped does not come back under the name of a column added later.
+            step = _new_names(last, newer)
+            last, names = newer, names if step is None else {k: step[v] for k, v in names.items() if v in step}
+            found.append(_renamed(version, newer, names))
+        return (renamed for renamed in reversed(found) if renamed is not None)
+
+
+def _remember(seen: dict[_Key, TableVersion], key: _Key, table: TableVersion) -> None:
+    seen[key] = table
+    if len(seen) > _VERSIONS_MAX:
+        del seen[next(iter(seen))]
+
+
+def _after(seen: Mapping[_Key, TableVersion], key: _Key) -> Iterable[TableVersion]:
+    """What came after a version; nothing when it is not known (any more)."""
+    keys = list(seen)
+    return [seen[later] for later in keys[keys.index(key) + 1 :]] if key in seen else []
 
 
 class TableFits:

@@ -54,7 +54,7 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
     if catalog is None:
         return missing_table(version)
     alter = f"ALTER TABLE {qualified(version.owner, version.name)}"
-    renamed = _renamed(version, catalog)
+    renamed, taken = _renamed(version, catalog)
     missing = []
     for column in version.columns:
         position = catalog.positions.get(column.name)
@@ -66,7 +66,11 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
             if old is not None:
                 missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; -- or, if {name} is a new column: {add}")
             else:
-                missing.append(f"{add} -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ")
+                before = taken.get(column.name)
+                rename = f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};" if before else ""
+                missing.append(
+                    f"{add} -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ{rename}"
+                )
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
             function = quote(conversion_function(version.owner, version.name, column.name))
             missing.append(
@@ -83,24 +87,28 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
     return "\n".join(missing)
 
 
-def _renamed(version: TableVersion, catalog: CatalogTable) -> dict[str, str]:
-    """New name -> old name of columns that look renamed at the source.
+def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, str], dict[str, str]]:
+    """New name -> old name of columns that look renamed at the source; and where the old name is another column's there.
 
     The log names columns, it does not number them: a column that the destination lacks, in the place of one that the source
     lacks and of the same type, was renamed, or dropped and added again. Adding one would leave the old values behind.
     """
-    given = {column.name for column in version.columns}
+    given = {column.name: number for number, column in enumerate(version.columns)}
     renamed: dict[str, str] = {}
+    taken: dict[str, str] = {}
     place = 0  # where the destination's next column is, if both have the same columns
-    for column in version.columns:
+    for number, column in enumerate(version.columns):
         position = catalog.positions.get(column.name)
         if position is None and place < len(catalog.columns):
             there = catalog.table.columns[place]
-            if there.name not in given and not there.is_generated and column_fits(column, there, catalog.columns[place]):
-                renamed[column.name] = there.name
-                position = place
+            if not there.is_generated and column_fits(column, there, catalog.columns[place]):
+                if there.name not in given:
+                    renamed[column.name] = there.name
+                    position = place
+                elif given[there.name] > number:  # new columns come behind: this one is no new one
+                    taken[column.name] = there.name
         place = place if position is None else position + 1
-    return renamed
+    return renamed, taken
 
 
 def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:

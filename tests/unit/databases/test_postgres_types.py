@@ -80,6 +80,14 @@ def test_column_that_only_takes_the_place_of_another_type_or_comes_behind_all_is
         assert "RENAME" not in missing_alter(version(*columns), there)
 
 
+def test_column_whose_old_name_is_another_s_now_may_be_renamed():
+    """RENAME COLUMN a TO a_old, then ADD COLUMN a: a new column comes behind, so it is not a_old that was added."""
+    there = catalog(column("id"), column("a", "pg_catalog.text"))
+    missing = missing_alter(version(column("id"), column("a_old", "pg_catalog.text"), column("a", "pg_catalog.text")), there)
+    assert missing.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "a_old" text; -- with the DEFAULT')
+    assert missing.endswith('; or, if it was "a" before: ALTER TABLE "hr"."Jobs" RENAME COLUMN "a" TO "a_old";')
+
+
 def test_other_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
     assert missing.startswith('ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood"; -- or, if')

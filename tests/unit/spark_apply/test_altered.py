@@ -154,6 +154,24 @@ def test_rows_that_wait_take_the_names_of_the_latest_alter_not_of_one_before_it(
     assert world.errors() == ()
 
 
+@pytest.mark.parametrize(("number", "columns", "expected"), [
+    (11, ("id", "a_old", "a"), (b"kept", None)), (21, ("id", "x", "a_new"), (b"kept", None)),
+], ids=["its name is given to a new column", "the next row is in another partition"])
+def test_rows_before_a_rename_keep_their_values(number: int, columns: tuple[str, ...], expected: tuple[bytes | None, ...]) -> None:
+    """RENAME COLUMN a and ADD COLUMN in one transaction, a row before them and one behind."""
+    old, new = replace(KEYED, columns=("id", "a")), replace(KEYED, number=number, columns=columns)
+    place = MemoryPlace()
+    world = World(1, place, count=0, conflicts=0, tables=())
+    old.create(place.store)
+    first, second = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
+    world.batches = cut_batches(random.Random(1), [Transaction(1, [
+        Change(old, Command.INSERT, new=(first, b"kept")), Change(new, Command.INSERT, new=(second, b"y", b"z")),
+    ])], PART_ROWS)
+    assert asked(world.engine(1), place.store, {columns[1]: new}) == [columns[1]]
+    assert place.rows(new) == [(first, *expected), (second, b"y", b"z")]
+    assert world.errors() == ()
+
+
 # --------------------------------------------------------------------------- names through versions
 
 
@@ -165,7 +183,7 @@ def versions(*columns: tuple[str, ...]) -> tuple[TableVersions, list[Table]]:
 
 
 def names_of(seen: TableVersions, table: Table) -> list[tuple[str, ...]]:
-    return [tuple(column.name for column in version.columns) for version in seen.renamed(table.version)]
+    return [tuple(column.name for column in found.version.columns) for found in seen.renamed(table.version)]
 
 
 def test_a_version_takes_the_names_of_newer_ones_the_newest_first() -> None:
@@ -188,7 +206,37 @@ def test_names_that_the_order_of_columns_does_not_tell_stay(new: tuple[str, ...]
     assert names_of(seen, first) == expected
 
 
+def test_a_column_that_was_dropped_does_not_come_back_as_the_one_that_was_added_later() -> None:
+    seen, (first, _, _) = versions(("id", "a"), ("id",), ("id", "x"))
+    assert names_of(seen, first) == []
+
+
+def test_a_name_that_another_column_has_now_is_ambiguous() -> None:
+    seen, (first, second) = versions(("id", "a", "b"), ("id", "x", "b", "a"))
+    (found,) = seen.renamed(first.version)
+    assert [column.name for column in found.version.columns] == ["id", "x", "b"]
+    assert (found.newer, found.is_ambiguous) == (second.version, True)
+
+
+def test_partitions_tell_each_other_of_one_column_that_was_renamed() -> None:
+    """Two could be taken for each other where partitions have another order of columns."""
+    seen, (first,) = versions(("id", "a", "b"))
+    partition = Table(21, "plain", ("id", "x", "b"), OldImage.KEY)
+    seen.note([partition.version])
+    assert names_of(seen, first) == [("id", "x", "b")]
+    seen.note([replace(partition, columns=("id", "x", "y")).version])
+    assert names_of(seen, first) == [("id", "x", "b")]
+    seen.note([replace(first, columns=("id", "x", "y")).version])
+    assert names_of(seen, first) == [("id", "x", "y"), ("id", "x", "b")]
+
+
+def test_partitions_tell_each_other_of_columns_that_were_dropped() -> None:
+    seen, (first,) = versions(("id", "a"))
+    seen.note([Table(21, "plain", columns, OldImage.KEY).version for columns in (("id",), ("id", "x"))])
+    assert names_of(seen, first) == []
+
+
 def test_only_so_many_versions_of_a_table_are_remembered() -> None:
     seen, tables = versions(*[("id", f"c{number}") for number in range(40)])
     assert names_of(seen, tables[-2]) == [("id", "c39")]
-    assert len(seen._seen[11]) == 16
+    assert len(seen._seen[11]) == len(seen._forms["public", "plain"]) == 16
