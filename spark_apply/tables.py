@@ -213,9 +213,9 @@ class Renamed:
 
 
 def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str]) -> Renamed | None:
-    """The version with other names for its columns; None: they have these names."""
+    """The version with other names for its columns; None: they have these names, or a dropped one's was given to another."""
     columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in version.columns)
-    if columns == version.columns:
+    if columns == version.columns or len({column.name for column in columns}) < len(columns):
         return None
     named, there = replace(version, columns=columns), {column.name for column in newer.columns}
     return Renamed(

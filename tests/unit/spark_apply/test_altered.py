@@ -211,6 +211,12 @@ def test_a_column_that_was_dropped_does_not_come_back_as_the_one_that_was_added_
     assert names_of(seen, first) == []
 
 
+def test_a_dropped_column_s_name_is_not_given_to_two() -> None:
+    seen, (first, second, _) = versions(("id", "a", "b"), ("id", "b"), ("id", "a"))
+    assert names_of(seen, first) == []
+    assert names_of(seen, second) == [("id", "a")]
+
+
 def test_a_name_that_another_column_has_now_is_ambiguous() -> None:
     seen, (first, second) = versions(("id", "a", "b"), ("id", "x", "b", "a"))
     (found,) = seen.renamed(first.version)
