@@ -244,6 +244,10 @@ class ApplyControl:
         elif not any(server.has_joined for server in facts):
             status.state = "INITIALIZING"
             status.detail = status.detail or next((server.detail for server in facts if server.detail), "")
+        elif not status.detail:
+            # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
+            paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
+            status.detail = next(paused, "")
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status

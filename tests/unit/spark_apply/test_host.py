@@ -17,6 +17,7 @@ from rules.evaluation import filter_batch
 from rules.rule import RuleSet
 from spark_apply import host as host_module
 from spark_apply import servers as servers_module
+from spark_apply.control import ApplyControl, Cores
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.gate import Gate
 from spark_apply.host import CoordinatorHost
@@ -331,3 +332,18 @@ def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: D
         driver.host.turn(0.0)
         driver.step_task(0)
     assert driver.coordinator.low_watermark == applied < driver.batches[-1].through_scn
+
+
+def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
+    """A function that an ALTER needs fails, for example: the table fits, and cannot be written."""
+    stream = driver.start_task(0)
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, application=None, cores=cores)  # type: ignore[arg-type]
+    for state, detail, expected in (
+        ("PAUSED: WAITING FOR ALTER", "type mood does not exist", "apply server 0: type mood does not exist"),
+        ("IDLE", "a lock time-out, over since", ""),
+    ):
+        told = pb.ServerState(state=state, detail=detail, has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=told))
+        driver.host.turn(0.0)
+        assert control._read(cores).detail == expected
