@@ -198,11 +198,11 @@ def down(
             site.name for site in deployment.spec.sites
             if site.database.kind == "postgres" and any(c.source == site.name for c in deployment.spec.captures)
         ]
-    if problems and purge:
-        output.say("fix: mend it and run the same command again; what is done stays done")
     output.json({"problems": problems, "slots_kept_at": kept})
     for problem in problems:
         output.say(f"error: {problem}")
+    if problems and purge:
+        output.say("fix: mend it and run the same command again; what is done stays done")
     if kept:
         output.say(f"warning: the slots at {', '.join(kept)} stay and retain WAL until `up`, or `down --purge`")
     return FAILURE if problems else DONE

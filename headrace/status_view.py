@@ -131,9 +131,7 @@ def summary_line(overview: Mapping[str, Any]) -> str:
         f"{table['owner']}.{table['name']} {table['state'].lower()} {table['rows']} rows"
         for c in components for table in c.get("instantiation", ()) if table["state"] not in {"DONE", "KEPT"}
     ]
-    parts += [
-        f"{c['name']}: {c['last_error']['message']}" for c in components if c["state"] in _BAD and c.get("last_error")
-    ]
+    parts += [f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING for note in _notes(c)]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
 
 

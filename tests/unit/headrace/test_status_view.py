@@ -82,9 +82,11 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     line = summary_line(overview(
         component("STARTING SPARK"), {**component("RETRYING", last_error=ERROR), "name": "site:a"},
         {**component("NOT CREATED"), "name": "queue:q"}, {**component("NOT CREATED"), "name": "queue:r"},
+        {**component("STARTING DATABASE", database_problem="connection refused"), "name": "site:b"},
     ))
     assert "apply:x starting spark" in line
     assert "site:a retrying" in line
     assert f"site:a: {ERROR['message']}" in line
     assert "2 components to be created" in line
+    assert "site:b: connection refused" in line
     assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
