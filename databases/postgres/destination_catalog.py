@@ -35,7 +35,7 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
+    "SAME_FORM", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
     "table_version",
 ]
 
@@ -66,8 +66,21 @@ _HASHABLE = frozenset(
     )
 )
 
-_TABLE = """
-SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident,
+# A hash of what ALTER TABLE changes of a table's columns; `{oid}`: the table's.
+_FORM = """(
+SELECT pg_catalog.bit_xor(pg_catalog.hash_record_extended(
+    ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0))
+FROM pg_catalog.pg_attribute f WHERE f.attrelid = {oid} AND f.attnum > 0)"""
+
+SAME_FORM = f"""
+SELECT 1 / (pg_catalog.count(*) OPERATOR(pg_catalog.=) 0)::int4
+FROM unnest($1::int8[], $2::int8[]) AS s(oid, form)
+WHERE s.form IS DISTINCT FROM {_FORM.format(oid="s.oid::oid")}
+"""
+"""Divides by zero unless tables have the forms they were described with: $1 OIDs, $2 `CatalogTable.form` of each."""
+
+_TABLE = f"""
+SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, {_FORM.format(oid="c.oid")} AS form,
        EXISTS (SELECT FROM pg_catalog.pg_trigger g
                WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
                  AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal)
@@ -210,6 +223,7 @@ class CatalogTable:
         is_partitioned: rows are stored in partitions.
         positions: column name -> position in `table.columns`.
         replica_identity: `pg_class.relreplident`.
+        form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
     """
 
     table: DestinationTable
@@ -219,6 +233,7 @@ class CatalogTable:
     is_partitioned: bool
     positions: dict[str, int] = field(compare=False)
     replica_identity: str = "d"
+    form: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +318,7 @@ def _catalog_table(
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
         oid=found["oid"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
-        replica_identity=found["relreplident"],
+        replica_identity=found["relreplident"], form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
             _catalog_column(column, operators.get(p, ""), own)

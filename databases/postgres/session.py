@@ -42,7 +42,7 @@ from psycopg import pq
 
 from databases.ports import DestinationTable, ErrorTransaction, ScnRange, Write
 from databases.postgres.connection import connect, qualified, translated
-from databases.postgres.destination_catalog import CatalogTable, describe_table
+from databases.postgres.destination_catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination_errors import delete_error, put_error
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
 from databases.postgres.destination_pipeline import Pipeline, Statement
@@ -83,6 +83,14 @@ _SETTINGS = {
     # Before 18 a switched-off scan that is needed all the same has a huge cost, which would start the compiler.
     "jit": "off",
 }
+
+_DIVISION_BY_ZERO = "22012"
+# A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
+# the same table, it is somebody else's.
+_NAMELESS = (
+    "a trigger, a rule or a function of the destination names what is not there, or without its schema (apply's sessions have"
+    " an empty search_path): mend it, then `headrace start` the apply process"
+)
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
@@ -133,6 +141,8 @@ class PostgresSession:
             self._state = _State.IDLE
             self._pending: list[Statement] = []
             self._has_savepoint = False
+            self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
+            self._blamed: dict[tuple[str, str], CatalogTable | None] = {}  # for a stale statement, as described before it
             with translated("opening an apply server's session"):
                 self._settle()
             self._read_progress()
@@ -217,6 +227,7 @@ class PostgresSession:
         self._state = _State.PENDING
         self._pending = [_BEGIN]
         self._has_savepoint = False
+        self._checked.clear()
 
     def savepoint(self) -> None:
         """See `DestinationSession.savepoint`. Travels with the next statement."""
@@ -232,6 +243,7 @@ class PostgresSession:
         if not self._has_savepoint:
             raise BugError("there is no savepoint to go back to")
         self._pending.append(Statement(sql="ROLLBACK TO SAVEPOINT headrace"))
+        self._checked.clear()  # a table's lock goes with what locked it
         if self._state is _State.FAILED:
             self._state = _State.OPEN
         self._forget_wrappers()
@@ -267,7 +279,7 @@ class PostgresSession:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
-            if error.context.get("sqlstate") == "22012" and error.context.get("statement") == len(statements) - 2:
+            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and error.context.get("statement") == len(statements) - 2:
                 raise FencedError(
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
                     apply=identity.apply, epoch=identity.epoch,
@@ -282,6 +294,7 @@ class PostgresSession:
         self._state = _State.IDLE
         self._has_savepoint = False
         self._wrapped_in_transaction = False
+        self._blamed.clear()
         self._sequence += 1
         self._low_watermark = watermark
         self._applied = ranges
@@ -386,34 +399,82 @@ class PostgresSession:
             self._wrappers.clear()
             self._plans.clear()
 
-    def _run_writes(self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int]) -> None:
-        if not statements:
+    def _run_writes(
+        self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int], *,
+        unchecked: Sequence[int] = (),
+    ) -> None:
+        """Run statements, and see that their tables have the form they were written for.
+
+        Args:
+            writes: what statements belong to.
+            statements: number of the write, -1 for none; and the statement.
+            counts: rows affected, by write; added to.
+            unchecked: writes whose statement ran before (COPY).
+        """
+        numbers = dict.fromkeys([*unchecked, *(number for number, _ in statements if number >= 0)])
+        tables = {(w.version.owner, w.version.name) for w in (writes[number] for number in numbers)} - self._checked
+        check = self._check(tables)
+        if not statements and not check:
             return
         ahead = len(self._pending)
         try:
-            results = self._run([statement for _, statement in statements], "writing")
+            results = self._run([*(statement for _, statement in statements), *check], "writing")
         except DatabaseError as error:
             place = error.context.get("statement", -1)
+            if place == ahead + len(statements):
+                self._raise_altered(tables, error)
             number = statements[place - ahead][0] if isinstance(place, int) and place >= ahead else -1
             if number >= 0:
                 self._explain(error, [writes[number].version], writes[number].command.name)
             raise
-        for (number, _), result in zip(statements, results, strict=True):
+        self._checked |= tables
+        for (number, _), result in zip(statements, results[: len(statements)], strict=True):
             if number >= 0:
                 counts[number] += result.command_tuples or 0
+
+    def _check(self, tables: set[tuple[str, str]]) -> list[Statement]:
+        """Whether tables that were just written, and so are locked, still are what they were described as.
+
+        A statement that was made for another form often works all the same, through an assignment cast or because two types
+        have values of one length: it would write something else.
+        """
+        described = [catalog for catalog in (self._tables.get(key) for key in sorted(tables)) if catalog is not None]
+        if not described:
+            return []
+        parameters = (_int8_array([catalog.oid for catalog in described]), _int8_array([catalog.form for catalog in described]))
+        return [Statement(sql=SAME_FORM, parameters=parameters, prepared=True)]
+
+    def _raise_altered(self, tables: set[tuple[str, str]], error: DatabaseError) -> None:
+        if error.context.get("sqlstate") != _DIVISION_BY_ZERO:
+            return
+        for key in tables:
+            self._forget(*key)
+        names = ", ".join(".".join(key) for key in sorted(tables))
+        raise UnfitTableError(
+            f"the destination table {names} was altered meanwhile", hint="it is described again at the next attempt", table=names,
+        ) from error
 
     def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
         """Raise what an error means for these tables; one that was altered meanwhile is described anew."""
         if is_stale(error):
-            for table in tables:
-                self._forget(table.owner, table.name)
+            described = {(table.owner, table.name): self._tables.get((table.owner, table.name)) for table in tables}
+            if all(key in self._blamed and self._blamed[key] == catalog for key, catalog in described.items()):
+                raise DatabaseError(
+                    f"{error.message}, again, with {', '.join('.'.join(key) for key in described)} as it was", hint=_NAMELESS,
+                    **error.context,
+                ) from error
+            self._blamed |= described
+            for key in described:
+                self._forget(*key)
         explain(error, [f"{table.owner}.{table.name}" for table in tables], command)
 
     def _copy(self, plan: WritePlan, write: Write) -> int:
         self._send_pending()
         try:
             chunks = list(row_chunks(plan.statements[0], write))
-            return self._pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
+            copied = self._pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
+            self._run_writes([write], [], [0], unchecked=[0])
+            return copied
         except DatabaseError as error:
             self._fail()
             self._explain(error, [write.version], write.command.name)
