@@ -50,6 +50,7 @@ whoever reaches the port can run code. Every process of the cluster and every dr
 # here (they mostly wait), so this only says how many of them find a worker ready.
 CPUS_DEFAULT = 8
 OBJECT_STORE_BYTES = 100_000_000  # nothing but small answers passes through the object store
+_FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
 _POLL_S = 0.05
@@ -214,10 +215,9 @@ class LocalCluster:
         return command
 
     def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, **java_path(), "PYSPARK_PYTHON": sys.executable}
-        # Somebody else's cluster in the caller's environment would be joined instead.
-        for name in ("RAY_ADDRESS", "RAY_JOB_ID"):
-            environment.pop(name, None)
+        # Somebody else's cluster in the caller's environment would be joined instead, another Spark be started.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        environment |= {**java_path(), "PYSPARK_PYTHON": sys.executable}
         environment |= LOOPBACK | _PRIORITY
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
 

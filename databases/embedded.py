@@ -230,9 +230,10 @@ class EmbeddedServer:
         return f"PGPASSWORD=$(cat {password}) {shlex.quote(str(self.binary('psql')))} {shlex.quote(where)}"
 
     def environment(self, database: str = "postgres") -> dict[str, str]:
-        """This process's environment plus what libpq programs (`client_binary`) need to connect."""
+        """This process's environment with what libpq programs (`client_binary`) need to connect, and nothing else for them."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return {
-            **os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": _SUPERUSER,
+            **others, "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": _SUPERUSER,
             "PGPASSWORD": self.password, "PGDATABASE": database, "PGSSLMODE": "disable",
         }
 

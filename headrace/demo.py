@@ -302,6 +302,8 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     deployment = Deployment(spec)
     if options.kill not in KILLABLE:
         raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # of libpq: they are about servers of the user's own (PGSERVICE, PGOPTIONS)
     with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)

@@ -61,7 +61,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     if state == "DISABLED" and not component.get("enabled", True):
         yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True)
     elif error and state in _BAD:
-        yield Note(component=name, problem=error["message"], fix=error["hint"], is_stuck=state == "ABORTED")
+        yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
     for key in ("problem", "database_problem"):
         if component.get(key):
             yield Note(component=name, problem=str(component[key]), is_stuck=_is_paused(component))

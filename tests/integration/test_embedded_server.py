@@ -172,14 +172,19 @@ def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:
         server.start()
 
 
-def test_bundled_programs_connect(folder: Path) -> None:
+def test_bundled_programs_connect_whatever_the_callers_environment_says_of_servers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = EmbeddedServer(folder)
     server.start()
+    for name, value in {"PGSERVICE": "nosuch", "PGOPTIONS": "-c nonsense=1", "PGHOST": "elsewhere", "PGSSLMODE": "verify-full"}.items():
+        monkeypatch.setenv(name, value)
     done = subprocess.run(
         [server.binary("psql"), "-XAtc", "SELECT 40 + 2"], env=server.environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout == "42\n"
     subprocess.run([server.binary("pgbench"), "-i", "-s", "1", "-q"], env=server.environment(), capture_output=True, check=True)
+    monkeypatch.undo()
     assert _one(server, "SELECT count(*) FROM pgbench_accounts") == 100_000
 
 

@@ -52,6 +52,17 @@ def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
     again.stop()
 
 
+def test_another_ray_and_another_spark_of_the_caller_are_not_the_clusters(state_dir, monkeypatch):
+    foreign = {"RAY_ADDRESS": "10.255.0.1:6379", "SPARK_HOME": "/nonexistent", "PYSPARK_DRIVER_PYTHON": "/bin/false", "HADOOP_CONF_DIR": "/x"}
+    for name, value in foreign.items():
+        monkeypatch.setenv(name, value)
+    cluster = LocalCluster(state_dir, cpus=1)
+    cluster.start()
+    environment = psutil.Process(cluster.facts().processes[0].pid).environ()
+    assert not {name for name, value in foreign.items() if environment.get(name) == value}
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+
+
 def test_start_cleans_what_a_crash_left(state_dir):
     cluster = LocalCluster(state_dir, cpus=1)
     address = cluster.start()
