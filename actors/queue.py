@@ -240,6 +240,7 @@ class QueueCore:
                 self._rewind(log, begin)
                 start = log.end
             subscription.session, subscription.number, subscription.sent_scn = session, start, scn
+            subscription.begins = scn == FIRST_SCN
             # Less than it once acknowledged: its destination was restored from a backup.
             subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
         return session
@@ -274,6 +275,7 @@ class QueueCore:
             if delivery is not None:
                 session.turn = (session.turn + turn + 1) % len(session.sources)
                 session.credit_bytes -= len(delivery.data)
+                subscription.begins = False
                 subscription.dequeued_rows += delivery.header.row_count
                 subscription.dequeued_us = self._clock.time_us()
                 return delivery
@@ -428,7 +430,7 @@ class QueueCore:
     def _next(self, subscription: Subscription) -> Delivery | None:
         log = self._logs[subscription.source]
         subscription.number = max(subscription.number, log.base)
-        if subscription.sent_scn == FIRST_SCN < (begin := _beginning(subscription, log)):
+        if subscription.begins and (begin := _beginning(subscription, log)) > FIRST_SCN:
             return self._mark(subscription, begin)
         while subscription.number < log.end:
             entry = log.entry(subscription.number)

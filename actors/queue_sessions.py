@@ -47,6 +47,7 @@ class Subscription:
         self.session: SubscriberSession | None = None
         self.number = 0  # of the next entry to hand out
         self.sent_scn = FIRST_SCN  # position of what was handed out last
+        self.begins = False  # it never had anything, and was handed out nothing on this stream
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
         self.dequeued_rows = 0

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from actors.capture import CaptureHost
+from actors.queue import QueueCore
 from spark_apply import reader
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.reader import ApplyReader
@@ -35,7 +36,7 @@ HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 NEVER = {"apply.error_queue_write", "apply.execute_error"}
 KINDS = {
     "cut", "stream broken", "source down", "destination down", "commit answer lost", "second driver", "task killed",
-    "spill damaged",
+    "spill damaged", "destination added",
     "older driver fenced out", "power loss", "table altered", "kill site", "kill capture", "kill queue",
     "kill propagation", "kill apply", "kill apply in a gap", *(set(FAILPOINTS) - NEVER),
 }
@@ -79,7 +80,8 @@ def test_seed_decides_everything(tmp_path: Path) -> None:
 
 def test_nothing_breaks_without_harm(tmp_path: Path) -> None:
     simulation = run(1, tmp_path, transactions=30, harm=0.0, inside=0.0)
-    assert set(simulation.fired) <= {"table altered"}
+    # Whoever is replaced when a destination is added is killed.
+    assert set(simulation.fired) <= {"table altered", "destination added", "power loss"}
 
 
 def _applied_before_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +102,16 @@ def _received_counts_as_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through))
 
 
+def _new_subscriber_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    durable = QueueCore._durable
+
+    def without_new(self: QueueCore, source: str) -> int:
+        others = [each for each in self._of(source) if "dbs4" not in each.subscriber]
+        return min((min(each.saved_scn, each.acknowledged_scn) for each in others), default=durable(self, source))
+
+    monkeypatch.setattr(QueueCore, "_durable", without_new)
+
+
 def _dependencies_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = reader.hash_batch
 
@@ -115,6 +127,7 @@ def _dependencies_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs one seed only")
 @pytest.mark.parametrize("break_it", [
     _applied_before_is_forgotten, _captured_counts_as_durable, _received_counts_as_durable, _dependencies_are_not_seen,
+    _new_subscriber_is_not_waited_for,
 ])
 def test_defect_in_the_product_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: Callable[[pytest.MonkeyPatch], None]

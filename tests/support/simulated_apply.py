@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
+from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import filter_batch
@@ -27,15 +29,19 @@ from streams.errors import DatabaseUnavailable, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Killed
 from tests.support.simulated_network import DequeueStream
+from tests.support.simulated_observer import RETURNED
 
 if TYPE_CHECKING:
+    from databases.memory_source import MemorySnapshot
     from databases.memory_store import MemoryStore
+    from databases.ports import ApplyProgress
     from tests.support.simulation import Simulation
     from topology.spec import ApplySpec
 
-__all__ = ["Driver", "Task"]
+__all__ = ["Beginning", "Driver", "Task"]
 
 _CREDIT_BYTES = 4000  # about four batches
+_COPYING_SHARE = 0.05  # of its turns a driver copies: so slowly that the others come further than what it copies
 _LINGER_STEPS = 30  # of a task whose driver is gone
 
 
@@ -190,8 +196,11 @@ class _Feed:
         self.client = client
 
 
-class Driver:
-    """One incarnation of the apply process's driver, as `spark_apply.job`.
+class Beginning:
+    """What a driver does before it applies, as `spark_apply.job`: ask where it begins, then copy what is not copied.
+
+    The first destinations begin with nothing, as their source does; one that is added copies every table, but keeps
+    the one that the source's rows do not belong in.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.
@@ -199,8 +208,83 @@ class Driver:
 
     def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
         self._sim, self._spec, self._store = sim, spec, store
+        self._destination = MemoryDestination(store=store)
+        self.progress = self._destination.raise_epoch(sim.topology.name, spec.name)
+        self._client: DequeueStream | None = None
+        self._snapshot: MemorySnapshot | None = None
+        self._copied: str | None = None
+
+    def step(self) -> dict[tuple[str, str], Scn] | None:
+        """Instantiation SCNs when all is done."""
+        if self.progress.low_watermark == FIRST_SCN:
+            self._ask()
+            return None
+        if self._sim.rng.random() > _COPYING_SHARE:
+            return None
+        found = self._destination.instantiations(self._sim.topology.name, self._spec.name)
+        done = {(each.owner, each.name): each.scn for each in found if each.state != "COPYING"}
+        pending = [name for owner, name in sorted(self._store.tables) if (owner, name) not in done]
+        if not pending or self._spec.name != "apply_dbs4":
+            return done
+        self._copy(pending[0])
+        return None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _ask(self) -> None:
+        if self._client is None:
+            self._client = DequeueStream(self._sim.network, self._spec.queue, self._spec.name, self._sim.network.incarnation())
+            self._client.subscribe({self._spec.source: FIRST_SCN}, 1)
+        elif (delivery := self._client.poll()) is not None:
+            assert delivery.header.is_progress_mark
+            scn = delivery.header.through_scn
+            self._destination.record_low_watermark(self._sim.topology.name, self._spec.name, self.progress.epoch, scn)
+            self.progress = replace(self.progress, low_watermark=scn)
+            self.close()
+
+    def _copy(self, name: str) -> None:
+        """One step of two: a table that is begun and not done is copied again, under another snapshot."""
+        if self._sim.source_is_down:
+            raise DatabaseUnavailable("the source does not answer")
+        if self._snapshot is None:
+            self._snapshot = self._sim.source.open_snapshot(self._sim.topology.name)
+        if self._copied == name:
+            self._record(name, "DONE", self._snapshot)
+            return
+        if name == RETURNED.name:
+            self._record(name, "KEPT", self._snapshot)
+            return
+        self._record(name, "COPYING", self._snapshot)
+        self._sim.alter_destination(self._spec.site)
+        table = self._store.tables["public", name]
+        for number in list(table.rows):
+            table.put(number, None)
+        width = len(table.table.columns)
+        rows = self._snapshot.rows[f"public.{name}"]
+        self._store.insert("public", name, [row + (None,) * (width - len(row)) for row in rows])
+        self._copied = name
+
+    def _record(self, name: str, state: str, snapshot: MemorySnapshot) -> None:
+        self._destination.record_instantiation(
+            self._sim.topology.name, self._spec.name, self.progress.epoch,
+            Instantiation(source=self._spec.source, owner="public", name=name, scn=snapshot.scn, state=state),
+        )
+
+
+class Driver:
+    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.job`.
+
+    Raises:
+        DatabaseUnavailable: the destination cannot be reached.
+    """
+
+    def __init__(
+        self, sim: Simulation, spec: ApplySpec, store: MemoryStore, progress: ApplyProgress, scns: dict[tuple[str, str], Scn],
+    ) -> None:
+        self._sim, self._spec, self._store = sim, spec, store
         self._destination = destination = MemoryDestination(store=store)
-        progress = destination.raise_epoch(sim.topology.name, spec.name)
         self.epoch = progress.epoch
         self.token = f"token {sim.network.incarnation()}"
         config = ApplyJobConfig(
@@ -211,7 +295,8 @@ class Driver:
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=spec.source, progress=progress, rules=spec.rules, filter_batch=filter_batch, fits=fits, instantiation={},
+            source=spec.source, progress=progress, rules=spec.rules, filter_batch=filter_batch, fits=fits,
+            instantiation=scns,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,

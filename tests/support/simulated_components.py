@@ -19,7 +19,7 @@ from streams.errors import DatabaseUnavailable, FencedError, PropagationError, R
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Killed
-from tests.support.simulated_apply import Driver
+from tests.support.simulated_apply import Beginning, Driver
 from tests.support.simulated_network import DequeueStream, EnqueueStream
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class SourceSite(Component):
                 record_bytes=1500, clock=sim.clock,
             )
             self.writer.required_checkpoints.register("capture_dbs1")
-            assert self.writer.start_scn >= sim.source.confirmed_scn, "the source forgot what is not in redo"
+            is_empty = self.writer.options is None
+            assert is_empty or self.writer.start_scn >= sim.source.confirmed_scn, "the source forgot what is not in redo"
         if sim.source_is_down:
             raise DatabaseUnavailable("the source does not answer")
         stream = sim.source.open_stream("topology", self.writer.start_scn)
@@ -310,17 +311,23 @@ class ApplyProcess(Component):
     def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
         super().__init__(sim, f"apply:{spec.name}")
         self._spec, self.store = spec, store
+        self._beginning: Beginning | None = None
         self.driver: Driver | None = None
         self._older: list[Driver] = []
         self._thaw_at = 0.0  # until then the older ones are stopped, as by SIGSTOP
         self._orphans: list[Any] = []
 
     def open(self) -> None:
-        self.driver = Driver(self.sim, self._spec, self.store)
+        self.driver, self._beginning = None, Beginning(self.sim, self._spec, self.store)
 
     def work(self) -> None:
-        assert self.driver is not None
         rng = self.sim.rng
+        if self.driver is None:
+            assert self._beginning is not None
+            scns = self._beginning.step()
+            if scns is None:
+                return
+            self.driver = Driver(self.sim, self._spec, self.store, self._beginning.progress, scns)
         try:
             self.driver.step(rng)
         except FencedError as error:
@@ -369,6 +376,8 @@ class ApplyProcess(Component):
             self._drop(older)
 
     def forget(self) -> None:
+        if self._beginning is not None:
+            self._beginning.close()
         driver, self.driver = self.driver, None
         if driver is not None:
             driver.feed.close()

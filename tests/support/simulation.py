@@ -3,6 +3,7 @@
     dbs1 -> log writer -> redo -> capture -> q_dbs1 -> to_dbs2 -> q_dbs2 -> apply_dbs2 (3 servers)
                                                `----> to_relay -> q_relay -> to_dbs3 -> q_dbs3 -> apply_dbs3 (1 server)
 
+Once redo was purged, dbs4 may join, from q_dbs1 or from q_relay: the others go on with the topology without it for a while.
 Every step lets one component do a little, moves the clock, or does harm: kills, cut streams, outages, full disks, a lost
 answer to COMMIT, power loss at the source site, two drivers at once. After every commit at a destination, and at the end,
 what must hold is checked: see `Observer`.
@@ -21,6 +22,7 @@ from typing import Any
 
 from databases.memory_source import MemorySource, MemoryTransaction
 from databases.memory_store import MemoryStore, destination_column
+from redo.segments import list_segments
 from rules.rule import Rule, RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
@@ -60,6 +62,9 @@ from topology.spec import (
 
 __all__ = ["Simulation"]
 
+BOUNDS: dict[str, Any] = {"group_transactions": 3, "group_rows": 20}
+SMALL = {"memory_bytes_max": 12_000, "spill_bytes_max": 24_000}
+
 HARM_STEPS_MAX = 6000  # of harm: a topology that is hit all the time may never catch up
 
 TAG = Tag(value=b"\x07", topology="topology", apply="apply_from_somewhere")
@@ -67,12 +72,10 @@ TAG = Tag(value=b"\x07", topology="topology", apply="apply_from_somewhere")
 
 def _topology(folder: Path) -> TopologySpec:
     sites = ("dbs1", "dbs2", "dbs3", "relay")
-    small = {"memory_bytes_max": 12_000, "spill_bytes_max": 24_000}
-    bounds: dict[str, Any] = {"group_transactions": 3, "group_rows": 20}
     return TopologySpec(
         name="topology", file=folder / "topology.yaml", state_dir=folder,
         sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="none")) for site in sites),
-        queues=tuple(QueueSpec(name=f"q_{site}", site=site, **small) for site in sites),
+        queues=tuple(QueueSpec(name=f"q_{site}", site=site, **SMALL) for site in sites),
         captures=(CaptureSpec(
             name="capture_dbs1", site="dbs1", source="dbs1", queue="q_dbs1",
             rules=RuleSet(include=(Rule(owner="public"),), exclude=(Rule(name=PRIVATE.name, tagged=True),)),
@@ -86,10 +89,26 @@ def _topology(folder: Path) -> TopologySpec:
             ),
         ),
         applies=(
-            ApplySpec(name="apply_dbs2", site="dbs2", source="dbs1", queue="q_dbs2", parallelism=3, **bounds),
-            ApplySpec(name="apply_dbs3", site="dbs3", source="dbs1", queue="q_dbs3", parallelism=1, **bounds),
+            ApplySpec(name="apply_dbs2", site="dbs2", source="dbs1", queue="q_dbs2", parallelism=3, **BOUNDS),
+            ApplySpec(name="apply_dbs3", site="dbs3", source="dbs1", queue="q_dbs3", parallelism=1, **BOUNDS),
         ),
         redo_bytes_max=24_000, segment_bytes=4_000,
+    )
+
+
+def _with_dbs4(topology: TopologySpec, from_queue: str) -> TopologySpec:
+    return replace(
+        topology,
+        sites=(*topology.sites, SiteSpec(name="dbs4", database=DatabaseSpec(kind="none"))),
+        queues=(*topology.queues, QueueSpec(name="q_dbs4", site="dbs4", **SMALL)),
+        propagations=(
+            *topology.propagations,
+            PropagationSpec(name="to_dbs4", from_queue=from_queue, to_queue="q_dbs4", sources=("dbs1",)),
+        ),
+        applies=(
+            *topology.applies,
+            ApplySpec(name="apply_dbs4", site="dbs4", source="dbs1", queue="q_dbs4", parallelism=2, **BOUNDS),
+        ),
     )
 
 
@@ -114,6 +133,7 @@ class Simulation:
         self.seen: Counter[str] = Counter()  # steps in which something rare was so
         self.steps = 0
         self._harm, self._inside, self._left = harm, inside, transactions
+        self._joins = self.rng.random() < 0.5  # dbs4, later
         self.topology = _topology(folder)
         self.source = MemorySource(gulp_bytes=lambda: self.rng.choice([1, 200, 1000, 65536]))
         self.source_is_down = False
@@ -121,6 +141,7 @@ class Simulation:
         self._wide = WIDE
         self._altered: set[str] = set()  # sites whose table lacks a column
         self._create_tables()
+        self.source.confirmed_scn = self.source.current_scn()  # as a slot that is made now
         self._history = Source(self.rng)
         self._number = 0
         self.published: dict[int, int] = {}  # number of a transaction -> its commit SCN
@@ -149,11 +170,14 @@ class Simulation:
         """Commit everything at the source while things break; then let it heal, and check the end."""
         with self._armed():
             self._commit_first()
-            while self._left or (self.steps < HARM_STEPS_MAX and self._is_behind()):
+            while self._left or (self.steps < HARM_STEPS_MAX and (self._is_behind() or self._is_calm())):
                 if self._left and self.rng.random() < 0.06:
                     self._commit_next()
                     self._left -= 1
                 self.step()
+                if self._is_calm():
+                    self._join()
+                    continue
                 if self.rng.random() < self._harm:
                     self._do_harm()
                 self._kill_in_a_gap()
@@ -165,7 +189,7 @@ class Simulation:
             self.step()
         assert self._is_settled(last), self.report()
         for site in sorted(self._altered):  # nothing needed the column
-            self._alter_destination(site)
+            self.alter_destination(site)
         for observer in self.observers:
             observer.check_now()
             observer.assert_identical()
@@ -199,6 +223,8 @@ class Simulation:
             return
         for observer in self.observers:
             required = writer.required_checkpoints.lowest or FIRST_SCN
+            if observer.is_new and observer.low_watermark == FIRST_SCN:
+                continue  # it was not told yet where it begins, and nothing below is kept for it
             if required > observer.low_watermark and observer.check_now():
                 assert required <= observer.low_watermark, "redo is given up before it is applied"
 
@@ -292,10 +318,10 @@ class Simulation:
             if site not in self._altered or apply.driver is None or self.stores[site].locks:
                 continue
             if apply.driver.reader.unfit is not None or self.rng.random() < 0.002:
-                self._alter_destination(site)
+                self.alter_destination(site)
 
-    def _alter_destination(self, site: str) -> None:
-        self._altered.remove(site)
+    def alter_destination(self, site: str) -> None:
+        self._altered.discard(site)
         self.stores[site].create_table(
             "public", WIDE.name, key=("id",),
             columns=[
@@ -303,6 +329,34 @@ class Simulation:
                 for n, column in enumerate(self.source.table("public.wide").version.columns)
             ],
         )
+
+    # ------------------------------------------------------------------ a destination is added
+
+    def _is_calm(self) -> bool:
+        """Nothing breaks for a while, so that redo is purged and dbs4 can join before the source is done."""
+        return self._joins and self._left < 30 and "dbs4" not in self.stores and self.steps < HARM_STEPS_MAX
+
+    def _join(self) -> None:
+        """Add dbs4 when redo was purged; everybody else is replaced in a while, each at a time of its own."""
+        segments = list_segments(self.site.folder)
+        if not segments or segments[0].number == 1:
+            return
+        self.fired["destination added"] += 1
+        self._left += 30  # the source goes on while it is copied, and redo is purged again
+        self.topology = _with_dbs4(self.topology, self.rng.choice(["q_dbs1", "q_relay"]))
+        for component in self.components:
+            self._later(component.kill)
+        store = self.stores["dbs4"] = MemoryStore(clock=self.clock)
+        for table in (*TABLES, JOURNAL, COUNTER, RETURNED, WIDE):
+            table.create(store)
+        queue = self.queues["q_dbs4"] = BufferedQueue(self, "q_dbs4")
+        propagation = PropagationProcess(self, self.topology.propagation("to_dbs4"))
+        apply = ApplyProcess(self, self.topology.apply("apply_dbs4"), store)
+        self.propagations.append(propagation)
+        self.applies.append(apply)
+        self.observers.append(Observer(self, apply._spec, store, is_new=True))
+        self.components += [queue, propagation, apply]
+        self._turns += [queue.tick, propagation.tick, *[apply.tick] * 4]
 
     # ------------------------------------------------------------------ harm
 
@@ -394,7 +448,8 @@ class Simulation:
                 module.failpoint = failpoints.failpoint  # type: ignore[attr-defined]
 
     def _failpoint(self, name: str) -> None:
-        if self.rng.random() >= self._inside * (4 if name.startswith("apply.") else 1):  # those are passed less often
+        often = self._inside * (4 if name.startswith("apply.") else 1)  # those are passed less often
+        if self._is_calm() or self.rng.random() >= often:
             return
         self.fired[name] += 1
         if name in {"log_writer.write", "queue.spill"} and self.rng.random() < 0.7:

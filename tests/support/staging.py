@@ -118,6 +118,7 @@ class Subscriber:
     def __init__(self) -> None:
         self.durable = 0  # committed at the destination: survives a crash
         self.position = 0
+        self.begin = 0  # where it was told that it begins
         self.applied: list[int] = []  # commit SCNs
         self._open: tuple[int, int] | None = None  # order SCN and rows of the open transaction
         self.rows_of: dict[int, int] = {}  # of each transaction, by commit SCN
@@ -126,6 +127,8 @@ class Subscriber:
         batch = codec.decode(data)
         assert codec.header_of(batch) == header
         assert header.previous_scn == self.position, "a batch is missing or came twice"
+        if header.is_progress_mark and self.position == 0:
+            self.begin = header.through_scn
         before = 0
         if batch.continues:
             assert self._open is not None, "a part came without its beginning"

@@ -200,6 +200,30 @@ def test_changed_topology_prepares_again_and_replaces_the_components(spec, actor
     assert {arguments["fingerprint"] for arguments in actors.running.values()} == {fingerprint_of(changed)}
 
 
+def test_components_of_an_older_topology_end_together_once_everything_is_prepared(spec, actors):
+    started(spec, actors)
+    actors.killed.clear()
+    actors.calls.clear()
+    changed = Controller(replace(spec, heartbeat_s=3.0), actors=actors)
+    changed.open()
+    while changed.detail_state() != "RUNNING":
+        assert not set(actors.killed) - {"site:a", "site:b"}
+        changed.step()
+    assert set(actors.killed) == EVERYTHING
+    assert set(actors.running) == {"site:a", "site:b"}
+    changed.step()
+    assert set(actors.running) == EVERYTHING
+
+
+def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, actors):
+    started(spec, actors)
+    actors.prepared.clear()
+    actors.calls.clear()
+    actors.uncaptured["site:a"] = ("public.new",)
+    started(replace(spec, heartbeat_s=3.0), actors, steps=10)
+    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+
+
 def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):
     started(spec, actors)
     started(replace(spec, propagations=()), actors, steps=10)

@@ -8,6 +8,7 @@ import pytest
 
 from actors import queue as queue_module
 from actors import spill as spill_module
+from actors.positions import PositionsFile
 from actors.queue import ENTRY_BYTES, QueueCore
 from actors.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
@@ -30,7 +31,10 @@ class Queue:
         self.incarnations = 0
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *subscribers: str) -> None:
+        """Start the queue again, with these subscribers when any is named."""
+        if subscribers:
+            self.topology = one_way(self.folder, subscribers=subscribers)
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
     def publisher(self) -> PublisherSession:
@@ -522,6 +526,110 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         queue.send(queue.publisher(), insert_batch([10], source="dbs7"))
     with pytest.raises(ProtocolError, match="does not take"):
         queue.core.acknowledge(queue.subscriber(), "dbs7", 1)
+
+
+def grown(folder: Path) -> Queue:
+    """A queue that did without `to_c` until now: apply_a has acknowledged 60, to_b 50."""
+    queue = Queue(folder, subscribers=("apply_a", "to_b"))
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([10, 20, 30, 40, 50, 60]))
+    queue.core.acknowledge(queue.subscriber(), "dbs1", 60)
+    queue.core.acknowledge(queue.subscriber("to_b"), "dbs1", 50)
+    queue.save()
+    queue.restart("apply_a", "to_b", "to_c")
+    return queue
+
+
+def saved(queue: Queue) -> dict[str, int]:
+    return PositionsFile(queue.folder / "q").load()["dbs1"]
+
+
+def test_new_subscriber_is_put_down_where_the_furthest_one_is_and_that_is_on_disk_at_once(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    assert saved(queue) == {"apply_a": 60, "to_b": 50, "to_c": 60}
+    publisher = queue.core.open_publisher("capture_dbs1", "9", "dbs1")
+    assert queue.core.resume(publisher)[0] == 50  # as without it
+    new = queue.subscriber("to_c")
+    # Cut otherwise than before, so that a batch reaches over where it begins.
+    queue.send(publisher, insert_batch([60, 70], previous=50))
+    assert queue.spans(new) == [(0, 60), (60, 70)]
+
+
+def test_nothing_is_durable_without_the_new_subscriber(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([60, 70, 80], previous=50))
+    for name in ("apply_a", "to_b"):
+        queue.core.acknowledge(queue.subscriber(name, needed=60), "dbs1", 80)
+    queue.save()
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.durable_scn == 60
+    queue.restart()
+    assert queue.core.resume(queue.publisher())[0] == 60
+    new = queue.subscriber("to_c")
+    queue.core.acknowledge(new, "dbs1", 80)
+    queue.save()
+    assert queue.core.resume(queue.publisher())[0] == 80
+
+
+def test_new_subscriber_stays_where_it_was_put_down_however_far_the_others_come(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    queue.core.acknowledge(queue.subscriber("apply_a", needed=60), "dbs1", 600)
+    queue.core.acknowledge(queue.subscriber("to_b", needed=60), "dbs1", 600)
+    queue.save()
+    queue.restart()
+    queue.subscriber("to_c")
+    assert saved(queue) == {"apply_a": 600, "to_b": 600, "to_c": 60}
+
+
+def test_subscriber_that_is_gone_does_not_come_back_to_a_position_of_long_ago(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    queue.restart("apply_a")
+    assert saved(queue) == {"apply_a": 60}
+    queue.core.acknowledge(queue.subscriber(needed=60), "dbs1", 900)
+    queue.save()
+    queue.restart("apply_a", "to_b")
+    assert saved(queue) == {"apply_a": 900, "to_b": 900}
+
+
+def test_queue_whose_subscribers_are_all_new_begins_where_its_publisher_does(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    assert queue.core.resume(publisher)[0] == 0
+    early = queue.subscriber()
+    assert queue.taken(early) == []
+    queue.send(publisher, insert_batch([], through=400))
+    queue.send(publisher, insert_batch([410, 420], previous=400))
+    assert queue.spans(early) == [(0, 400), (400, 420)]
+    assert queue.spans(queue.subscriber("to_b")) == [(0, 400), (400, 420)]
+    # One has begun, the other has not: it still needs everything the publisher has.
+    queue.core.acknowledge(early, "dbs1", 420)
+    queue.save()
+    queue.restart()
+    assert queue.core.resume(queue.publisher())[0] == 0
+
+
+def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_misses_it_in_silence(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, connected = queue.publisher(), queue.subscriber(needed=300)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([], through=400))
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.rewind_scn == 300
+    assert queue.taken(connected) == []
+    with pytest.raises(ProtocolError, match="begins above what the queue has"):
+        queue.send(publisher, insert_batch([], through=400))
+    # The same when it connects later.
+    queue = Queue(tmp_path / "later")
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([], through=400))
+    queue.core.publisher_news(publisher)
+    assert queue.taken(queue.subscriber(needed=300)) == []
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.rewind_scn == 300
 
 
 def test_batches_nobody_wants_leave_at_once(tmp_path: Path) -> None:

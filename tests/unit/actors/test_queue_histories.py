@@ -1,4 +1,4 @@
-"""Random histories of a queue, its publisher and its subscribers, with crashes of each.
+"""Random histories of a queue, its publisher and its subscribers, with crashes of each; one subscriber joins later.
 
 Whatever happens, every subscriber sees every transaction once and in order, a progress mark never overtakes data, and
 memory stays within its bound.
@@ -23,6 +23,7 @@ from streams.lcr_batch import LcrBatch
 from tests.support.staging import History, Subscriber, one_way
 
 NAMES = ("apply_a", "to_b")
+NEW = "to_c"
 MEMORY = 30_000
 SPILL = 60_000
 VALUE = bytes(1500)
@@ -44,9 +45,8 @@ class QueueHistories(RuleBasedStateMachine):
         self.start_queue()
 
     def start_queue(self) -> None:
-        self.core = QueueCore(
-            one_way(self.folder, subscribers=NAMES, memory=MEMORY, spill=SPILL), "q_dbs1", self.folder / "q", self.clock
-        )
+        topology = one_way(self.folder, subscribers=tuple(self.models), memory=MEMORY, spill=SPILL)
+        self.core = QueueCore(topology, "q_dbs1", self.folder / "q", self.clock)
 
     def next_incarnation(self) -> str:
         self.incarnation += 1
@@ -109,7 +109,8 @@ class QueueHistories(RuleBasedStateMachine):
             return
         self.credit = news.credit_bytes
         if news.durable_scn is not None:
-            lowest = min(model.durable for model in self.models.values())
+            # Who never said anything is kept what comes after it was put down: seen when it begins.
+            lowest = min((m.durable for name, m in self.models.items() if name != NEW or m.durable), default=0)
             assert news.durable_scn <= lowest, "told durable what is not"
             self.durable_told = news.durable_scn
         if news.rewind_scn is not None:
@@ -124,39 +125,47 @@ class QueueHistories(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------- subscribers
 
-    @rule(name=st.sampled_from(NAMES))
+    @precondition(lambda self: NEW not in self.models)
+    @rule()
+    def subscriber_is_added(self) -> None:
+        self.models[NEW] = Subscriber()
+        self.queue_dies()
+
+    @rule(name=st.sampled_from((*NAMES, NEW)))
     def connect_subscriber(self, name: str) -> None:
+        if name not in self.models:
+            return
         needed = self.models[name].crash()
         self.sessions[name] = self.core.open_subscriber(name, self.next_incarnation(), {"dbs1": needed}, 1)
 
-    @rule(name=st.sampled_from(NAMES))
+    @rule(name=st.sampled_from((*NAMES, NEW)))
     def subscriber_dies(self, name: str) -> None:
         session = self.sessions.pop(name, None)
         if session is not None:
             self.core.close_subscriber(session)
-        self.models[name].crash()
+            self.models[name].crash()
 
     @precondition(lambda self: any(model.durable for model in self.models.values()))
     @rule(name=st.sampled_from(NAMES), back=st.integers(1, 100))
     def destination_is_restored_from_a_backup(self, name: str, back: int) -> None:
         """It needs again what it had acknowledged: the one way to need less than before."""
         model = self.models[name]
-        model.restore(max(0, model.durable - back))
+        model.restore(max(1, model.begin, model.durable - back))  # whoever had nothing yet begins anew
         self.durable_told = min(self.durable_told, model.durable)
         self.connect_subscriber(name)
 
     @precondition(lambda self: self.publisher is not None)
     @rule()
     def everybody_works_for_a_while(self) -> None:
-        for name in NAMES:
+        for name in self.models:
             if name not in self.sessions:
                 self.connect_subscriber(name)
         for _ in range(30):
             self.publish(2)
-            for name in NAMES:
+            for name in self.models:
                 self.dequeue(name, 3)
 
-    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 30))
+    @rule(name=st.sampled_from((*NAMES, NEW)), count=st.integers(1, 30))
     def dequeue(self, name: str, count: int) -> None:
         if name not in self.sessions:
             return
@@ -167,11 +176,15 @@ class QueueHistories(RuleBasedStateMachine):
             self.core.grant(self.sessions[name], len(delivery.data))
             self.models[name].take(delivery.header, delivery.data)
 
-    @rule(name=st.sampled_from(NAMES))
+    @rule(name=st.sampled_from((*NAMES, NEW)))
     def commit_at_destination(self, name: str) -> None:
-        self.models[name].commit()
+        if name in self.models:
+            is_first = self.models[name].durable == 0
+            self.models[name].commit()
+            if is_first and self.models[name].durable:
+                assert self.models[name].begin >= self.durable_told, "it begins with what may be purged"
 
-    @rule(name=st.sampled_from(NAMES))
+    @rule(name=st.sampled_from((*NAMES, NEW)))
     def acknowledge(self, name: str) -> None:
         if name in self.sessions:
             self.core.acknowledge(self.sessions[name], "dbs1", self.models[name].durable)
@@ -200,7 +213,8 @@ class QueueHistories(RuleBasedStateMachine):
     @invariant()
     def every_subscriber_has_a_prefix_of_the_history(self) -> None:
         for model in getattr(self, "models", {}).values():
-            assert model.applied == list(range(10, 10 * len(model.applied) + 1, 10))
+            first = model.begin // 10 * 10 + 10
+            assert model.applied == list(range(first, first + 10 * len(model.applied), 10))
             for commit, rows in model.rows_of.items():
                 assert rows == self.history.rows[commit // 10 - 1]
 
@@ -214,18 +228,18 @@ class QueueHistories(RuleBasedStateMachine):
     def drain(self) -> None:
         """Everybody comes back and keeps running: then everything arrives everywhere."""
         self.connect_publisher()
-        for name in NAMES:
+        for name in self.models:
             self.connect_subscriber(name)
         for _ in range(2000):
-            if all(len(model.applied) == len(self.history.rows) for model in self.models.values()):
+            if all(model.position >= self.history.end and model.position == model.durable for model in self.models.values()):
                 break
             self.publish(5)
-            for name in NAMES:
+            for name in self.models:
                 self.dequeue(name, 5)
                 self.commit_at_destination(name)
                 self.acknowledge(name)
         for model in self.models.values():
-            assert len(model.applied) == len(self.history.rows), "something never arrived"
+            assert model.begin // 10 + len(model.applied) == len(self.history.rows), "something never arrived"
         self.every_subscriber_has_a_prefix_of_the_history()
         self.time_passes(SAVE_PERIOD_S)
         self.hear()

@@ -364,6 +364,36 @@ def test_capture_that_needs_purged_redo_is_told(tmp_path):
     assert raised.value.context["needed_scn"] == needed
 
 
+@few
+@random_work
+def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_that_is(
+    tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
+):
+    folder = tmp_path_factory.mktemp("redo")
+    source = busy_source(seed, gulp)
+    first = source.confirmed_scn = source.log[0].order_scn  # as of a slot that was made when there was log already
+    cuts = random.Random(seed)
+    source.break_after(*(cuts.randint(1, 200) for _ in range(6)))
+    writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)
+    required = cuts.choice(source.log).commit_scn
+    writer.purge(required)
+    batches = list(mine(miner(folder, rules=rules), writer, rows_max=rows_max, bytes_max=bytes_max))
+    assert batches[0].is_progress_mark
+    begin = batches[0].through_scn
+    assert first <= begin <= required
+    assert received(batches) == committed(source, rules, begin)
+
+
+def test_everything_that_is_left_is_mined_after_purging(tmp_path):
+    source = busy_source(1, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    needed = source.log[40].commit_scn
+    assert writer.purge(needed) > 0
+    (mark, *batches) = mine(miner(tmp_path, rules=ALL), writer)
+    assert 0 < mark.through_scn <= needed
+    assert received(batches, mark.through_scn) == committed(source, ALL, mark.through_scn)
+
+
 def test_missing_segment_is_an_error_that_names_it(tmp_path):
     source = busy_source(2, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
