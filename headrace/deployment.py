@@ -91,6 +91,12 @@ class Deployment:
         """
         address = self.address or self.cluster.address()
         if address is None:
+            facts = self.cluster.facts()
+            if facts is not None and facts.ready:
+                raise NotUp(
+                    f"topology {self.spec.name} does not run any more: its Ray cluster died",
+                    hint=f"headrace up {self.spec.file} starts it again; {self.spec.state_dir / 'logs'} may say why",
+                )
             raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
         try:
             return _connect(address, self.spec.name)

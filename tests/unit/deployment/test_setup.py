@@ -41,7 +41,7 @@ case "$*" in
   *sys.version_info*) exit {0 if (major, minor) == ("3", "11") else 1} ;;
   *"import ensurepip"*) exit {0 if has_venv else 1} ;;
   *python_version*) echo {version} ;;
-  "-m venv "*) {venv or ":"}; mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo venv >>{self.calls} ;;
+  "-m venv "*) {venv or ":"}; mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo "#!$PWD/$3/bin/python" >"$3/bin/pip"; echo venv >>{self.calls} ;;
   "-m pip --version") exit 0 ;;
   "-m pip install"*) echo "pip $*" >>{self.calls}; {pip} ;;
   "- "*) exec {sys.executable} "$@" ;;
@@ -150,8 +150,34 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone):
     (clone.folder / ".venv" / "bin" / "python").unlink()
     run = clone.run()
     assert run.returncode == 0
-    assert "of another Python: making it again" in run.stderr
+    assert "or was moved: making it again" in run.stderr
     assert clone.called() == ["venv", "pip", "venv", "pip"]
+
+
+def test_a_moved_clone_is_set_up_anew(clone):
+    """The programs in .venv/bin name the place they were made in."""
+    clone.add_python("python3.11", "3.11.7")
+    clone.run()
+    clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
+    assert clone.run().returncode == 0
+    assert clone.called() == ["venv", "pip", "venv", "pip"]
+
+
+@pytest.mark.parametrize("name", ["with blanks", "a:b", "it's", "a$b", "a(b)", "a;b", "a&b", 'a"b', "a*b", "a[b]", "a\\b", "a#b", "a`b"])
+def test_a_place_ray_cannot_run_from_is_refused(clone, name):
+    clone.add_python("python3.11", "3.11.7")
+    clone.folder = clone.folder.rename(clone.folder.with_name(name))
+    run = clone.run()
+    assert run.returncode == 2
+    assert "move the clone" in run.stderr
+    assert clone.called() == []
+
+
+@pytest.mark.parametrize("name", ["plain-1.0_a", "ünï", "a+b@c,d=e%"])
+def test_other_places_are_fine(clone, name):
+    clone.add_python("python3.11", "3.11.7")
+    clone.folder = clone.folder.rename(clone.folder.with_name(name))
+    assert clone.run().returncode == 0
 
 
 REFUSALS = {

@@ -227,6 +227,12 @@ def test_doctor_reports_findings(run, monkeypatch, capsys):
     assert "fix: make setup" in capsys.readouterr().err
 
 
+def test_doctor_names_a_place_from_which_ray_cannot_run(run, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "prefix", "/home/my clone/.venv")
+    assert run("doctor") == FINDING
+    assert "error: python: lies in /home/my clone/.venv: Ray cannot run from a path with ' '" in capsys.readouterr().err
+
+
 def test_demo_ends_with_one_json_object(run, monkeypatch, capsys):
     import headrace.demo
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import headrace.deployment
@@ -44,6 +47,20 @@ def test_address_at_which_nothing_answers_is_not_remembered(spec, nobody):
     with pytest.raises(ConfigError, match="no Ray cluster answers"):
         Deployment(spec, nobody).up()
     assert Deployment.read(spec.file).address == ""
+
+
+def test_cluster_that_died_is_told_apart_from_one_that_was_never_started(spec):
+    with pytest.raises(NotUp, match="is not up"):
+        Deployment(spec).connect()
+    process = subprocess.Popen(["/bin/true"])
+    created = psutil.Process(process.pid).create_time()
+    process.wait()
+    spec.state_dir.mkdir(parents=True)
+    facts = {"address": "127.0.0.1:1", "temporary": "/nonexistent/headrace-ray-x/r", "ready": True}
+    (spec.state_dir / "cluster.json").write_text(json.dumps({**facts, "processes": [{"pid": process.pid, "created": created, "name": "ray"}]}))
+    with pytest.raises(NotUp, match="its Ray cluster died") as caught:
+        Deployment(spec).connect()
+    assert str(spec.state_dir / "logs") in caught.value.hint
 
 
 def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec, nobody):
