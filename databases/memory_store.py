@@ -29,7 +29,7 @@ class StoreSession(Protocol):
 
 def destination_column(
     name: str, type_name: str = "pg_catalog.text", *, not_null: bool = False, has_default: bool = False,
-    is_generated: bool = False, equality: str = "bytes",
+    is_generated: bool = False, equality: str = "text",
 ) -> DestinationColumn:
     """A column for `MemoryStore.create_table`."""
     return DestinationColumn(

@@ -28,10 +28,10 @@ _NAN_HASH = np.uint64(0x6E616E0000000002)
 NULL_LENGTH = -1  # `streams.lcr_batch.NULL`; below it: UNCHANGED, ABSENT
 
 # `spark_apply.tables.Equality`
-_BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY = 1, 2, 3, 4, 5, 6, 7
+_BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = 1, 2, 3, 4, 5, 6, 7, 8
 
 _BLANK, _ZERO, _NINE, _MINUS, _POINT = 32, 48, 57, 45, 46
-_LETTER_N, _LETTER_I = 78, 73  # "NaN", "Infinity"
+_LETTER_N, _LETTER_I, _LETTER_A = 78, 73, 97  # "NaN", "Infinity", "a"
 _NUMERIC_NAN, _NUMERIC_PLUS, _NUMERIC_MINUS = 0xC000, 0xD000, 0xF000  # signs of the binary form's specials
 _NUMERIC_NEGATIVE = 0x4000
 
@@ -60,6 +60,23 @@ def hash_bytes(data, offset, length, state):
     for k in range(length - whole * 8):
         word = (word << _U8) | np.uint64(data[position + k])
     return mix(mix(state, word), np.uint64(length))
+
+
+@njit(cache=True)
+def _uuid_text(data, offset, length, state):
+    """As `hash_bytes` of the binary form: 32 hexadecimal digits in small letters, with hyphens."""
+    word, digits = np.uint64(0), 0
+    for k in range(length):
+        character = data[offset + k]
+        if character == _MINUS:
+            continue
+        digit = character - _ZERO if character <= _NINE else character - _LETTER_A + 10
+        word = (word << np.uint64(4)) | np.uint64(digit)
+        digits += 1
+        if digits % 16 == 0:
+            state = mix(state, word)
+            word = np.uint64(0)
+    return mix(mix(state, word), np.uint64(digits // 2))
 
 
 @njit(cache=True)
@@ -202,6 +219,8 @@ def hash_values(data, offsets, lengths, equality, out):
             out[i] = _numeric_binary(data, offset, start)
         elif equality == _NUMERIC_TEXT:
             out[i] = _numeric_text(data, offset, length, start)
+        elif equality == _UUID_TEXT:
+            out[i] = _uuid_text(data, offset, length, start)
         else:
             out[i] = mix(start, _float_bits(data, offset, length))
 

@@ -348,7 +348,18 @@ class CoordinatorHost:
             # Reports make room and let groups go: they must not wait for what is read ahead.
             self._handle_events(0.0)
             self._restart_where_needed()
+        self._settle()
         self._deliver_outcomes()
+
+    def _settle(self) -> None:
+        """Everything is applied that the reader waits for before it passes on more."""
+        if self._reader.must_settle and self._coordinator.is_idle:
+            try:
+                self._reader.retry_unfit()
+            except DatabaseUnavailable as error:
+                self._problem = error.message
+                return
+            self._work()
 
     def _restart_where_needed(self) -> None:
         if self._coordinator.must_replay:

@@ -37,7 +37,7 @@ import numpy as np
 from rules.rule import RuleSet
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.selection import row_transactions, select_rows, slice_transactions
-from spark_apply.tables import TableVersions
+from spark_apply.tables import Equality, TableVersions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import Scn
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 
 FilterBatch = Callable[[LcrBatch, RuleSet], LcrBatch]
+
+_SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ class ApplyReader:
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
         self._versions = TableVersions()
+        self._key_forms: dict[int, tuple[Equality, ...]] = {}  # by the key's seed, of what was passed on
         self.statistics = ReaderStatistics()
         self.restart(progress)
 
@@ -173,6 +176,8 @@ class ApplyReader:
         self._open: _Open | None = None
         self.unfit: UnfitTableError | None = None
         self._resubscribe = False
+        self._must_settle = False
+        self._key_forms.clear()
         self._started = False
 
     @property
@@ -195,6 +200,11 @@ class ApplyReader:
         if not self._started:
             return "INITIALIZING"
         return "IDLE" if self._open is None else "DEQUEUE MESSAGES"
+
+    @property
+    def must_settle(self) -> bool:
+        """What waits can only be compared with what was passed on once that is applied: call `retry_unfit` then."""
+        return self._must_settle and not self._pieces
 
     def instantiated(self, owner: str, name: str, scn: Scn) -> None:
         """A table's instantiation SCN is known now."""
@@ -240,21 +250,22 @@ class ApplyReader:
         return self._pieces.popleft() if self._pieces else None
 
     def retry_unfit(self) -> bool:
-        """Look again at a table that did not fit; True when the reader goes on.
+        """Look again at what waits; True when the reader goes on. Everything passed on must be applied.
 
         Raises:
             DatabaseUnavailable: the destination could not be asked; nothing has changed.
         """
         self._fits.forget()
-        waiting, unfit = list(self._waiting), self.unfit
+        self._key_forms.clear()
+        waiting, unfit, had_to_settle = list(self._waiting), self.unfit, self._must_settle
         self._waiting.clear()
-        self.unfit = None
+        self.unfit, self._must_settle = None, False
         for position, offered in enumerate(waiting):
             try:
                 self._check_fit(offered.batch, offered.data)
             except DatabaseError:
                 self._waiting.extend(waiting[position:])
-                self.unfit = unfit
+                self.unfit, self._must_settle = unfit, had_to_settle
                 raise
         return self.unfit is None
 
@@ -301,21 +312,55 @@ class ApplyReader:
             self._waiting.append(_Offered(batch, data))
             return
         named, unfit = self._fitted(batch)
-        if unfit >= 0:
-            if unfit > 0:
-                self._emit(slice_transactions(named, 0, unfit), None)
-            # As it came: after the ALTER the destination may have other names than the ones found now.
-            rest = slice_transactions(batch, unfit, len(batch.transactions))
-            self._waiting.append(_Offered(rest, None if unfit else data))
-            if self._open is not None and self._open.sent:
-                # What is written of it holds locks that the ALTER needs: it must come again.
-                self._drop_open()
-        elif batch.continues and self._open is None:
+        passing = named if unfit < 0 else slice_transactions(named, 0, unfit) if unfit else None
+        if batch.continues and self._open is None and unfit < 0:
             # All of its transaction must come again, also when this is the last part, which has moved `_through`.
             self._resubscribe = True
             self._through = batch.previous_scn
+        elif passing is not None and not self._may_follow(passing):
+            self._wait(batch, data)
         else:
-            self._emit(named, data if named is batch else None)
+            if passing is not None:
+                self._emit(passing, data if passing is batch else None)
+            if unfit >= 0:
+                # As it came: after the ALTER the destination may have other names than the ones found now.
+                rest = slice_transactions(batch, unfit, len(batch.transactions))
+                self._waiting.append(_Offered(rest, None if unfit else data))
+                if self._open is not None and self._open.sent:
+                    # What is written of it holds locks that the ALTER needs: it must come again.
+                    self._drop_open()
+
+    def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
+        """For what was passed on; where keys change their form inside the batch, transaction by transaction."""
+        self.unfit = None
+        count = len(batch.transactions)
+        pieces = [(batch, data)] if count == 1 else [(slice_transactions(batch, k, k + 1), None) for k in range(count)]
+        self._waiting.extend(_Offered(piece, piece_data) for piece, piece_data in pieces)
+        self._must_settle = True
+
+    def _may_follow(self, batch: LcrBatch) -> bool:
+        """Whether hashes tell what of this depends on what was passed on: every key has the canonical form it had there.
+
+        A large transaction waits for everything before it, and everything after waits for it.
+        """
+        forms = self._forms_of(batch)
+        if not (batch.is_open or batch.continues):
+            several = len(batch.transactions) > 1
+            for seed, form in forms.items():
+                if self._key_forms.get(seed, form) != form or (form == _SEVERAL and (several or seed in self._key_forms)):
+                    return False
+        self._key_forms.update(forms)
+        return True
+
+    def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[Equality, ...]]:
+        """Canonical form of each key, by its seed; without tables whose transactions run one after the other anyway."""
+        forms: dict[int, tuple[Equality, ...]] = {}
+        for table in dict.fromkeys(group.table for group in batch.groups):
+            fit = self._fits.fit(batch.tables[table])
+            for key in () if fit.is_serialised else fit.hashed_keys:
+                if forms.setdefault(key.seed, key.equalities) != key.equalities:
+                    forms[key.seed] = _SEVERAL
+        return forms
 
     def _filtered(self, batch: LcrBatch) -> LcrBatch:
         """Drop rows that are applied, instantiated, or discarded by the rules."""

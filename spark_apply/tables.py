@@ -45,6 +45,7 @@ class Equality(IntEnum):
     NUMERIC_BINARY = 5
     NUMERIC_TEXT = 6
     FLOAT_BINARY = 7
+    UUID_TEXT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +169,12 @@ def _equality(target: DestinationColumn, column: Column) -> Equality:
     if column.type_name in target.converted:
         return Equality.NONE
     binary = column.is_binary
-    # A float's text is not unique (-0, exponents): such a key is rare enough to do without a canonical form.
+    # What has one canonical form in binary has none in text, unless it is made from it: a stream may change from one to the
+    # other. Of the rest such keys are rare in text, and a float's text is not even unique (-0, exponents).
     return {
-        "bytes": Equality.BYTES,
+        "text": Equality.BYTES,
+        "bytes": Equality.BYTES if binary else Equality.NONE,
+        "uuid": Equality.BYTES if binary else Equality.UUID_TEXT,
         "integer": Equality.INTEGER_BINARY if binary else Equality.INTEGER_TEXT,
         "bpchar": Equality.PADDED,
         "numeric": Equality.NUMERIC_BINARY if binary else Equality.NUMERIC_TEXT,

@@ -10,9 +10,11 @@ equal to PostgreSQL exactly when their canonical forms have equal bytes.
     numeric   numeric: without trailing zeros (1.0 = 1.00)
     float     float4, float8: one zero, one NaN
     bpchar    character(n): without trailing blanks
-    bytes     the value's bytes as they are: text, varchar and name under a deterministic collation, "char",
-              bytea, bool, uuid, date, time, timetz, timestamp, timestamptz, money, inet, cidr, macaddr,
-              macaddr8, bit, varbit, pg_lsn, xid, xid8, tid, and enums
+    text      the value's bytes as they are, the same in text and in binary form: text, varchar and name under a
+              deterministic collation, and enums
+    uuid      its 16 bytes
+    bytes     the bytes of its binary form: "char", bytea, bool, date, time, timetz, timestamp, timestamptz, money, inet,
+              cidr, macaddr, macaddr8, bit, varbit, pg_lsn, xid, xid8, tid
     none      everything else: interval (1 month = 30 days), jsonb, arrays, ranges, composites, citext, text
               under a nondeterministic collation, every extension's type
 
@@ -44,9 +46,11 @@ _EQUALITY = {
     "numeric": ("numeric",),
     "float": ("float4", "float8"),
     "bpchar": ("bpchar",),
+    "text": ("text", "varchar", "name"),
+    "uuid": ("uuid",),
     "bytes": (
-        "text", "varchar", "name", "char", "bytea", "bool", "uuid", "date", "time", "timetz", "timestamp",
-        "timestamptz", "money", "inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "pg_lsn", "xid", "xid8", "tid",
+        "char", "bytea", "bool", "date", "time", "timetz", "timestamp", "timestamptz", "money", "inet", "cidr", "macaddr",
+        "macaddr8", "bit", "varbit", "pg_lsn", "xid", "xid8", "tid",
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
@@ -245,7 +249,7 @@ class _Index:
 def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
     """The canonical form of a type's values; see the module."""
     if is_enum:
-        return "bytes"
+        return "text"
     if base_type in _COLLATED and not is_deterministic:
         return "none"
     return _EQUALITY_OF.get(base_type, "none")

@@ -163,7 +163,7 @@ class Engine:
         if self.reader.must_resubscribe:
             self.subscribe()
             self.reader.resubscribed()
-        if self.is_paused:
+        if self.is_paused or (self.reader.must_settle and self.piece is None and self.coordinator.is_idle):
             self.reader.retry_unfit()
         if self.reader.wants and self.place < len(self.batches):
             batch = self.batches[self.place]

@@ -42,12 +42,13 @@ class Table:
     old_image: OldImage
     keyless: bool = False
     unique: bool = False
+    key_type: str = "pg_catalog.int4"
 
     @property
     def version(self) -> TableVersion:
         columns = tuple(
             Column(
-                name=name, type_name="pg_catalog.int4" if place == 0 else "pg_catalog.text", is_binary=True,
+                name=name, type_name=self.key_type if place == 0 else "pg_catalog.text", is_binary=True,
                 is_key=place == 0 and self.old_image is OldImage.KEY,
             )
             for place, name in enumerate(self.columns)

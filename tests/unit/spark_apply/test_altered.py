@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_store import MemoryStore
-from spark_apply.tables import TableVersions
-from streams.lcr_batch import Command, OldImage
+from spark_apply.tables import Equality, TableVersions
+from streams.lcr_batch import Column, Command, OldImage
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches
 from tests.support.apply_world import PART_ROWS, MemoryPlace, World
@@ -170,6 +170,53 @@ def test_rows_before_a_rename_keep_their_values(number: int, columns: tuple[str,
     assert asked(world.engine(1), place.store, {columns[1]: new}) == [columns[1]]
     assert place.rows(new) == [(first, *expected), (second, b"y", b"z")]
     assert world.errors() == ()
+
+
+# --------------------------------------------------------------------------- keys that change their form
+
+
+def retyped_world(seed: int, place: int) -> tuple[World, int]:
+    """From some change on, the key travels as text: its canonical form is another, its hashes tell nothing of the ones before."""
+    world = World(seed, MemoryPlace(), count=24, conflicts=0, tables=(KEYED,), changes=6)
+    rng = random.Random(seed)
+    at = rng.randrange(4, 20)
+    first = min(place, len(world.history[at].changes) - 1)
+    for number, transaction in enumerate(world.history[at:], at):
+        start = first if number == at else 0
+        transaction.changes[start:] = [replace(change, table=RETYPED) for change in transaction.changes[start:]]
+    world.batches = cut_batches(rng, world.history, PART_ROWS)
+    return world, at
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_key_of_another_form_may_depend_on_is_applied_first(seed: int, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of one transaction, several servers: what is not found to depend runs at once."""
+    world, at = retyped_world(seed, place)
+    engine = world.engine(seed, parallelism=4, group_transactions=1)
+    # The values fit the destination as they are: only the form that hashes are made of differs.
+    monkeypatch.setattr("databases.memory_destination._missing_alter", lambda *_: "")
+    monkeypatch.setattr("spark_apply.tables._equality", _other_form)
+    idle: list[bool] = []
+    original = engine.reader.retry_unfit
+
+    def settle() -> bool:
+        idle.append(engine.coordinator.is_idle)
+        return original()
+
+    monkeypatch.setattr(engine.reader, "retry_unfit", settle)
+    engine.run()
+    world.check()
+    assert world.errors() == ()
+    assert all(idle)
+    assert len(idle) >= 1, f"nobody waited for what came before transaction {at}"
+
+
+RETYPED = replace(KEYED, key_type="pg_catalog.text")
+
+
+def _other_form(_: object, column: Column) -> Equality:
+    return Equality.INTEGER_BINARY if column.type_name == "pg_catalog.int4" else Equality.BYTES
 
 
 # --------------------------------------------------------------------------- names through versions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -67,6 +68,11 @@ def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int
 def test_integer_hashes_ignore_width_and_form(value: int) -> None:
     binary = [value.to_bytes(width, "big", signed=True) for width in (2, 4, 8)]
     assert set(hashes_of(binary, Equality.INTEGER_BINARY)) == set(hashes_of([str(value).encode()], Equality.INTEGER_TEXT))
+
+
+@given(st.uuids())
+def test_uuid_hashes_ignore_the_form(value: UUID) -> None:
+    assert hashes_of([value.bytes], Equality.BYTES) == hashes_of([str(value).encode()], Equality.UUID_TEXT)
 
 
 @given(st.floats(width=32))
