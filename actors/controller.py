@@ -313,7 +313,8 @@ class Controller(Host):
                     self._actors.call(f"apply:{apply.name}", "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
                 self._actors.kill(f"apply:{apply.name}")
         for site in self._sites:
-            self._statements[site.name] = list(self._actors.call(site.name, "prepare", timeout_s=PREPARE_TIMEOUT_S))
+            ran = self._actors.call(site.name, "prepare", self._new(), timeout_s=PREPARE_TIMEOUT_S)
+            self._statements[site.name] = list(ran)
         if not self._is_created:
             # Of an older topology, and to be replaced all together: a new capture process would send an old apply process
             # rows of tables that it knows nothing of.
@@ -330,12 +331,24 @@ class Controller(Host):
     def _desired_file(self) -> Path:
         return self._spec.state_dir / "desired.json"
 
-    def _is_prepared(self) -> bool:
+    def _desired(self) -> dict[str, Any]:
+        """The topology as it was last prepared; empty: it never was."""
         try:
-            document = json.loads(self._desired_file.read_text(encoding="utf-8"))
+            document: dict[str, Any] = json.loads(self._desired_file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
-            return False
-        return bool(document.get("prepared") == self._fingerprint)
+            return {}
+        return document
+
+    def _is_prepared(self) -> bool:
+        return bool(self._desired().get("prepared") == self._fingerprint)
+
+    def _new(self) -> tuple[str, ...]:
+        """Components that the topology did not have when it was last prepared.
+
+        They may have been part of it before that, and what they left then is of no use: the log has gone on without them.
+        """
+        before = self._desired().get("components")
+        return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
     def _save_prepared(self) -> None:
         document = {

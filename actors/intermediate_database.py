@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.queue_host import forget_queues
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from databases.ports import Finding
     from topology.spec import TopologySpec
 
@@ -22,7 +25,7 @@ class IntermediateSite(Host):
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
-        self._name = name
+        self._spec, self._name = spec, name
         self._fingerprint = fingerprint
 
     def step(self) -> float:
@@ -41,8 +44,9 @@ class IntermediateSite(Host):
         """Nothing can be wrong with a database that is not there."""
         return ()
 
-    def prepare(self) -> tuple[str, ...]:
-        """Nothing to prepare."""
+    def prepare(self, new: Collection[str] = ()) -> tuple[str, ...]:
+        """Nothing to prepare; `new`: see `actors.source_database.DatabaseSite.prepare`."""
+        forget_queues(self._spec, self._name, new)
         return ()
 
     def remove(self) -> tuple[str, ...]:

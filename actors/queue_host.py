@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.connectors import site_folder
@@ -10,11 +11,14 @@ from actors.host import Host
 from streams.errors import PropagationError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
     from actors.queue_sessions import PublisherSession, SubscriberSession
     from protos.queue_link import QueueServer
-    from topology.spec import TopologySpec
+    from topology.spec import QueueSpec, TopologySpec
 
-__all__ = ["QueueHost", "build"]
+__all__ = ["QueueHost", "build", "forget_queues"]
 
 
 class QueueHost(Host):
@@ -35,7 +39,7 @@ class QueueHost(Host):
         from actors.runtime import own_host
         from protos.queue_link import QueueServer
 
-        folder = site_folder(self._spec, self._queue.site) / "queues" / self._queue.name
+        folder = _folder(self._spec, self._queue)
         folder.mkdir(parents=True, exist_ok=True)
         self._server = QueueServer(QueueCore(self._spec, self._queue.name, folder), host=own_host())
 
@@ -76,3 +80,15 @@ class QueueHost(Host):
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
     """Factory of the actor."""
     return QueueHost(spec, name, fingerprint)
+
+
+def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) -> None:
+    """Forget the positions of a site's queues that are among these components; none of them runs."""
+    for queue in spec.queues:
+        folder = _folder(spec, queue)
+        if queue.site == site and f"queue:{queue.name}" in components and folder.exists():
+            shutil.rmtree(folder)
+
+
+def _folder(spec: TopologySpec, queue: QueueSpec) -> Path:
+    return site_folder(spec, queue.site) / "queues" / queue.name

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.connectors import access_to, embedded_server, remove_from, site_folder
 from actors.host import Host
+from actors.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
 from streams.errors import (
     ConfigError,
@@ -45,7 +46,7 @@ from streams.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from databases.embedded import EmbeddedServer
     from databases.ports import DestinationDatabase, Finding, LogStream, SourceDatabase, SourceTable
@@ -233,15 +234,23 @@ class DatabaseSite(Host):
                 )
         return tuple(findings)
 
-    def prepare(self) -> tuple[str, ...]:
-        """Create what the database needs for its roles; idempotent. Returns the statements that were run."""
+    def prepare(self, new: Collection[str] = ()) -> tuple[str, ...]:
+        """Create what the database needs for its roles; idempotent. Returns the statements that were run.
+
+        Args:
+            new: components that the topology did not have before; what they left when they were part of it once is forgotten.
+        """
         statements: list[str] = []
+        forget_queues(self._spec, self._site.name, new)
         if self._is_source:
             with closing(self._open_source()) as source:
                 statements += source.prepare(self._spec.name, self._rules())
         if self._applies:
             with closing(self._open_destination()) as destination:
                 statements += destination.prepare(self._spec.name)
+                for apply in self._applies:
+                    if f"apply:{apply.name}" in new:
+                        statements += destination.forget(self._spec.name, apply.name)
         self._uncaptured = ()
         self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
         self.wake()

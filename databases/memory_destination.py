@@ -148,13 +148,20 @@ class MemoryDestination:
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
-        store = self._reach()
-        for found, apply in list(store.processes):
+        for found, apply in list(self._reach().processes):
             if found == topology:
-                self.raise_epoch(topology, apply)
-                del store.processes[topology, apply]
-        store.errors = {number: error for number, error in store.errors.items() if error.topology != topology}
-        store.instantiations = {key: value for key, value in store.instantiations.items() if key[0] != topology}
+                self.forget(topology, apply)
+        return ()
+
+    def forget(self, topology: str, apply: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.forget`."""
+        store = self._reach()
+        if (topology, apply) in store.processes:
+            self.raise_epoch(topology, apply)
+            del store.processes[topology, apply]
+        for error in self.errors(topology, apply):
+            del store.errors[error.number]
+        store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
         return ()
 
     def close(self) -> None:

@@ -714,6 +714,14 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def forget(self, topology: str, apply: str) -> tuple[str, ...]:
+        """Fence out one apply process and forget its progress, its instantiations and its errors: it begins anew.
+
+        Returns:
+            What was done, a line each.
+        """
+        ...
+
     def close(self) -> None:
         """Close every connection; idempotent."""
         ...

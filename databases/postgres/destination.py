@@ -203,6 +203,13 @@ class PostgresDestination:
         with self._use("removing what the topology made") as connection:
             return (*remove_rows(connection, topology), *remove_origins(connection, topology))
 
+    def forget(self, topology: str, apply: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.forget`."""
+        if self.progress(topology, apply) is not None:
+            self.raise_epoch(topology, apply)
+        with self._use("forgetting an apply process") as connection:
+            return tuple(remove_rows(connection, topology, apply))
+
     def close(self) -> None:
         """See `DestinationDatabase.close`."""
         if self._connection is not None:

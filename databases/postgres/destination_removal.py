@@ -23,12 +23,13 @@ _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and fo
 _POLL_S = 0.1
 
 
-def remove_rows(connection: psycopg.Connection[Any], topology: str) -> list[str]:
+def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str | None = None) -> list[str]:
     """Delete a topology's rows, and drop the schema headrace when nobody else's are left.
 
     Args:
         connection: in autocommit mode.
         topology: whose apply processes are fenced out already.
+        apply: only this apply process's rows; the schema stays.
 
     Returns:
         What was done, or why something stays.
@@ -36,18 +37,21 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str) -> list[str]
     if schema_version(connection) == 0:
         return []
     lines = []
+    parameters = (topology,) if apply is None else (topology, apply)
+    whose = "topology = %s" if apply is None else "topology = %s AND apply = %s"
+    shown = whose.replace("%s", "'%s'") % parameters
     with connection.transaction():
         connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
         for part in ("apply_error_part", "apply_error_key"):
             connection.execute(
-                f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE topology = %s)",
-                (topology,),
+                f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE {whose})",
+                parameters,
             )
         for table in ("apply_error", *_TABLES):
-            done = connection.execute(f"DELETE FROM headrace.{table} WHERE topology = %s", (topology,))
+            done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
             if done.rowcount:
-                lines.append(f"DELETE FROM headrace.{table} WHERE topology = '{topology}'")
-        if not _others(connection):
+                lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
+        if apply is None and not _others(connection):
             lines.append(_drop_schema(connection))
     return lines
 

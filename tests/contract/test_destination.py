@@ -795,3 +795,37 @@ def test_topology_begins_anew_after_it_was_removed(destination):
     destination.remove(TOPOLOGY)
     destination.prepare(TOPOLOGY)
     assert destination.raise_epoch(TOPOLOGY, APPLY).low_watermark == 0
+
+
+def test_apply_process_that_is_forgotten_begins_anew_and_the_others_go_on(destination, session):
+    session.begin()
+    session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
+    session.commit(ranges((0, 150)), 0)
+    for apply in (APPLY, "other"):
+        epoch = destination.raise_epoch(TOPOLOGY, apply).epoch
+        destination.record_low_watermark(TOPOLOGY, apply, epoch, 500)
+        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        destination.record_instantiation(TOPOLOGY, apply, epoch, table)
+    destination.forget(TOPOLOGY, APPLY)
+    destination.forget(TOPOLOGY, APPLY)
+    assert destination.progress(TOPOLOGY, APPLY) is None
+    assert destination.errors(TOPOLOGY) == ()
+    assert destination.instantiations(TOPOLOGY, APPLY) == ()
+    assert destination.raise_epoch(TOPOLOGY, APPLY).low_watermark == 0
+    assert destination.raise_epoch(TOPOLOGY, "other").low_watermark == 500
+    assert len(destination.instantiations(TOPOLOGY, "other")) == 1
+
+
+def test_session_of_a_forgotten_apply_process_cannot_write(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    session.write([insert(table, [(int4(1), b"a", b"b")])])
+    destination.forget(TOPOLOGY, APPLY)
+    with pytest.raises((DatabaseUnavailable, FencedError)):
+        session.commit(ranges((0, 10)), 0)
+    assert harness.rows("t") == []
+
+
+def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
+    destination.remove(TOPOLOGY)
+    assert destination.forget(TOPOLOGY, APPLY) == ()

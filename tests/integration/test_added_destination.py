@@ -15,6 +15,7 @@ from actors.connectors import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from redo.segments import list_segments
+from streams.errors import ApplyError
 from tests.support.system import System, running, wait_until
 from topology.reading import read_topology
 from topology.spec import TopologySpec
@@ -84,34 +85,51 @@ def _write(system: System, first: int) -> None:
             connection.execute(f"UPDATE notes SET body = 'changed' WHERE id = {number}")
 
 
-def _write_until_purged(system: System) -> int:
-    """Write until the first redo segment is gone; the number of the next row."""
+def _write_until_purged(system: System, first: int) -> int:
+    """Write until all redo that is there now is gone; the number of the next row."""
     redo = system.folder / "state" / "sites" / "src" / "redo"
-    for first in range(0, 40 * ROWS, ROWS):
-        _write(system, first)
+    newest = list_segments(redo)[-1].number
+    for number in range(first, first + 40 * ROWS, ROWS):
+        _write(system, number)
         system.wait_caught_up()
-        if list_segments(redo)[0].number > 1:
-            return first + ROWS
+        if list_segments(redo)[0].number > newest:
+            return number + ROWS
     raise AssertionError("redo was never purged")
+
+
+def _wait_until_old_has(system: System, first: int) -> None:
+    """The destination that was there before goes on: it gets what `_write` wrote."""
+    arrived = f"SELECT count(*) FROM events WHERE number >= {first}"
+    wait_until("the other destination goes on", lambda: system.execute("old", arrived) == [(ROWS,)])
 
 
 def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_nobody(one_way: System, folder: Path):
     with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
-        first = _write_until_purged(system)
-        with _with_new(system) as grown, psycopg.connect(system.servers["src"].dsn()) as user:
-            # Open when the destination is added: its tables are copied when this is committed, and not before.
-            for table in TABLES:
-                user.execute(f"INSERT INTO {table} VALUES (-1, 'open meanwhile')")
-            assert grown.deployment.up(wait=False)["state"] == "RUNNING"
-            grown.wait_state(ADDED, "INSTANTIATING")
-            _write(grown, first)
-            arrived = f"SELECT count(*) FROM events WHERE number >= {first}"
-            wait_until("the other one goes on", lambda: grown.execute("old", arrived) == [(ROWS,)])
-            assert grown.execute("new", "SELECT count(*) FROM events") == [(0,)]
-            user.commit()
+        first = _write_until_purged(system, 0)
+        with _with_new(system) as grown:
+            with psycopg.connect(system.servers["src"].dsn()) as user:
+                # Open when the destination is added: its tables are copied when this is committed, and not before.
+                for table in TABLES:
+                    user.execute(f"INSERT INTO {table} VALUES (-1, 'open meanwhile')")
+                assert grown.deployment.up(wait=False)["state"] == "RUNNING"
+                grown.wait_state(ADDED, "INSTANTIATING")
+                _write(grown, first)
+                _wait_until_old_has(grown, first)
+                assert grown.execute("new", "SELECT count(*) FROM events") == [(0,)]
             assert grown.deployment.up()["state"] == "RUNNING"
             _write(grown, first + ROWS)
             grown.assert_converged(TABLES)
             assert grown.execute("new", "SELECT count(*) FROM events") == [(first + 2 * ROWS + 1,)]
             # What the others have was not asked for again.
             assert [grown.status(c)["rewinds"] for c in ("capture:capture_src", "queue:q_src", "queue:q_old_in")] == [0, 0, 0]
+
+            # Taken out, and added again when the redo it would need to go on is gone: it begins anew.
+            assert system.deployment.up()["state"] == "RUNNING"
+            first = _write_until_purged(system, first + 2 * ROWS)
+            with pytest.raises(ApplyError, match="is not empty"):
+                grown.deployment.up()
+            _write(grown, first)
+            _wait_until_old_has(grown, first)
+            grown.execute("new", f"TRUNCATE {', '.join(TABLES)}")
+            assert grown.deployment.up()["state"] == "RUNNING"
+            grown.assert_converged(TABLES)

@@ -20,6 +20,7 @@ class FakeActors:
         self.created: list[str] = []
         self.killed: list[str] = []
         self.prepared: list[str] = []
+        self.new: set[str] = set()  # what `prepare` was last told of
         self.silent: set[str] = set()
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
@@ -61,6 +62,7 @@ class FakeActors:
             return self.table_findings.get(name, ())
         assert method == "prepare"
         self.prepared.append(name)
+        self.new = set(arguments[0])
         self.uncaptured.pop(name, None)
         return (f"CREATE something AT {name}",)
 

@@ -215,6 +215,21 @@ def test_components_of_an_older_topology_end_together_once_everything_is_prepare
     assert set(actors.running) == EVERYTHING
 
 
+def test_what_was_no_part_of_the_topology_before_begins_anew(spec, actors):
+    started(spec, actors)
+    assert actors.new == set()  # nothing is known of before: nothing is forgotten
+    grown = replace(
+        spec, queues=(*spec.queues, QueueSpec(name="qc", site="b")),
+        applies=(*spec.applies, ApplySpec(name="y", site="b", source="a", queue="qc")),
+    )
+    started(grown, actors, steps=10)
+    assert actors.new == {"queue:qc", "apply:y"}
+    started(spec, actors, steps=10)
+    assert actors.new == set()
+    started(grown, actors, steps=10)
+    assert actors.new == {"queue:qc", "apply:y"}
+
+
 def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, actors):
     started(spec, actors)
     actors.prepared.clear()
