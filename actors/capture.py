@@ -15,11 +15,12 @@ States (V$STREAMS_CAPTURE.STATE)
 
 Durable when
     Nothing is kept here. What the queue calls durable is committed at every destination: that far the site may purge
-    its redo. A restart begins where the queue says.
+    its redo. A restart begins where the queue says; where it says FIRST_SCN, with the oldest redo that is left.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
+    a queue that is new: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
 """
 
 from __future__ import annotations

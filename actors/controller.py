@@ -14,12 +14,14 @@ States
     PREPARING        publications, slots and catalogs are created at the databases.
     RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
                      prepared is persisted: a restarted controller does not create a lost slot again in silence.
-    While something runs already, `headrace up` goes through them again when the rules select tables that are new;
-    what runs goes on meanwhile, also when that is refused.
+    While something runs already, `headrace up` goes through them again when the rules select tables that are new, or when
+    the topology is another one; what runs goes on meanwhile, also when that is refused. Then everything of an older
+    topology is ended together, and made again.
 
 Durable when
     `desired.json` names the components and the prepared fingerprint. It is written after the last `prepare`
-    answered; all preparing is idempotent, so a controller that died in the middle repeats it.
+    answered; all preparing is idempotent, so a controller that died in the middle repeats it. A component that is not
+    named there is new, and begins anew: none of it runs before the file is written.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->

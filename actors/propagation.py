@@ -26,6 +26,7 @@ Worked flow
     the connection breaks -> PropagationError -> open again: Resume{60} -> subscribe{60}
     the destination queue lost everything: Resume{50} -> subscribe{50}: the source queue still has 50..60
     a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue has that rewound, too
+    a destination queue that is new: Resume{0} -> subscribe{0} -> the mark 0..30, where the source queue put it down, 30..50, ...
 
 Hosting
     runner = PropagationRunner(topology_name, propagation_spec, resolve, wake=host.wake)

@@ -319,7 +319,7 @@ class Resume:
     """What a queue answers a publisher that connects.
 
     Args:
-        needed_scn: send everything after this.
+        needed_scn: send everything after this; FIRST_SCN: begin wherever you do, with a mark that says where.
         credit_bytes: how many bytes may be on their way at once.
     """
 
@@ -501,7 +501,7 @@ class DequeueClient(_Client):
 
         Args:
             needed: sources wanted, each with the position after which to begin: the first batch of a source has
-                exactly this `previous_scn`.
+                exactly this `previous_scn`. FIRST_SCN: never had anything; the first is a mark to where it begins.
             credit_bytes: how many bytes may be on their way or waiting here at first; `grant` more as they are
                 taken. The last batch may exceed it.
             timeout_s: how long to wait for the queue's answer.
