@@ -51,7 +51,7 @@ def main() -> None:
     except BrokenPipeError:
         code = DONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
-        code = _wrong_use(error) or _defect(output, error)
+        code = _wrong_use(error) or _of_the_machine(output, error) or _defect(output, error)
     if code == INTERRUPTED:  # also what typer makes of a Ctrl-C
         output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
@@ -65,6 +65,17 @@ def _wrong_use(error: Exception) -> int:
         return 0
     show()
     return WRONG_USE
+
+
+def _of_the_machine(output: Output, error: Exception) -> int:
+    """Show what the operating system refused, of which file; 0 when it is something else."""
+    if not isinstance(error, OSError) or not error.filename:
+        return 0
+    output.error(ConfigError(
+        f"{error.filename}: {error.strerror}",
+        hint="mend the rights or make room there, or name another place: `state_dir` in the file, --state-dir of the demo",
+    ))
+    return FAILURE
 
 
 def _defect(output: Output, error: Exception) -> int:

@@ -127,7 +127,9 @@ def _room(facts: dict[str, str], findings: list[Finding]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     facts["open files"] = str(soft)
     if soft < OPEN_FILES_MIN:
+        can_raise = hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MIN
+        wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         findings.append(Finding(
-            path="open files", problem=f"the limit is {soft}", fix=f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}",
-            is_error=False,
+            path="open files", problem=f"the limit is {soft}, {OPEN_FILES_MIN} are wanted", is_error=False,
+            fix=f"ulimit -n {wanted}" if can_raise else "as root: `* hard nofile 65536` in /etc/security/limits.conf; then log in again",
         ))

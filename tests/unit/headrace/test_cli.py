@@ -115,6 +115,18 @@ def test_failure_shows_message_and_fix_only(run, topology, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["hint"] == "start it"
 
 
+def test_what_the_machine_refuses_is_no_defect(run, topology, monkeypatch, capsys):
+    def fail(self: Deployment) -> None:
+        raise PermissionError(13, "Permission denied", "/somebody/else")
+
+    monkeypatch.setattr(Deployment, "overview", fail)
+    assert run("status", topology) == FAILURE
+    told = capsys.readouterr().err
+    assert told.startswith("error: /somebody/else: Permission denied\nfix: mend the rights")
+    assert run("status", topology, "--json") == FAILURE
+    assert "Permission denied" in json.loads(capsys.readouterr().out)["message"]
+
+
 def test_defect_is_one_line_and_a_file_with_the_traceback(run, topology, monkeypatch, capsys):
     def fail(self: Deployment) -> None:
         raise ZeroDivisionError("oops")
