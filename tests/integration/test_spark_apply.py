@@ -54,6 +54,15 @@ def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
     assert sums[0] == sums[1]
 
 
+def test_nothing_is_copied_before_the_queue_says_where_its_lcrs_begin(drivers: ApplyDrivers):
+    """Else nobody would keep what is committed between the copy and the first dequeue."""
+    driver = drivers.start(queue_endpoint="127.0.0.1:9")
+    wait_for("the driver to miss its queue", lambda: "127.0.0.1:9" in driver.status().detail, STARTING_S)
+    assert driver.status().state == "INITIALIZING"
+    assert execute(drivers.queue.destination_dsn, "SELECT count(*) FROM headrace.instantiation") == [(0,)]
+    driver.kill()
+
+
 def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(drivers: ApplyDrivers):
     """Writers run before, during and after the snapshot: a row lost or doubled at its border would show."""
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S) as counts:
