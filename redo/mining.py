@@ -219,7 +219,9 @@ class Miner:
             return None
         if self._sent_scn < self._start_scn:
             # Nothing was sent before: what the log begins with is told, lest it count as everything from the beginning.
-            return self._give(LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._start_scn))
+            self._sent_scn = self._start_scn
+            self._marks += 1
+            return LcrBatch(source=self._source, previous_scn=FIRST_SCN, through_scn=self._start_scn)
         while True:
             is_full = self._assembly.row_count >= rows_max or self._assembly.value_bytes >= bytes_max
             more = not is_full and self._advance(durable, rows_max - self._assembly.row_count)
@@ -231,7 +233,8 @@ class Miner:
             if batch is None:
                 batch = self._mark(is_due=more)
             if batch is not None:
-                return self._give(batch)
+                self._give(batch)
+                return batch
             if not more and not is_full:
                 return None
             self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
@@ -255,7 +258,7 @@ class Miner:
             return None
         return LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._mined_scn)
 
-    def _give(self, batch: LcrBatch) -> LcrBatch:
+    def _give(self, batch: LcrBatch) -> None:
         self._sent_scn = batch.through_scn
         self._gave_at = self._clock.monotonic()
         self._unmarked_bytes = 0
@@ -263,7 +266,6 @@ class Miner:
             self._marks += 1
         else:
             self._batches += 1
-        return batch
 
     # ------------------------------------------------------------------ reading redo
 

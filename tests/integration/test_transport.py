@@ -14,7 +14,7 @@ from actors.queue import QueueCore
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
-from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, WouldBlock
+from streams.errors import PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.proxy import Proxy
@@ -160,14 +160,14 @@ def test_wrong_version_is_failed_precondition_on_the_wire(site: Site) -> None:
 def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: Site) -> None:
     for options, kind, match in (
         ({"queue": "other"}, ProtocolError, "this is t/q_dbs1"), ({"topology": "u"}, ProtocolError, "this is t/q_dbs1"),
-        ({"source": "dbs9"}, ConfigError, "takes no LCRs of dbs9"),
+        ({"source": "dbs9"}, QueueError, "takes no LCRs of dbs9"),
     ):
         publisher = site.publisher(**options)
         with pytest.raises(kind, match=match):
             publisher.connect()
         publisher.close()
     subscriber = site.subscriber(component="nobody")
-    with pytest.raises(ConfigError, match="nobody is no subscriber"):
+    with pytest.raises(QueueError, match="nobody is no subscriber"):
         subscriber.subscribe({"dbs1": 0}, CREDIT)
     subscriber.close()
 
