@@ -17,7 +17,7 @@ from databases.ports import ErrorTransaction
 from databases.postgres import session as session_module
 from databases.postgres.destination import PostgresDestination
 from protos import codec
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult, ServerMessage
+from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult, GroupRetry, RetryReason, ServerMessage
 from spark_apply.server import ApplyServer
 from streams.errors import DatabaseError
 from streams.lcr_batch import Command, OldImage
@@ -107,11 +107,15 @@ class Serving:
             assert time.monotonic() < deadline, (self.server.state, self.server.last_error)
             assert self.step() == ()
 
-    def finish(self) -> GroupResult:
+    def reported(self) -> ServerMessage:
         deadline = time.monotonic() + HELD_S
         while not (reports := self.step()):
             assert time.monotonic() < deadline, (self.server.state, self.server.last_error)
-        (result,) = reports
+        (report,) = reports
+        return report
+
+    def finish(self) -> GroupResult:
+        result = self.reported()
         assert isinstance(result, GroupResult)
         return result
 
@@ -343,9 +347,12 @@ def test_column_that_needs_a_value_made_behind_the_server_s_back_pauses_it(at: S
     at.finish()
     at.user.execute("ALTER TABLE plain ALTER COLUMN extra DROP DEFAULT")
     at.assign(Transaction(3, [insert(4)]), after_scn=250)
-    at.step_until(lambda: at.server.unfit)
+    given_back = at.reported()
+    assert isinstance(given_back, GroupRetry)
+    assert (given_back.reason, given_back.applied) == (RetryReason.REPLAY, ())
     assert at.server.state == "PAUSED: WAITING FOR ALTER"
     assert at.server.unfit is not None
     at.user.execute(at.server.unfit.hint)
+    at.assign(Transaction(3, [insert(4)]), after_scn=250)
     at.finish()
     assert (at.errors(), at.rows()[-1]) == ([], (4, "new"))

@@ -130,9 +130,10 @@ def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str,
         errors = [finding for finding in check_topology(file, ask_databases=True) if finding.is_error]
         if not errors:
             return given
+        before = set(given)
         for finding in errors:
             site = finding.path.split()[0].removeprefix("sites.")
-            assert (site, finding.fix) not in given, f"not enough: {finding}"
+            assert (site, finding.fix) not in before, f"not enough: {finding}"
             with psycopg.connect(admins[site], autocommit=True) as admin:
                 admin.execute(finding.fix)
             given.add((site, finding.fix))
