@@ -43,9 +43,9 @@ from spark_apply.application import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from databases.ports import SourceTable
+    from databases.ports import DestinationDatabase, SourceTable
     from protos.apply_link import ApplyControlClient
     from topology.spec import ApplySpec, TopologySpec
 
@@ -337,17 +337,12 @@ class ApplyHost(Host):
         with self._destination() as destination:
             return list(destination.error_batches(number))
 
-    @contextlib.contextmanager
-    def _destination(self) -> Iterator[Any]:
+    def _destination(self) -> contextlib.closing[DestinationDatabase]:
         from actors.runtime import actors_of
 
         site = self._apply.site
         dsn = str(actors_of(self._spec.name).call(f"site:{site}", "database_dsn"))
-        destination = open_destination(access_to(self._spec.site(site), dsn))
-        try:
-            yield destination
-        finally:
-            destination.close()
+        return contextlib.closing(open_destination(access_to(self._spec.site(site), dsn)))
 
 
 def _words_of(answer: object) -> dict[str, Any]:

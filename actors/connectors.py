@@ -40,11 +40,12 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:
     """Remove what the topology made in a site's database: what was done, and what stays and why, a line each."""
     lines: tuple[str, ...] = ()
+    access = access_to(site, dsn)
     if any(capture.source == site.name for capture in spec.captures):
-        with closing(open_source(access_to(site, dsn))) as source:
+        with closing(open_source(access)) as source:
             lines += source.remove(spec.name)
     # After the slot: what it alone would still read needs no origins any more.
     if any(apply.site == site.name for apply in spec.applies):
-        with closing(open_destination(access_to(site, dsn))) as destination:
+        with closing(open_destination(access)) as destination:
             lines += destination.remove(spec.name)
     return lines

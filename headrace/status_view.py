@@ -12,7 +12,7 @@ from headrace.console import bytes_text, scn_text, seconds_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "summary_line"]
+__all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
@@ -54,6 +54,11 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 def notes(overview: Mapping[str, Any]) -> list[Note]:
     """What somebody should know of the components, in their order."""
     return [note for component in overview["components"] for note in _notes(component)]
+
+
+def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
+    """What stands still until somebody acts."""
+    return [note for note in notes(overview) if note.is_stuck]
 
 
 def _notes(component: Mapping[str, Any]) -> Iterator[Note]:

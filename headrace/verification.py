@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.status_view import Note, notes
+from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
 from streams.errors import ApplyError
 
@@ -67,7 +67,7 @@ def verify_topology(
 def _stuck(overview: Look | None) -> list[Note]:
     """What stands still until somebody acts; what was started a moment ago may still look so at the first glance."""
     for pause_s in (LOOK_INTERVAL_S, 0.0):
-        found = [note for note in notes(overview()) if note.is_stuck] if overview is not None else []
+        found = stuck_notes(overview()) if overview is not None else []
         if not found:
             break
         time.sleep(pause_s)

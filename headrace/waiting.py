@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text
-from headrace.status_view import Note, notes
+from headrace.status_view import Note, stuck_notes
 from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Wait:
                 f"topology {self.spec.name} does not replicate: the databases are not ready for it",
                 hint=f"headrace check {self.spec.file} says what is missing; then headrace up {self.spec.file}",
             )
-        self.stuck = [note for note in notes(overview) if note.is_stuck]
+        self.stuck = stuck_notes(overview)
 
     def is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline

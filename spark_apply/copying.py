@@ -236,12 +236,12 @@ class _Copier:
 
     def _destination(self, piece: pb.CopyPiece) -> Any:  # noqa: ANN401 - a psycopg connection
         """The connection of this worker's session: tagged, triggers off, fenced like an apply server's."""
-        from databases.connectors import DatabaseAccess, open_destination
+        from databases.connectors import open_destination
+        from spark_apply.messages import access_from_wire
 
         if self._session is None:
             assert self._access is not None
-            found = self._access.destination
-            destination = open_destination(DatabaseAccess(site=found.site, kind=found.kind, dsn=found.dsn))
+            destination = open_destination(access_from_wire(self._access.destination))
             self._session = destination.open_session(
                 self._topology, self._apply, server=self._worker, epoch=piece.epoch, tag=piece.tag
             )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream, check_token
+from spark_apply.messages import access_to_wire
 from streams.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ class Gate:
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
         """See `StreamListener.access`."""
         check_token(request.token, self._token)
-        source, destination = self._config.source, self._config.destination
         return pb.AccessReply(
-            source=pb.DatabaseAccess(site=source.site, kind=source.kind, dsn=source.dsn),
-            destination=pb.DatabaseAccess(site=destination.site, kind=destination.kind, dsn=destination.dsn),
+            source=access_to_wire(self._config.source), destination=access_to_wire(self._config.destination),
         )

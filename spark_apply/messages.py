@@ -1,16 +1,27 @@
-"""Between `spark_apply.groups` and the wire: one function pair per direction."""
+"""Between `spark_apply.groups` and the wire, and between a database's access and the wire: one function pair per direction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
 from spark_apply import groups
 from streams.errors import ProtocolError
 
 __all__ = [
-    "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
+    "access_from_wire", "access_to_wire", "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
 ]
+
+
+def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
+    """How a task reaches a database; its version was checked before."""
+    return pb.DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn)
+
+
+def access_from_wire(message: pb.DatabaseAccess) -> DatabaseAccess:
+    """The other way round."""
+    return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn)
 
 
 # --------------------------------------------------------------------------- coordinator -> server

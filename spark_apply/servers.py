@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
-from spark_apply.messages import coordinator_message_to_wire, server_message_from_wire
+from spark_apply.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
 from streams.clock import Clock
 from streams.errors import ApplyError, DatabaseUnavailable, FencedError
 
@@ -142,10 +142,9 @@ class ApplyServers:
         server.attempts += 1
         server.heard_at = self._clock.monotonic()
         server.state, server.detail, server.hint = "INITIALIZING", "", ""
-        destination = self._config.destination
         stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
             epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
-            destination=pb.DatabaseAccess(site=destination.site, kind=destination.kind, dsn=destination.dsn),
+            destination=access_to_wire(self._config.destination),
         )))
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:

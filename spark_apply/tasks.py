@@ -274,13 +274,13 @@ def _detail(server: ApplyServer) -> str:
 
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
-    from databases.connectors import DatabaseAccess, open_destination, value_reader
+    from databases.connectors import open_destination, value_reader
     from protos import codec
+    from spark_apply.messages import access_from_wire
     from spark_apply.server import ApplyServer
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:
-        wire = welcome.destination
-        access = DatabaseAccess(site=wire.site, kind=wire.kind, dsn=wire.dsn)
+        access = access_from_wire(welcome.destination)
         destination = open_destination(access)
         return ApplyServer(
             apply=apply, source=welcome.source,

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
 from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
@@ -30,6 +29,7 @@ from databases.postgres.source_catalog import (
     source_tables,
 )
 from databases.postgres.source_preflight import identity_breaks, preflight_source
+from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import TableVersion
 from streams.scn import FIRST_SCN, Scn
@@ -367,9 +367,7 @@ class PostgresSource:
         """Wait until no transaction of the snapshot is still on its way out: its commit logged, its rows not visible."""
         with translated("waiting for the snapshot's transactions"):
             session = self._session()
-            with session.transaction():
-                session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+            with use_snapshot(session, snapshot.name):
                 (exported,) = session.execute("SELECT pg_current_snapshot()::text").fetchone() or ("",)
             deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
             while not (session.execute(_IS_VISIBLE, {"exported": exported}).fetchone() or (False,))[0]:

@@ -15,6 +15,7 @@ from psycopg import sql
 from databases.embedded import EmbeddedServer
 from databases.ports import Snapshot
 from databases.postgres.source import PostgresSource
+from databases.postgres.table_copy import use_snapshot
 from rules.rule import Rule, RuleSet
 from streams.errors import DatabaseUnavailable, LogGone
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
@@ -500,9 +501,7 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
         time.sleep(0.1)
         for _ in range(3):
             snapshot = site.source.open_snapshot("topo")
-            with psycopg.connect(site.dsn, autocommit=True) as session:
-                session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-                session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+            with psycopg.connect(site.dsn, autocommit=True) as session, use_snapshot(session, snapshot.name):
                 seen = {row[0] for row in session.execute("SELECT id FROM t").fetchall()}
             snapshot.close()
             reading.through(site.mark())
@@ -555,9 +554,10 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
     finally:
         site.run("ALTER SYSTEM RESET synchronous_standby_names")
         site.run("SELECT pg_reload_conf()")
-    with contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session:
-        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+    with (
+        contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session,
+        use_snapshot(session, snapshot.name),
+    ):
         assert session.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (3,)]
 
 
