@@ -12,6 +12,14 @@ from topology.problems import TopologyError, as_line
 from topology.reading import read_topology
 from topology.spec import TopologySpec
 
+ONE_WAY = """
+topology: t
+sites:
+  a: {database: {kind: embedded}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [public.*], from: a, to: [b]}
+"""
 SITES = """
 topology: t
 sites:

@@ -9,23 +9,15 @@ from pathlib import Path
 import pytest
 
 from actors.apply import ApplyHost, DriverEnded, DriverRefused
+from tests.support.topologies import ONE_WAY
 from topology.reading import read_topology
-
-TOPOLOGY = """
-topology: t
-sites:
-  a: {database: {kind: embedded}}
-  b: {database: {kind: embedded}}
-replicate:
-  - {tables: [public.*], from: a, to: [b]}
-"""
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ApplyHost:
     """Its driver is `tmp_path/driver`, a shell script that a test writes."""
     file = tmp_path / "t.yaml"
-    file.write_text(TOPOLOGY)
+    file.write_text(ONE_WAY)
     spec = read_topology(file)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "driver"))
     monkeypatch.setattr(ApplyHost, "_configuration", lambda self: "{}")

@@ -13,15 +13,7 @@ from headrace.cli import main
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.deployment import Deployment
 from streams.errors import ConfigError, DatabaseUnavailable
-
-TOPOLOGY = """
-topology: t
-sites:
-  a: {database: {kind: embedded}}
-  b: {database: {kind: embedded}}
-replicate:
-  - {tables: [public.*], from: a, to: [b]}
-"""
+from tests.support.topologies import ONE_WAY
 
 Run = Callable[..., int]
 
@@ -29,7 +21,7 @@ Run = Callable[..., int]
 @pytest.fixture
 def topology(tmp_path: Path) -> Path:
     file = tmp_path / "t.yaml"
-    file.write_text(TOPOLOGY)
+    file.write_text(ONE_WAY)
     return file
 
 
@@ -52,7 +44,7 @@ def test_sound_topology_is_done(run, topology, capsys):
 
 def test_problem_of_a_topology_is_a_finding_with_its_fix(run, tmp_path, capsys):
     file = tmp_path / "bad.yaml"
-    file.write_text(TOPOLOGY.replace("to: [b]", "to: [c]"))
+    file.write_text(ONE_WAY.replace("to: [b]", "to: [c]"))
     assert run("check", file) == FINDING
     told = capsys.readouterr().err
     assert "error: " in told
@@ -67,7 +59,7 @@ def test_problem_of_a_topology_is_a_finding_for_every_verb(run, tmp_path):
 
 def test_findings_are_one_json_document(run, tmp_path, capsys):
     file = tmp_path / "bad.yaml"
-    file.write_text(TOPOLOGY.replace("replicate", "replicat"))
+    file.write_text(ONE_WAY.replace("replicate", "replicat"))
     assert run("check", file, "--json") == FINDING
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert {"path", "problem", "fix", "is_error"} == set(findings[0])

@@ -18,21 +18,12 @@ from headrace.console import Output
 from headrace.demo import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotUp
 from streams.errors import ApplyError, ConfigError
-from tests.support.topologies import read
-
-TOPOLOGY = """
-    topology: t
-    sites:
-      a: {database: {kind: embedded}}
-      b: {database: {kind: embedded}}
-    replicate:
-      - {tables: [public.*], from: a, to: [b]}
-"""
+from tests.support.topologies import ONE_WAY, read
 
 
 @pytest.fixture
 def spec(tmp_path: Path):
-    return read(tmp_path, TOPOLOGY)
+    return read(tmp_path, ONE_WAY)
 
 
 @pytest.fixture

@@ -1,0 +1,49 @@
+"""Fixtures of the contract suites: a destination per database, and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from databases.ports import DestinationDatabase, DestinationSession
+from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, MemoryHarness, Opener, PostgresHarness
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    if request.param == "memory":
+        yield MemoryHarness()
+        return
+    made = PostgresHarness(request.getfixturevalue("destination_database"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def destination(harness: Harness) -> DestinationDatabase:
+    database = harness.destination()
+    database.prepare(TOPOLOGY)
+    return database
+
+
+@pytest.fixture
+def open_session(destination: DestinationDatabase) -> Iterator[Opener]:
+    """Opens sessions of the current epoch (the first one raises it) and closes them at the end."""
+    opened: list[DestinationSession] = []
+
+    def make(server: int = 0, *, epoch: int | None = None, tag: bytes = TAG) -> DestinationSession:
+        if epoch is None:
+            progress = destination.progress(TOPOLOGY, APPLY) or destination.raise_epoch(TOPOLOGY, APPLY)
+            epoch = progress.epoch
+        opened.append(destination.open_session(TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag))
+        return opened[-1]
+
+    yield make
+    for session in opened:
+        session.close()
+
+
+@pytest.fixture
+def session(open_session: Opener) -> DestinationSession:
+    return open_session()

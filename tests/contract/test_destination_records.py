@@ -1,0 +1,341 @@
+"""What every destination database must keep: progress and fencing, the error queue, instantiations; and its set-up.
+
+One suite over the database in memory and PostgreSQL 18; see `test_destination`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from databases.ports import (
+    ApplyProgress,
+    Instantiation,
+)
+from streams.errors import DatabaseUnavailable, FencedError
+from tests.support.destination_contract import (
+    APPLY,
+    TAG,
+    TOPOLOGY,
+    commit,
+    error_transaction,
+    keyed,
+    ranges,
+)
+from tests.support.writes import insert, int4
+
+# --------------------------------------------------------------------------- progress and fencing
+
+
+def test_progress_is_none_before_the_first_run(destination):
+    assert destination.progress(TOPOLOGY, APPLY) is None
+
+
+def test_raising_the_epoch_counts_up_and_starts_at_nothing(destination):
+    assert destination.raise_epoch(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=0, above=())
+    assert destination.raise_epoch(TOPOLOGY, APPLY).epoch == 2
+    assert destination.raise_epoch(TOPOLOGY, "another").epoch == 1
+
+
+def test_commit_records_ranges_with_the_data(destination, session):
+    commit(session, applied=ranges((100, 140), (160, 180)), low_watermark=90)
+    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(
+        epoch=1, low_watermark=90, above=tuple(ranges((100, 140), (160, 180)))
+    )
+
+
+def test_rolled_back_transaction_records_nothing(destination, session):
+    session.begin()
+    session.rollback()
+    assert destination.progress(TOPOLOGY, APPLY).low_watermark == 0
+
+
+def test_progress_folds_ranges_of_all_servers_into_the_low_watermark(destination, open_session):
+    one, two = open_session(0), open_session(1)
+    commit(one, applied=ranges((0, 10)))
+    commit(two, applied=ranges((10, 20)))
+    commit(one, applied=ranges((30, 40)))
+    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=20, above=tuple(ranges((30, 40))))
+    commit(two, applied=ranges((20, 30)), low_watermark=10)
+    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=40, above=())
+
+
+def test_progress_survives_the_next_epoch(destination, open_session):
+    commit(open_session(0), applied=ranges((0, 10), (20, 30)))
+    commit(open_session(1), applied=ranges((40, 50)), low_watermark=10)
+    progress = destination.raise_epoch(TOPOLOGY, APPLY)
+    assert progress == ApplyProgress(epoch=2, low_watermark=10, above=tuple(ranges((20, 30), (40, 50))))
+    commit(open_session(0, epoch=2), applied=ranges((10, 20)), low_watermark=10)
+    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=2, low_watermark=30, above=tuple(ranges((40, 50))))
+
+
+def test_low_watermark_can_move_without_data(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    destination.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
+    destination.record_low_watermark(TOPOLOGY, APPLY, 1, 400)
+    assert destination.progress(TOPOLOGY, APPLY).low_watermark == 500
+
+
+def test_low_watermark_of_an_older_epoch_is_refused(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
+    assert destination.progress(TOPOLOGY, APPLY).low_watermark == 0
+
+
+def test_session_of_an_older_epoch_cannot_be_opened(destination, open_session):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        open_session(0, epoch=1)
+
+
+def test_new_epoch_ends_open_transactions_of_the_old_one(harness, destination, open_session):
+    """Two live appliers: the older one's transaction is gone, and it can neither commit nor open again."""
+    old = open_session(0)
+    table = keyed(harness, old)
+    old.begin()
+    old.write([insert(table, [(int4(1), b"old", None)])])
+    newer = harness.destination()
+    progress = newer.raise_epoch(TOPOLOGY, APPLY)
+    assert progress.epoch == 2
+    with pytest.raises((DatabaseUnavailable, FencedError)):
+        old.commit(ranges((0, 10)), 0)
+    with pytest.raises(FencedError):
+        destination.open_session(TOPOLOGY, APPLY, server=0, epoch=1, tag=TAG)
+    new = newer.open_session(TOPOLOGY, APPLY, server=0, epoch=2, tag=TAG)
+    assert commit(new, insert(table, [(int4(1), b"new", None)]), applied=ranges((0, 10))) == (1,)
+    new.close()
+    assert harness.rows("t") == [(int4(1), b"new", None)]
+
+
+def test_new_epoch_leaves_other_apply_processes_alone(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    session.write([insert(table, [(int4(1), b"x", None)])])
+    destination.raise_epoch(TOPOLOGY, "another")
+    session.commit(ranges((0, 10)), 0)
+    assert destination.progress(TOPOLOGY, APPLY).low_watermark == 10
+
+
+def test_second_session_of_a_server_ends_the_first(harness, open_session):
+    first = open_session(0)
+    table = keyed(harness, first)
+    first.begin()
+    first.write([insert(table, [(int4(1), b"first", None)])])
+    second = open_session(0)
+    with pytest.raises(DatabaseUnavailable):
+        first.commit(ranges((0, 10)), 0)
+    assert commit(second, insert(table, [(int4(1), b"second", None)])) == (1,)
+    assert harness.rows("t") == [(int4(1), b"second", None)]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_outcome_of_a_commit_whose_answer_was_lost_is_known_afterwards(harness, open_session, committed):
+    first = open_session(0)
+    table = keyed(harness, first)
+    commit(first, applied=ranges((0, 10), (90, 95)))
+    first.begin()
+    first.write([insert(table, [(int4(1), b"x", None)])])
+    harness.lose_next_commit_answer(first, committed=committed)
+    with pytest.raises(DatabaseUnavailable):
+        first.commit(ranges((10, 20)), 10)
+    second = open_session(0)
+    assert second.ask_outcome(ranges((10, 20))) is committed
+    assert second.ask_outcome(ranges((0, 10)))
+    assert len(harness.rows("t")) == int(committed)
+    commit(second, applied=ranges((20, 30)), low_watermark=10)
+
+
+# --------------------------------------------------------------------------- error queue
+
+
+def test_error_transaction_is_listed_with_its_batches_and_hashes(destination, session):
+    session.begin()
+    hashes = np.array([1, 2**64 - 1], np.uint64)
+    number = session.put_error(error_transaction(), b"part 0", hashes, part=0, readable=["id=1", "a=x"])
+    last = error_transaction(number=number)
+    last = dataclasses.replace(last, row_count=7, commit_scn=last.commit_scn + 5, commit_time_us=last.commit_time_us + 9)
+    assert session.put_error(last, b"part 1", hashes[:1], part=1) == number
+    session.commit(ranges((0, 150)), 0)
+    (listed,) = destination.errors(TOPOLOGY, APPLY)
+    assert listed.created_us > 1_700_000_000_000_000
+    # Rows of all parts; where and when it committed, from the last one.
+    assert listed == error_transaction(
+        number=number, readable=("id=1", "a=x"), created_us=listed.created_us,
+        row_count=error_transaction().row_count + 7, commit_scn=last.commit_scn, commit_time_us=last.commit_time_us,
+    )
+    assert list(destination.error_batches(number)) == [b"part 0", b"part 1"]
+    ((found, keys),) = list(destination.error_key_hashes(TOPOLOGY, APPLY))
+    assert found == number
+    assert keys.dtype == np.uint64
+    assert keys.tolist() == [1, 2**64 - 1, 1]
+
+
+def test_error_queue_is_written_only_by_commit(destination, session):
+    session.begin()
+    session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)
+    session.rollback()
+    assert destination.errors(TOPOLOGY) == ()
+
+
+def test_errors_are_listed_in_order_and_by_apply_process(destination, session):
+    session.begin()
+    nothing = np.empty(0, np.uint64)
+    first = session.put_error(error_transaction(), b"1", nothing, part=0)
+    second = session.put_error(error_transaction(failed_position=-1, depends_on=first, commit_scn=160), b"2", nothing, part=0)
+    session.commit([], 0)
+    assert first < second
+    assert [error.number for error in destination.errors(TOPOLOGY)] == [first, second]
+    assert destination.errors(TOPOLOGY, "another") == ()
+    assert destination.errors("another") == ()
+
+
+def test_error_transaction_written_again_replaces_its_parts(destination, session):
+    nothing = np.empty(0, np.uint64)
+    session.begin()
+    number = session.put_error(error_transaction(), b"a", nothing, part=0)
+    session.put_error(error_transaction(number=number), b"b", nothing, part=1)
+    session.commit([], 0)
+    session.begin()
+    session.put_error(error_transaction(number=number, message="again"), b"c", nothing, part=0)
+    session.commit([], 0)
+    assert list(destination.error_batches(number)) == [b"c"]
+    assert destination.errors(TOPOLOGY)[0].message == "again"
+
+
+def test_error_is_deleted_together_with_the_data_that_mends_it(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    number = session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)
+    session.commit([], 0)
+    session.begin()
+    assert session.delete_error(number)
+    session.rollback()
+    assert len(destination.errors(TOPOLOGY)) == 1
+    session.begin()
+    session.write([insert(table, [(int4(1), b"x", None)])])
+    assert session.delete_error(number)
+    assert not session.delete_error(number)
+    session.commit([], 0)
+    assert destination.errors(TOPOLOGY) == ()
+    assert list(destination.error_batches(number)) == []
+    assert list(destination.error_key_hashes(TOPOLOGY, APPLY)) == []
+
+
+def test_error_can_be_deleted_from_outside(destination, session):
+    session.begin()
+    number = session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)
+    session.commit([], 0)
+    assert not destination.delete_error("another", number)
+    assert destination.delete_error(TOPOLOGY, number)
+    assert not destination.delete_error(TOPOLOGY, number)
+
+
+# --------------------------------------------------------------------------- instantiation
+
+
+def test_instantiation_is_recorded_and_replaced(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    first = Instantiation(source="a", owner="public", name="t", scn=0, state="PENDING")
+    done = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
+    other = Instantiation(source="a", owner="public", name="b", scn=0, state="FAILED", problem="no room")
+    for record in (first, other, done):
+        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+    assert destination.instantiations(TOPOLOGY, APPLY) == (other, done)
+    assert destination.instantiations(TOPOLOGY, "another") == ()
+
+
+def test_instantiation_of_an_older_epoch_is_refused(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.record_instantiation(
+            TOPOLOGY, APPLY, 1, Instantiation(source="a", owner="public", name="t", scn=1, state="DONE")
+        )
+
+
+# --------------------------------------------------------------------------- set-up
+
+
+def test_prepare_is_idempotent(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    assert destination.prepare(TOPOLOGY) == ()
+    assert destination.progress(TOPOLOGY, APPLY) is not None
+
+
+def test_database_that_is_ready_has_no_findings(destination):
+    assert destination.preflight("top", sessions=4) == ()
+
+
+def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(destination, session):
+    session.begin()
+    session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
+    session.commit(ranges((0, 150)), 0)
+    for topology in (TOPOLOGY, "another"):
+        epoch = destination.raise_epoch(topology, APPLY).epoch
+        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        destination.record_instantiation(topology, APPLY, epoch, table)
+    destination.remove(TOPOLOGY)
+    assert destination.progress(TOPOLOGY, APPLY) is None
+    assert destination.errors(TOPOLOGY) == ()
+    assert destination.instantiations(TOPOLOGY, APPLY) == ()
+    assert destination.progress("another", APPLY) is not None
+    assert len(destination.instantiations("another", APPLY)) == 1
+    destination.remove("another")
+    destination.remove("another")
+    assert destination.progress("another", APPLY) is None
+
+
+def test_session_that_outlived_its_driver_cannot_write_after_the_removal(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    session.write([insert(table, [(int4(1), b"a", b"b")])])
+    destination.remove(TOPOLOGY)
+    with pytest.raises((DatabaseUnavailable, FencedError)):
+        session.commit(ranges((0, 10)), 0)
+    assert harness.rows("t") == []
+
+
+def test_topology_begins_anew_after_it_was_removed(destination):
+    destination.record_low_watermark(TOPOLOGY, APPLY, destination.raise_epoch(TOPOLOGY, APPLY).epoch, 500)
+    destination.remove(TOPOLOGY)
+    destination.prepare(TOPOLOGY)
+    assert destination.raise_epoch(TOPOLOGY, APPLY).low_watermark == 0
+
+
+def test_apply_process_that_is_forgotten_begins_anew_and_the_others_go_on(destination, session):
+    session.begin()
+    session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
+    session.commit(ranges((0, 150)), 0)
+    for apply in (APPLY, "other"):
+        epoch = destination.raise_epoch(TOPOLOGY, apply).epoch
+        destination.record_low_watermark(TOPOLOGY, apply, epoch, 500)
+        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        destination.record_instantiation(TOPOLOGY, apply, epoch, table)
+    destination.forget(TOPOLOGY, APPLY)
+    destination.forget(TOPOLOGY, APPLY)
+    assert destination.progress(TOPOLOGY, APPLY) is None
+    assert destination.errors(TOPOLOGY) == ()
+    assert destination.instantiations(TOPOLOGY, APPLY) == ()
+    assert destination.raise_epoch(TOPOLOGY, APPLY).low_watermark == 0
+    assert destination.raise_epoch(TOPOLOGY, "other").low_watermark == 500
+    assert len(destination.instantiations(TOPOLOGY, "other")) == 1
+
+
+def test_session_of_a_forgotten_apply_process_cannot_write(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    session.write([insert(table, [(int4(1), b"a", b"b")])])
+    destination.forget(TOPOLOGY, APPLY)
+    with pytest.raises((DatabaseUnavailable, FencedError)):
+        session.commit(ranges((0, 10)), 0)
+    assert harness.rows("t") == []
+
+
+def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
+    destination.remove(TOPOLOGY)
+    assert destination.forget(TOPOLOGY, APPLY) == ()

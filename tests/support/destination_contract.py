@@ -1,0 +1,148 @@
+"""What the contract suites of destinations share: the harness of each database, and writes as the suites make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from databases.ports import (
+    DestinationDatabase,
+    DestinationSession,
+    DestinationTable,
+    ErrorTransaction,
+    ScnRange,
+)
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.session import PostgresSession
+from streams.errors import DatabaseUnavailable
+
+TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
+Row = tuple[bytes | None, ...]
+Opener = Callable[..., DestinationSession]
+
+
+class MemoryHarness:
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+
+    def destination(self) -> DestinationDatabase:
+        return MemoryDestination(store=self._store, site="b")
+
+    def create_table(
+        self, name: str, columns: Sequence[tuple[str, str]], *, key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (), not_null: Sequence[str] = (),
+    ) -> None:
+        self._store.create_table(
+            "public", name, key=key, unique=unique,
+            columns=[destination_column(n, f"pg_catalog.{t}", not_null=n in not_null) for n, t in columns],
+        )
+
+    def drop_table(self, name: str) -> None:
+        self._store.drop_table("public", name)
+
+    def rows(self, name: str) -> list[Row]:
+        return self._store.rows("public", name)
+
+    def lose_next_commit_answer(self, session: DestinationSession, *, committed: bool) -> None:
+        self._store.lose_next_commit_answer(committed=committed)
+
+    def impatient(self, session: DestinationSession) -> None:
+        """Nothing to do: it never waits for locks."""
+
+
+class PostgresHarness:
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._admin = psycopg.connect(dsn, autocommit=True)
+        self._destinations: list[PostgresDestination] = []
+
+    def destination(self) -> DestinationDatabase:
+        self._destinations.append(PostgresDestination(self._dsn, site="b"))
+        return self._destinations[-1]
+
+    def create_table(
+        self, name: str, columns: Sequence[tuple[str, str]], *, key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (), not_null: Sequence[str] = (),
+    ) -> None:
+        there = self._admin.execute("SELECT to_regclass(%s)", (f"public.{name}",)).fetchone()
+        if there and there[0]:
+            present = {row[0] for row in self._admin.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", (name,)
+            )}
+            for column, kind in columns:
+                if column not in present:
+                    self._admin.execute(f"ALTER TABLE {name} ADD COLUMN {column} {kind}")
+            return
+        parts = [f"{n} {t}{' NOT NULL' if n in not_null else ''}" for n, t in columns]
+        parts += [f"PRIMARY KEY ({', '.join(key)})"] if key else []
+        parts += [f"UNIQUE ({', '.join(u)})" for u in unique]
+        self._admin.execute(f"CREATE TABLE {name} ({', '.join(parts)})")
+
+    def drop_table(self, name: str) -> None:
+        self._admin.execute(f"DROP TABLE {name}")
+
+    def rows(self, name: str) -> list[Row]:
+        result = self._admin.pgconn.exec_params(f"SELECT * FROM {name}".encode(), None, result_format=1)
+        found = [tuple(result.get_value(i, k) for k in range(result.nfields)) for i in range(result.ntuples)]
+        return sorted(found, key=lambda row: [(v is not None, v or b"") for v in row])
+
+    def lose_next_commit_answer(self, session: DestinationSession, *, committed: bool) -> None:
+        assert isinstance(session, PostgresSession)
+        run = session._pipeline.run
+
+        def lost(statements, what):
+            if committed:
+                run(statements, what)
+            session._connection.close()
+            raise DatabaseUnavailable("the connection broke")
+
+        session._pipeline.run = lost
+
+    def impatient(self, session: DestinationSession) -> None:
+        assert isinstance(session, PostgresSession)
+        session.connection.execute("SET lock_timeout = '100ms'")
+
+    def close(self) -> None:
+        for destination in self._destinations:
+            destination.close()
+        self._admin.close()
+
+
+Harness = MemoryHarness | PostgresHarness
+
+
+def keyed(harness: Harness, session: DestinationSession, name: str = "t") -> DestinationTable:
+    harness.create_table(name, [("id", "int4"), ("a", "text"), ("b", "text")], key=["id"])
+    table = session.describe("public", name)
+    assert table is not None
+    return table
+
+
+def keyless(harness: Harness, session: DestinationSession) -> DestinationTable:
+    harness.create_table("n", [("a", "int4"), ("b", "text")])
+    table = session.describe("public", "n")
+    assert table is not None
+    return table
+
+
+def ranges(*bounds: tuple[int, int]) -> list[ScnRange]:
+    return [ScnRange(after=after, through=through) for after, through in bounds]
+
+
+def commit(session: DestinationSession, *writes, applied=(), low_watermark: int = 0) -> tuple[int, ...]:
+    session.begin()
+    counts = session.write(writes)
+    session.commit(applied, low_watermark)
+    return counts
+
+
+def error_transaction(**changed) -> ErrorTransaction:
+    fields = {
+        "number": 0, "apply": APPLY, "source": "a", "transaction_id": 77, "commit_scn": 150,
+        "commit_time_us": 1_700_000_000_123_456, "row_count": 2, "failed_position": 1, "depends_on": 0,
+        "conflict_type": "update_missing", "sqlstate": "", "message": "the row is not there", "created_us": 0,
+    }
+    return ErrorTransaction(**{**fields, **changed})
