@@ -110,7 +110,7 @@ def test_stream_over_tls_brings_everything_at_once_and_is_never_stuck(site: Site
             site.run("INSERT INTO t SELECT %s * 1000 + g, repeat('x', 100 * g) FROM generate_series(1, 40) g", number)
             began = time.monotonic()
             reading.through(site.mark())
-            assert time.monotonic() - began < 5, "stuck until the server's keepalive"
+            assert time.monotonic() - began < 9, "stuck until the server's keepalive, 10 s"
         site.run("INSERT INTO t SELECT 100000 + g, repeat('x', 100) FROM generate_series(1, 50000) g")
         site.run("INSERT INTO t SELECT 0, repeat('y', 20000000)")
         reading.through(site.mark())
@@ -144,10 +144,12 @@ def test_idle_stream_wakes_at_once(site: Site) -> None:
     reading.through(site.mark())
     waits = []
     for number in range(20):
-        assert not reading.one(0.02)
+        while reading.one(0.02):  # the server's own work moves the position, too
+            pass
+        assert len(reading.rows()) == number
         site.run("INSERT INTO t VALUES (%s)", number)
         began = time.perf_counter()
-        while not reading.transactions or not reading.transactions[-1].rows or reading.transactions[-1].commit_scn == 0 or len(reading.rows()) <= number:
+        while len(reading.rows()) <= number or reading.transactions[-1].commit_scn == 0:
             reading.one(1.0)
         waits.append(time.perf_counter() - began)
     assert sorted(waits)[10] < 0.05, waits  # some 0.2 ms on an idle machine; a poll interval would show
