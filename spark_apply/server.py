@@ -35,7 +35,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
-from spark_apply.applying import ExecuteWork, LargeErrorWork, LargeWork, SetsWork, Work, WorkContext
 from spark_apply.conflicts import ShowValue, show_raw
 from spark_apply.groups import (
     CoordinatorMessage,
@@ -47,6 +46,10 @@ from spark_apply.groups import (
     ServerMessage,
 )
 from spark_apply.tables import TableFits
+from spark_apply.work import Work, WorkContext
+from spark_apply.work_execute import ExecuteWork
+from spark_apply.work_large import LargeErrorWork, LargeWork
+from spark_apply.work_sets import SetsWork
 from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 

@@ -14,7 +14,7 @@ from typing import Any
 from protos import codec
 from rules.evaluation import filter_batch
 from rules.rule import RuleSet
-from spark_apply import applying
+from spark_apply import work, work_execute, work_large, work_sets
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.groups import CoordinatorMessage, ServerMessage
 from spark_apply.reader import ApplyReader
@@ -228,6 +228,12 @@ class Engine:
         raise AssertionError(f"no end: {self.state()}")
 
 
+def replace_failpoints(monkeypatch: Any, failpoint: Callable[[str], None]) -> None:
+    """Call something else at the failpoints of apply servers."""
+    for module in (work, work_execute, work_large, work_sets):
+        monkeypatch.setattr(module, "failpoint", failpoint)
+
+
 def arm(monkeypatch: Any, rng: random.Random, probability: float) -> None:
     """Make servers die inside a step: before and after commits, while the error queue is written."""
 
@@ -235,4 +241,4 @@ def arm(monkeypatch: Any, rng: random.Random, probability: float) -> None:
         if rng.random() < probability:
             raise Killed(name)
 
-    monkeypatch.setattr(applying, "failpoint", failpoint)
+    replace_failpoints(monkeypatch, failpoint)

@@ -10,7 +10,6 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
 from databases.ports import ErrorTransaction
 from protos import codec
-from spark_apply import applying
 from spark_apply.groups import (
     GroupAbandon,
     GroupAbandoned,
@@ -28,7 +27,7 @@ from spark_apply.groups import (
 from spark_apply.server import ApplyServer
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 from streams.lcr_batch import Command, LcrBatch, OldImage
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
@@ -454,7 +453,7 @@ def test_an_error_whose_execution_was_lost_is_executed_exactly_once(committed: b
 
 def test_every_failpoint_of_the_server_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: set[str] = set()
-    monkeypatch.setattr(applying, "failpoint", passed.add)
+    replace_failpoints(monkeypatch, passed.add)
     at = Serving()
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
