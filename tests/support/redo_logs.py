@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from databases.memory_source import MemoryLogDecoder, MemorySource
+from databases.memory_log import MemoryLogDecoder
+from databases.memory_source import MemorySource
 from databases.ports import StreamOptions
 from redo.log_writer import LogWriter
 from redo.mining import Miner

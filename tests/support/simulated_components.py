@@ -11,7 +11,7 @@ from actors.capture import CaptureHost
 from actors.host import is_timed
 from actors.propagation import PropagationCore, PropagationStatistics
 from actors.queue import QueueCore
-from databases.memory_source import MemoryLogDecoder
+from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
