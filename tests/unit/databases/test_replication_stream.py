@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from databases.ports import StreamOptions
-from databases.postgres.replication_stream import GULP_BYTES, PostgresLogStream, _RawWire, format_lsn, parse_lsn
+from databases.postgres.replication_stream import PostgresLogStream, format_lsn, parse_lsn
+from databases.postgres.replication_wire import GULP_BYTES, RawWire
 from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from streams.scn import Scn
 from tests.support import pgoutput_messages as pg
@@ -35,7 +36,7 @@ class Pair:
         self.server = server
         self.server.settimeout(5.0)
         connection: Any = NoConnection()
-        self.stream = PostgresLogStream(connection, _RawWire(client), options=OPTIONS, start_scn=Scn(7))
+        self.stream = PostgresLogStream(connection, RawWire(client), options=OPTIONS, start_scn=Scn(7))
 
     def send(self, data: bytes) -> None:
         self.server.sendall(data)
