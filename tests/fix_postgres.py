@@ -21,8 +21,8 @@ import psycopg
 import psycopg.sql
 import pytest
 
-from databases import embedded
 from databases.embedded import EmbeddedServer
+from databases.embedded_place import INSTALLATIONS
 
 _PREFIX = "headrace-test-pg-"
 # Small machines run this: no need for the defaults' reserve, and slots must notice dead clients quickly.
@@ -77,7 +77,7 @@ def pg_destination(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 def pg_15(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     """A PostgreSQL 15, the oldest that is supported; a user's own, as it is not bundled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(embedded._INSTALLATIONS, 15, ("pgserver", "pginstall"))
+        patch.setitem(INSTALLATIONS, 15, ("pgserver", "pginstall"))
         yield from _serve(postgres_folder, "pg15", 15)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases import embedded
+from databases import embedded, embedded_place
 from databases.embedded import EmbeddedServer
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 
@@ -203,16 +203,16 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Pat
     """Package and state folder below a 0700 folder, like a clone in /root: both are put where the user can reach."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    installation = embedded._installation(18)
+    installation = embedded_place._installation(18)
     package = installation.parent
     private = home / "site-packages" / package.name
     shutil.copytree(installation, private / installation.name, ignore=shutil.ignore_patterns("include"))
     shutil.copytree(package.with_name(f"{package.name}.libs"), private.with_name(f"{package.name}.libs"))
-    monkeypatch.setattr(embedded, "_installation", lambda _version: private / installation.name)
+    monkeypatch.setattr(embedded_place, "_installation", lambda _version: private / installation.name)
     # A folder of this test's own: the usual one is shared with every other server on the machine.
     reachable = Path(tempfile.mkdtemp(prefix="headrace-test-reachable-"))
     reachable.chmod(0o755)
-    monkeypatch.setattr(embedded, "_reachable_folder", lambda _user: reachable)
+    monkeypatch.setattr(embedded_place, "_reachable_folder", lambda _user: reachable)
     server = EmbeddedServer(home / "clone" / ".headrace" / "database")
     server.start()
     try:
@@ -245,8 +245,8 @@ def test_normal_user_runs_the_server_in_place() -> None:
         "s.start(); assert s.data_folder == s.folder / 'data'; s.restart(immediate=True); assert s.pid()\n"
         "s.destroy(); assert not s.folder.exists(); s.folder.parent.rmdir(); print('in place')\n"
     )
-    root = Path(embedded.__file__).parents[1]
-    if not embedded._can_run(embedded.client_binary("postgres"), 65534):
+    root = Path(embedded_place.__file__).parents[1]
+    if not embedded_place._can_run(embedded_place.client_binary("postgres"), 65534):
         pytest.skip("this clone lies where other users cannot enter")
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

