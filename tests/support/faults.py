@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,9 @@ __all__ = [
 
 CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
-SECONDS = 5  # of pgbench: faults happen in the first of them
+SECONDS = 5  # of pgbench at that rate: faults happen in the first of them
+LATER_RATE = 20  # what broke may take a minute to come back: until then something is always under way, and not much is behind
+LATER_SECONDS = 1  # of pgbench at that rate, before somebody looks whether to go on
 # Money is conserved: what the history says was moved is what the balances say.
 SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
  (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
@@ -68,18 +72,34 @@ class Pgbench:
 
 
 @contextlib.contextmanager
-def pgbench_through(system: System, *, transactions: int = CLIENTS * RATE * SECONDS // 4) -> Iterator[Pgbench]:
-    """Run pgbench at the source during the block; then every table is equal at both ends, nothing is lost or doubled."""
+def pgbench_through(system: System) -> Iterator[Pgbench]:
+    """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or doubled."""
     sums = system.execute("src", SUMS)[0]
     running = Pgbench(system, int(system.execute("src", "SELECT count(*) FROM pgbench_history")[0][0]))
-    arguments = ("-c", str(CLIENTS), "-t", str(transactions // CLIENTS), "-R", str(RATE))
-    with system.pgbench("src", *arguments):
-        yield running
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(_write_until, ended, system)
+        try:
+            yield running
+        finally:
+            ended.set()
+        written = writing.result()
     system.assert_converged(TABLES)
-    assert running.arrived == transactions // CLIENTS * CLIENTS
+    assert running.arrived == written
     for site in ("src", "dst"):
         moved = [now - before for now, before in zip(system.execute(site, SUMS)[0], sums, strict=True)]
         assert len(set(moved)) == 1, f"{site}: history, branches, tellers and accounts disagree: {moved}"
+
+
+def _write_until(ended: threading.Event, system: System) -> int:
+    """Run pgbench, then more of it until `ended`; how many transactions were committed."""
+    written, rate, seconds = 0, RATE, SECONDS
+    while written == 0 or not ended.is_set():
+        transactions = rate * seconds // CLIENTS
+        with system.pgbench("src", "-c", str(CLIENTS), "-t", str(transactions), "-R", str(rate)):
+            pass
+        written, rate, seconds = written + transactions * CLIENTS, LATER_RATE, LATER_SECONDS
+    return written
 
 
 # --------------------------------------------------------------------------- failpoints
