@@ -113,6 +113,9 @@ class Proxy:
             writer.transport.abort()
             return
         connection = _Connection(self, [], [writer, far_writer])
+        if self._is_cut:  # meanwhile
+            connection.abort()
+            return
         connection.is_swallowed = self._is_swallowing
         connection.tasks += [
             self._loop.create_task(self._pump(connection, reader, far_writer)),
