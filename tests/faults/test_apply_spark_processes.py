@@ -32,6 +32,7 @@ def test_killed_executor_is_replaced_under_the_same_driver(one_way: System):
     before = one_way.status(apply_name(one_way))
     with pgbench_through(one_way) as running:
         running.wait_arriving()
+        wait_until("every apply server runs", lambda: _all_serve(one_way))
         executor = spark_processes(one_way)["executors"][0]
         executor.kill()
         executor.wait(10)
@@ -48,6 +49,7 @@ def test_killed_worker_is_replaced_under_the_same_driver(one_way: System):
     before = one_way.status(apply_name(one_way))
     with pgbench_through(one_way) as running:
         running.wait_arriving()
+        wait_until("every apply server runs", lambda: _all_serve(one_way))
         victims = spark_processes(one_way)["workers"]
         for worker in victims:  # both: then something is certain to have been at work
             worker.kill()
