@@ -23,6 +23,7 @@ from tests.support.staging import Subscriber, one_way
 CREDIT = 4 << 20
 # Keepalive notices a silent network after two of its periods; then a machine under load needs some more.
 NOTICED_S = 2 * (transport.KEEPALIVE_S + transport.KEEPALIVE_TIMEOUT_S)
+AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have told
 
 
 class Site:
@@ -198,7 +199,7 @@ def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     batch = insert_batch([10], value=bytes(range(256)) * (64 << 12))
     send(publisher, batch)
-    send(publisher, insert_batch([20], previous=10))
+    send(publisher, insert_batch([20], previous=10), timeout_s=60)  # when the large one has arrived
     delivery = subscriber.poll(60)
     assert delivery is not None
     assert len(delivery.data) > 64 << 20
@@ -223,11 +224,13 @@ def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
         try:
             send(publisher, batch, timeout_s=0.5)
         except WouldBlock:
-            break
+            assert publisher.wait_accepted(10)
+            if publisher.poll().credit_bytes == 0:
+                break
+            send(publisher, batch)  # it was only slow
         sent += 1
     assert 5 < sent < 30
-    assert publisher.poll().credit_bytes < 60_000
-    assert site.server.service.status()["state"] == "PAUSED FOR FLOW CONTROL" or publisher.poll().in_flight_bytes > 0
+    assert site.server.service.status()["state"] == "PAUSED FOR FLOW CONTROL"
     with pytest.raises(WouldBlock):
         publisher.send_nowait(codec.header_of(batch), codec.encode(batch))
     for _ in range(sent):
@@ -277,8 +280,8 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
         model.take(delivery.header, delivery.data)
         assert proxy.connections == 2
         proxy.cut()
-        assert isinstance(fails(publisher.poll, 5), PropagationError)
-        assert isinstance(fails(subscriber.poll, 5), PropagationError)
+        assert isinstance(fails(publisher.poll, AT_ONCE_S), PropagationError)
+        assert isinstance(fails(subscriber.poll, AT_ONCE_S), PropagationError)
         publisher.close(), subscriber.close()
         refused = site.publisher(proxy.endpoint)
         with pytest.raises(PropagationError):
@@ -340,7 +343,7 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
         publisher.connect()
         subscriber.subscribe({"dbs1": 0}, CREDIT)
-        proxy.delay_s = 0.05
+        proxy.delay_s = 0.1
         began = time.monotonic()
         for k in range(50):
             send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
@@ -349,7 +352,7 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
             assert delivery is not None
             model.take(delivery.header, delivery.data)
         # Pipelined: not one round trip for each batch.
-        assert 0.1 < time.monotonic() - began < 50 * 0.1
+        assert 0.2 < time.monotonic() - began < 50 * 0.2
         publisher.close(), subscriber.close()
 
 
@@ -369,8 +372,8 @@ def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None
             subscriber.acknowledge("dbs1", 20)
     until(lambda: publisher.poll().durable_scn == 20)
     site.restart()
-    fails(publisher.poll, 5)
-    fails(subscriber.poll, 5)
+    fails(publisher.poll, AT_ONCE_S)
+    fails(subscriber.poll, AT_ONCE_S)
     publisher.close(), subscriber.close()
     publisher, subscriber = site.publisher(), site.subscriber()
     resume = publisher.connect()
@@ -462,7 +465,7 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
         subscriber.acknowledge("dbs1", 70)
         until(lambda: "No space" in site.server.service.status()["problem"])
         assert publisher.poll().durable_scn == 0
-    until(lambda: publisher.poll().durable_scn == 70, 5 * queue_module.SAVE_PERIOD_S)
+    until(lambda: publisher.poll().durable_scn == 70, 10 * queue_module.SAVE_PERIOD_S)
     publisher.close(), subscriber.close()
 
 
