@@ -21,7 +21,7 @@ from streams.errors import DatabaseUnavailable, LogGone
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
-from tests.support.log_reading import Reading
+from tests.support.log_reading import TIMEOUT_S, Reading
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
 from tests.support.system import wait_until
 from tests.support.tls_proxy import TlsProxy
@@ -173,7 +173,7 @@ def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bo
     site.run("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g")
     reading = site.open(force_libpq=force_libpq)
     while not reading.transactions or reading.transactions[-1].commit_scn or len(reading.transactions[-1].rows) < 10:
-        assert reading.one()
+        assert reading.one(TIMEOUT_S)
     assert reading.transactions[-1].commit_scn == 0
     start = reading.end_scn
     assert start == reading.transactions[0].commit_scn, "an open transaction does not move the position"
@@ -329,6 +329,7 @@ def test_tags_come_from_replication_origins(any_site: tuple[Site, bool]) -> None
                 session.execute("SELECT pg_replication_origin_create(%s)", (origin,))
                 session.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
                 session.execute("INSERT INTO t VALUES (%s)", (number,))
+                session.execute("SELECT pg_replication_origin_session_reset()")  # it is dropped before the session's end, perhaps
         site.run("INSERT INTO t VALUES (9)")
         reading.through(site.mark())
     finally:
@@ -506,6 +507,7 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
             with psycopg.connect(site.dsn, autocommit=True) as session, use_snapshot(session, snapshot.name):
                 seen = {row[0] for row in session.execute("SELECT id FROM t").fetchall()}
             snapshot.close()
+            wait_until("somebody wrote since", lambda seen=seen: site.run("SELECT count(*) FROM t").fetchone() > (len(seen),))
             reading.through(site.mark())
             streamed = {  # the last one may be open still
                 int.from_bytes(row.new["id"], "big"): t.commit_scn  # type: ignore[arg-type]
@@ -525,9 +527,14 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
     site.prepare()
     taken: list[Snapshot] = []
     taking = threading.Thread(target=lambda: taken.append(site.source.open_snapshot("topo")))
-    site.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-    site.run("SELECT pg_reload_conf()")
     try:
+        # A commit of autovacuum's would wait for the standby, and the snapshot for that.
+        site.run("ALTER SYSTEM SET autovacuum = off")
+        site.run("SELECT pg_reload_conf()")
+        workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
+        wait_until("autovacuum has ended", lambda: site.run(workers).fetchone() == (0,))
+        site.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        site.run("SELECT pg_reload_conf()")
         site.run("SET synchronous_commit = local")
         wait_until("the setting holds", lambda: site.run("SHOW synchronous_standby_names").fetchone() == ("away",))
         local = "-c synchronous_commit=local"
@@ -555,6 +562,7 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
             taking.join()
     finally:
         site.run("ALTER SYSTEM RESET synchronous_standby_names")
+        site.run("ALTER SYSTEM RESET autovacuum")
         site.run("SELECT pg_reload_conf()")
     with (
         contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session,
