@@ -193,8 +193,13 @@ def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypat
     assert_retried_and_then_applied(at, "lock timeout")
 
 
-def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(at: Serving):
+def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(at: Serving, monkeypatch: pytest.MonkeyPatch):
     at.user.execute("SET deadlock_timeout = '1h'")  # only the apply server's session looks for deadlocks
+    # It looks once: the user must want the other row by then.
+    monkeypatch.setitem(session_module._SETTINGS, "deadlock_timeout", "4s")
+    monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", "15s")
+    at.server.close()
+    at.server.connect()
     at.assign(*two_transactions())
     with at.user.transaction(force_rollback=True):
         at.user.execute("UPDATE plain SET v = 'user' WHERE id = 2")
