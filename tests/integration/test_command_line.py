@@ -13,7 +13,7 @@ import pytest
 
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
-from tests.support.system import System
+from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -55,6 +55,7 @@ def conflict(one_way: System) -> Iterator[int]:
 
 def test_status_tells_of_every_component_and_flow(one_way: System):
     one_way.wait_caught_up()
+    wait_until("the lag is known", lambda: one_way.deployment.overview()["flows"][0]["lag_s"] is not None)
     overview = answer(one_way, "status")
     (flow,) = overview["flows"]
     assert (flow["source"], flow["destination"]) == ("src", "dst")

@@ -89,10 +89,10 @@ def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: S
         one_way.execute(site, "CREATE TABLE late (id bigint PRIMARY KEY, body text)")
     one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
     assert one_way.call("site:src", "uncaptured") == ("public.late",)
-    assert one_way.status("site:src")["uncaptured_tables"] == ["public.late"]
+    wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
     with one_way.pgbench("src", "-c", "2", "-R", "50", "-T", "20"):
         assert one_way.deployment.up()["state"] == "RUNNING"
         one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
         one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")
-    assert one_way.status("site:src")["uncaptured_tables"] == []
+    wait_until("it is told of no more", lambda: one_way.status("site:src")["uncaptured_tables"] == [])
     one_way.assert_converged(["late", *TABLES])

@@ -84,6 +84,17 @@ class Source:
         miner.close()
         return found
 
+    def drop_slot(self) -> None:
+        def dropped() -> bool:
+            self.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+            try:
+                self.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
+            except psycopg.errors.ObjectInUse:  # it was opened again
+                return False
+            return True
+
+        wait_until("the slot is dropped", dropped, timeout_s=30.0)
+
     def close(self) -> None:
         self.host.end()
         self.user.close()
@@ -151,16 +162,7 @@ def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
-
-    def dropped() -> bool:
-        source.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
-        try:
-            source.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
-        except psycopg.errors.ObjectInUse:  # it was opened again
-            return False
-        return True
-
-    wait_until("the slot is dropped", dropped, timeout_s=30.0)
+    source.drop_slot()
     status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
     assert status["last_error"]["error"] == "LogGone"
     assert re.search(r"slot \w+ does not exist", status["last_error"]["message"])
@@ -193,7 +195,8 @@ def test_database_that_does_not_answer_is_neither_idle_nor_level(
             return psycopg.conninfo.make_conninfo(dsn, port=proxy.endpoint.rpartition(":")[2])
 
         source = make(through)
-        assert source.wait_written()["source_scn"] > 0
+        source.wait_written()
+        source.wait("its position is known", lambda status: status["source_scn"] > 0)
         proxy.stall()
         status = source.wait("it is seen", lambda status: status["state"] == "DATABASE DOES NOT ANSWER")
         assert status["source_scn"] == 0
@@ -216,8 +219,7 @@ def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[...,
     assert "raise redo_bytes_max" in status["problem"]
     source.wait("the log grows", lambda status: (status["source_retained_bytes"] or 0) > 1 << 20)
     # Nothing is read now: that the log which grows was lost must be seen all the same.
-    source.run(f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
-    source.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    source.drop_slot()
     status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
     assert "does not exist" in status["last_error"]["message"]
 
