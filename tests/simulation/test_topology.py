@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0"))
 SEED = os.environ.get("HEADRACE_SIMULATION_SEED", "")
-SEEDS_FOR_EVERYTHING = 25  # by then every kind of harm was done: the rarest comes in every third run
+SEEDS_FOR_EVERYTHING = 25  # by then all was done and seen, nearly always: the rarest comes in every fourth run
+SEEDS_MAX = 120  # by then always
 HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
@@ -59,7 +60,11 @@ def test_every_destination_converges_whatever_breaks(tmp_path: Path) -> None:
     fired: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     count = 0
-    while count == 0 or time.monotonic() < until:
+
+    def missing() -> set[str]:
+        return (KINDS - set(fired)) | (SEEN - set(+seen))
+
+    while count == 0 or time.monotonic() < until or (SEEDS_FOR_EVERYTHING <= count < SEEDS_MAX and missing()):
         simulation = run(first + count, tmp_path)
         assert simulation.fired.total() >= HARM_MIN, "nothing broke: this run proves nothing"
         fired += simulation.fired
@@ -67,8 +72,7 @@ def test_every_destination_converges_whatever_breaks(tmp_path: Path) -> None:
         count += 1
     print(f"{count} seeds, {dict(fired)}, {dict(seen)}")
     if count >= SEEDS_FOR_EVERYTHING:
-        assert set(fired) >= KINDS
-        assert {kind for kind, steps in seen.items() if steps} >= SEEN
+        assert not missing()
 
 
 def test_seed_decides_everything(tmp_path: Path) -> None:
