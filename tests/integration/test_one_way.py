@@ -77,10 +77,16 @@ def test_lag_of_a_busy_system_is_that_of_its_changes_not_of_the_looking(one_way:
     with one_way.pgbench("src", "-c", "2", "-R", "100", "-T", "12"):
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            lags.append(one_way.deployment.overview()["flows"][0]["lag_s"])
+            overview = one_way.deployment.overview()
+            lag = overview["flows"][0]["lag_s"] if overview["flows"] else None
+            if lag is not None:
+                lags.append(lag)
+            else:
+                # On a machine that stalls somebody may not answer in time, and then nothing is told.
+                assert any("UNREACHABLE" in each["state"] for each in (overview, *overview["components"])), overview
             time.sleep(0.5)
     one_way.assert_converged(TABLES)
-    assert None not in lags
+    assert len(lags) > 5
     assert 0 < statistics.median(lags) < 0.8, lags
 
 
