@@ -13,7 +13,7 @@ import pytest
 
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
-from tests.support.system import System, wait_until
+from tests.support.system import System
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -55,7 +55,7 @@ def conflict(one_way: System) -> Iterator[int]:
 
 def test_status_tells_of_every_component_and_flow(one_way: System):
     one_way.wait_caught_up()
-    wait_until("the lag is known", lambda: one_way.deployment.overview()["flows"][0]["lag_s"] is not None)
+    one_way.wait_overview()
     overview = answer(one_way, "status")
     (flow,) = overview["flows"]
     assert (flow["source"], flow["destination"]) == ("src", "dst")
@@ -142,6 +142,7 @@ def test_verify_finds_a_difference_and_names_the_table(one_way: System):
 
 
 def test_up_again_changes_nothing_and_says_so_quickly(one_way: System):
+    one_way.wait_overview()
     before = {c["name"]: c["started_us"] for c in answer(one_way, "status")["components"]}
     overview = answer(one_way, "up")
     assert overview["state"] == "RUNNING"

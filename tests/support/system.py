@@ -110,6 +110,17 @@ class System:
     def status(self, name: str) -> dict[str, Any]:
         return dict(self.call(name, "status"))
 
+    def wait_overview(self) -> dict[str, Any]:
+        """The overview, once everybody answers and every lag is known."""
+
+        def whole() -> dict[str, Any] | None:
+            overview = self.deployment.overview()
+            states = [overview["state"], *(component["state"] for component in overview["components"])]
+            is_known = all(flow["lag_s"] is not None for flow in overview["flows"])
+            return overview if is_known and not any("UNREACHABLE" in state for state in states) else None
+
+        return dict(wait_until("everybody answers, and the lag is known", whole))
+
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
         return self.deployment.connect().call(name, method, *arguments, timeout_s=timeout_s)
 
