@@ -32,6 +32,7 @@ _SETTINGS = {
     "wal_sender_timeout": "20s",
     "autovacuum_naptime": "10s",
 }
+_ENDED_MS = 30_000  # for a session to end, on a machine that stalls
 _counter = itertools.count(1)
 
 
@@ -91,8 +92,8 @@ def drop_database(server: EmbeddedServer, database: str) -> None:
     """Drop a database with everything that holds it: sessions, slots, subscriptions' leftovers."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
-            (database,),
+            "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+            (_ENDED_MS, database),
         )
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT active",

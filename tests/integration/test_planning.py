@@ -73,6 +73,7 @@ def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_wha
         assert connection.execute(origins).fetchone() == (1,)
         source.remove("another")
         connection.execute("DROP VIEW late_applies")
+        monkeypatch.undo()
         assert "DROP SCHEMA headrace" in destination.remove("planned")
         assert connection.execute(origins).fetchone() == (0,)
     source.close()

@@ -82,7 +82,7 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
     told: list[str] = []
     with pytest.raises(NotCaughtUp, match="capture:c: is stopped") as caught:
-        wait_caught_up(spec, actors, timeout_s=0.2, progress=told.append, overview=lambda: overview("RUNNING", STOPPED))
+        wait_caught_up(spec, actors, timeout_s=1.0, progress=told.append, overview=lambda: overview("RUNNING", STOPPED))
     assert caught.value.hint == "headrace start FILE capture:c"
     assert f"{from_a} 50 B behind" in told[-1]
     assert "capture:c: is stopped" in told[-1]
