@@ -26,7 +26,7 @@ pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.
 # Every process that a test starts, directly or not, inherits it.
 SESSION_VARIABLE = "HEADRACE_TEST_SESSION"
 # A server that was told to stop may need a moment; Spark's JVMs are the slowest.
-LEFT_OVER_GRACE_S = 15.0
+LEFT_OVER_GRACE_S = 45.0
 
 # No deadline per example: numba compiles in the first one, and CI machines stall.
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
