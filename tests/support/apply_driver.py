@@ -33,12 +33,14 @@ from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from spark_apply.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
-from streams.errors import StreamsError
+from streams.errors import StreamsError, WouldBlock
+from streams.lcr_batch import LcrBatch
 from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
 APPLIED_S = 120.0
 ENDED_S = 30.0
+STREAM_UNREAD_S = 1.0  # while redo is mined: the test servers give up who does not answer for 20 s
 
 _TOPOLOGY = """
 topology: {name}
@@ -109,6 +111,7 @@ class MinedQueue:
     def _feed(self) -> None:
         client: EnqueueClient | None = None
         miner: Miner | None = None
+        batch: LcrBatch | None = None  # to be sent
         keep_house_at = 0.0
         while not self._stop.is_set():
             self._writer.step(0.01)
@@ -120,12 +123,16 @@ class MinedQueue:
                         self.server.endpoint, topology=self.spec.name, component=self.spec.propagations[0].name,
                         queue=self.apply.queue, incarnation=new_incarnation(), source="dbs1",
                     )
-                    miner = self._miner_for(client.connect().needed_scn)
+                    miner, batch = self._miner_for(client.connect().needed_scn), None
                 rewind = client.poll().rewind_scn
                 if rewind is not None:
-                    miner = self._miner_for(rewind)
-                while (batch := miner.next_batch(self._writer.position)) is not None:
-                    client.send(codec.header_of(batch), codec.encode(batch))
+                    miner, batch = self._miner_for(rewind), None
+                until = time.monotonic() + STREAM_UNREAD_S
+                while time.monotonic() < until and (batch := batch or miner.next_batch(self._writer.position)) is not None:
+                    client.send(codec.header_of(batch), codec.encode(batch), STREAM_UNREAD_S)
+                    batch = None
+            except WouldBlock:
+                continue
             except StreamsError as error:
                 self.breaks.append(f"{type(error).__name__}: {error.message}")
                 if client is not None:
