@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0"))
 SEED = os.environ.get("HEADRACE_SIMULATION_SEED", "")
-SEEDS_FOR_EVERYTHING = 25  # by then all was done and seen, nearly always: the rarest comes in every fourth run
+SEEDS_FOR_EVERYTHING = 25  # by then all was done and seen, nearly always: the rarest comes in every third run
 SEEDS_MAX = 120  # by then always
 HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 

@@ -39,7 +39,7 @@ from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
 APPLIED_S = 120.0
-ENDED_S = 30.0
+ENDED_S = 60.0
 STREAM_UNREAD_S = 1.0  # while redo is mined: the test servers give up who does not answer for 20 s
 
 _TOPOLOGY = """

@@ -25,7 +25,7 @@ from streams.failpoints import ENVIRONMENT, fired_count
 from topology.spec import TopologySpec
 
 CAUGHT_UP_S = 180.0
-HEALED_S = 120.0
+HEALED_S = 180.0  # as long as Spark may take to begin
 
 
 def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S) -> Any:
