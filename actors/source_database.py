@@ -103,6 +103,7 @@ class DatabaseSite(Host):
         self._gone: LogGone | None = None
         self._uncaptured: tuple[str, ...] = ()
         self._uncaptured_at = 0.0
+        self._uncaptured_told = 0  # how often it was told: an answer to an older question does not replace it
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
 
     # ------------------------------------------------------------------ hosting
@@ -251,7 +252,7 @@ class DatabaseSite(Host):
                 for apply in self._applies:
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(self._spec.name, apply.name)
-        self._uncaptured = ()
+        self._tell_uncaptured(())
         self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
         self.wake()
         return tuple(statements)
@@ -261,8 +262,12 @@ class DatabaseSite(Host):
         if not self._is_source:
             return ()
         with closing(self._open_source()) as source:
-            self._uncaptured = source.uncaptured(self._spec.name, self._rules())
+            self._tell_uncaptured(source.uncaptured(self._spec.name, self._rules()))
         return self._uncaptured
+
+    def _tell_uncaptured(self, tables: tuple[str, ...]) -> None:
+        self._uncaptured = tables
+        self._uncaptured_told += 1
 
     def tables(self, rules: Sequence[RuleSet]) -> tuple[SourceTable, ...]:
         """Every table of the source that one of the rule sets selects."""
@@ -398,7 +403,10 @@ class DatabaseSite(Host):
             source.check_prepared(self._spec.name, writer.start_scn)
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
-            self._uncaptured = source.uncaptured(self._spec.name, self._rules())
+            told = self._uncaptured_told
+            found = source.uncaptured(self._spec.name, self._rules())
+            if told == self._uncaptured_told:
+                self._tell_uncaptured(found)
         self._heartbeat(source)
 
     def _sample(self, source: SourceDatabase) -> None:

@@ -126,10 +126,10 @@ class QueueFeed:
         config = self._config
         client = _client(config, self._resolve, self._bell.ring)
         client.subscribe({config.source.site: needed}, CREDIT_BYTES)
+        self._client, self._problem = client, ""
+        # After that: what the host tells meanwhile must not be lost between the two.
         if self._durable > FIRST_SCN:
             client.acknowledge(config.source.site, self._durable)
-        self._client = client
-        self._problem = ""
         return client
 
     def _deliver(self, client: DequeueClient, mark: int) -> None:

@@ -207,6 +207,31 @@ def test_database_that_does_not_answer_is_neither_idle_nor_level(
         source.wait("it answers", lambda status: status["ready"] and status["state"] in {"IDLE", "WRITING"})
 
 
+def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question was asked before `prepare`, the answer came after it."""
+    source, asked, looked = make(), threading.Event(), threading.Event()
+    uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, source.host._heartbeat
+    source.run("CREATE TABLE u (id int PRIMARY KEY)")
+
+    def slow(*arguments: Any) -> tuple[str, ...]:
+        found = uncaptured(*arguments)
+        if not asked.is_set():
+            prepare()
+            asked.set()
+        return found
+
+    def next_thing(connection: PostgresSource) -> None:
+        if asked.is_set():
+            looked.set()
+        heartbeat(connection)
+
+    monkeypatch.setattr(PostgresSource, "uncaptured", slow)
+    monkeypatch.setattr(source.host, "_heartbeat", next_thing)
+    source.host._uncaptured_at = 0.0  # it is time
+    assert looked.wait(30)
+    assert source.host.status()["uncaptured_tables"] == []
+
+
 def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
