@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,10 @@ def _returned(system: System) -> int:
     return sum(system.status(f"apply:{apply.name}")["counters"]["returned_changes"] for apply in system.spec.applies)
 
 
+def _answered_us(system: System) -> int:
+    return min(system.status(f"apply:{apply.name}")["answered_us"] for apply in system.spec.applies)
+
+
 @pytest.fixture
 def folder():
     made = Path(tempfile.mkdtemp(prefix="headrace-test-two-way-"))
@@ -64,6 +69,8 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, 
                 system.execute(site, f"UPDATE sales.stock SET amount = amount + 1 WHERE id % 2 = {number}")
         system.assert_converged(["sales.stock"])
         assert system.execute("a", "SELECT count(*), min(amount), max(amount) FROM sales.stock") == [(400, 3, 3)]
+        since = time.time_ns() // 1000
+        wait_until("their drivers were asked after that", lambda: _answered_us(system) > since)
         assert _returned(system) == 0
 
 
