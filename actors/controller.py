@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.ways import passes, ways_to
+from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 
@@ -358,9 +359,7 @@ class Controller(Host):
             "components": [component.name for component in self._components],
         }
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._desired_file.with_suffix(".json.new")
-        new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        new.replace(self._desired_file)
+        replace_file(self._desired_file, json.dumps(document, indent=1) + "\n")
 
     # ------------------------------------------------------------------ observing
 

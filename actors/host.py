@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from streams.clock import Clock, SystemClock
+from streams.durable_file import replace_file
 from streams.errors import BugError, RedoError, Retry, StreamsError
 
 __all__ = ["RETRY_DELAY_MAX_S", "RETRY_DELAY_MIN_S", "Backoff", "Host", "describe_error"]
@@ -271,9 +272,7 @@ class Host:
 
     def _write_wanted(self, *, enabled: bool) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".json.new")
-        new.write_text(json.dumps({"enabled": enabled}) + "\n", encoding="utf-8")
-        new.replace(self._file)
+        replace_file(self._file, json.dumps({"enabled": enabled}) + "\n")
         self._wanted = enabled
 
 

@@ -1,16 +1,16 @@
 """Acknowledged positions of a queue, kept across restarts.
 
-One small JSON file, replaced whole: written aside, fsynced, renamed. After any crash it is the old one or the new one.
+One small JSON file, replaced whole (`streams.durable_file`): after any crash it is the old one or the new one.
 A position may be lower than what was acknowledged last, never higher.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from streams.durable_file import replace_file
 from streams.errors import QueueError
 from streams.scn import Scn
 
@@ -62,14 +62,4 @@ class PositionsFile:
             OSError: they could not be written; the old ones are still there.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".new")
-        with aside.open("wb") as file:
-            file.write(json.dumps({"format": _FORMAT, "acknowledged": positions}, indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._path)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._path, json.dumps({"format": _FORMAT, "acknowledged": positions}, indent=1))

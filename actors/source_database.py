@@ -35,6 +35,7 @@ from actors.connectors import access_to, embedded_server, remove_from, site_fold
 from actors.host import Host
 from actors.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
+from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -253,7 +254,7 @@ class DatabaseSite(Host):
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(self._spec.name, apply.name)
         self._tell_uncaptured(())
-        self._prepared_file.write_text(json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
+        replace_file(self._prepared_file, json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
         self.wake()
         return tuple(statements)
 

@@ -7,11 +7,11 @@ capture process that is not registered keeps no redo, so the topology's are regi
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from pathlib import Path
 
-from redo.segments import sync_folder, write_error
+from redo.segments import write_error
+from streams.durable_file import replace_file
 from streams.errors import RedoError
 from streams.scn import FIRST_SCN, Scn
 
@@ -83,14 +83,8 @@ class RequiredCheckpoints:
         required = dict(self._required)
         if required == self._saved:
             return
-        temporary = self._path.with_suffix(".json.tmp")
         try:
-            with temporary.open("w") as file:
-                json.dump(required, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self._path)
-            sync_folder(self._path.parent)
+            replace_file(self._path, json.dumps(required))
         except OSError as error:
             raise write_error(self._path, error) from error
         self._saved = required

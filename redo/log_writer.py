@@ -51,9 +51,9 @@ from redo.segments import (
     list_segments,
     read_head,
     scan_segment,
-    sync_folder,
 )
 from streams.clock import Clock, SystemClock
+from streams.durable_file import sync_folder
 from streams.errors import (
     INSTANTIATE_AGAIN,
     BugError,

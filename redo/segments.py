@@ -36,13 +36,14 @@ from redo.records import (
     encode_footer,
     encode_head,
 )
+from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError, Retry
 from streams.failpoints import failpoint
 from streams.scn import Scn
 
 __all__ = [
     "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
-    "archive_segment", "list_segments", "read_head", "scan_segment", "sync_folder", "write_error",
+    "archive_segment", "list_segments", "read_head", "scan_segment", "write_error",
 ]
 
 _PREAMBLE = struct.Struct("<12sI")
@@ -99,15 +100,6 @@ class SegmentScan:
     header_crc: int
     restart_segment: int
     is_complete: bool
-
-
-def sync_folder(folder: Path) -> None:
-    """Make creations, renames and removals in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def list_segments(folder: Path) -> list[SegmentFile]:

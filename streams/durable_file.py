@@ -1,0 +1,36 @@
+"""Small files that outlive a crash of the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["replace_file", "sync_folder"]
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file whole, durable when this returns: after any crash it is the old one or the new one.
+
+    Args:
+        path: of the file; its folder exists.
+        text: what is to be in it.
+
+    Raises:
+        OSError: it could not be written; the old one is still there.
+    """
+    aside = path.with_name(f"{path.name}.new")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make creations, renames and removals in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
