@@ -356,6 +356,8 @@ class ApplyCoordinator:
         elif not group.abandoned:
             self._count(message.statistics)
             self._add_errors(message.errors)
+            if not message.statistics.commits:
+                group.watermark_sent = FIRST_SCN  # nothing was committed that would have recorded it
             if isinstance(message, GroupRetry):
                 self._give_back(group, message)
             else:
@@ -592,6 +594,8 @@ class ApplyCoordinator:
             if group.error_number in queued:
                 group.server, group.went = -1, False
             else:
+                # Executed, or deleted meanwhile: whether the low watermark of its go is recorded is not known.
+                group.watermark_sent = FIRST_SCN
                 self._finish(group, None)
             return
         covered = group.commit_scns <= progress.low_watermark

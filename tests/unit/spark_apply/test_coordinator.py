@@ -26,6 +26,7 @@ from spark_apply.groups import (
     GroupPart,
     GroupResult,
     GroupRetry,
+    GroupStatistics,
     PartDone,
     RetryReason,
     TransactionError,
@@ -79,7 +80,7 @@ class Talk:
     def done(self, server: int, group: int, *, attempt: int = 0, **fields: object) -> list[tuple[int, CoordinatorMessage]]:
         found = self.coordinator._groups[group]
         applied = (AppliedRange(after_scn=found.after_scn, through_scn=found.through_scn),)
-        fields = {"applied": applied, **fields}
+        fields = {"applied": applied, "statistics": GroupStatistics(commits=1), **fields}
         self.coordinator.report(server, GroupResult(group=group, attempt=attempt, **fields))  # type: ignore[arg-type]
         return self.coordinator.messages()
 
@@ -250,6 +251,29 @@ def test_a_new_error_holds_what_was_handed_out_but_not_let_go() -> None:
     (go,) = [message for _, message in talk.done(0, 1, errors=(error,)) if isinstance(message, GroupGo)]
     assert [(held.transaction, held.depends_on) for held in go.held] == [(0, 9)]
     assert talk.coordinator.statistics.errors == 1
+
+
+def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(errors=[(4, stored)])
+    talk.accept(Mark(through_scn=90))
+    talk.coordinator.execute_errors([4])
+    (assigned,) = assignments(talk.coordinator.messages())
+    failure = Failure(position=0, conflict_type="insert_exists", sqlstate="", message="it is there")
+    talk.done(0, assigned.group, statistics=GroupStatistics(rollbacks=1), applied=(), failure=failure)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, 50, 90)
+
+
+@pytest.mark.parametrize("queued", [[4], []])
+def test_what_an_execution_whose_server_died_may_have_recorded_is_not_durable(queued: list[int]) -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(servers=1, errors=[(4, stored)])
+    talk.accept(Mark(through_scn=90))
+    talk.coordinator.execute_errors([4])
+    talk.coordinator.messages()
+    talk.coordinator.server_lost(0)
+    talk.coordinator.server_joined(0, talk.progress, [(number, stored) for number in queued])
+    assert talk.coordinator.durable_scn == 50
 
 
 def test_a_deleted_error_holds_nothing_any_more() -> None:
