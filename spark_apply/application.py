@@ -25,7 +25,7 @@ from streams.errors import ApplyError, Retry
 if TYPE_CHECKING:
     from spark_apply.job_config import ApplyJobConfig
 
-__all__ = ["SparkApplication", "SparkUnavailable", "java_environment", "remove_left_scratch"]
+__all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "java_environment", "remove_left_scratch"]
 
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
@@ -41,11 +41,16 @@ _SCRATCH = "spark"
 # Makes Ray take 127.0.0.1 for this node's address, as the private local cluster does; before `import ray`.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
+SEE_LOG = "it is tried again; if it stays so, see the driver's log, and `headrace doctor`"
+
 log = logging.getLogger("headrace.apply")
 
 
 class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
-    """The Spark application did not start: Ray is busy or just being restarted, or something on the machine keeps it from it."""
+    """The Spark application did not start, has ended, or does nothing: the machine is short of something, or a process of it died.
+
+    Time, or another application, heals it: the apply process starts one.
+    """
 
     code = "HDR-5010"
     retry = Retry.TIMED
@@ -125,7 +130,7 @@ class SparkApplication:
         except Exception as error:
             log.exception("apply %s: the Spark application did not start", self._config.apply)
             message = f"the Spark application did not start: {_reason(error)}"
-            raise SparkUnavailable(message, hint="it is tried again; if it stays so, see the driver's log, and `headrace doctor`") from error
+            raise SparkUnavailable(message, hint=SEE_LOG) from error
         self._session.sparkContext.setLogLevel("ERROR")
 
     @property

@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING, Any
 from databases.ports import DestinationTable, Instantiation, SourceTable
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
+from spark_apply.application import SEE_LOG, SparkUnavailable
 from spark_apply.copy_board import CopyBoard, PieceOutcome
 from spark_apply.copying import copy_pieces
-from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, StreamsError
+from streams.errors import DatabaseError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ _WORKERS_MIN = 2
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
-_STALL_S = 300.0  # no piece done and no task asking: the Spark job is stuck
+# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
+# out of line far more, and a destination with many indexes is slow.
+_STALL_S = 1800.0
+_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +254,9 @@ class TableInstantiation:
                 if job.error is not None:
                     raise job.error
                 if time.monotonic() - heard_at > _STALL_S:
-                    raise ApplyError(f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s")
+                    raise SparkUnavailable(
+                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
+                    )
         finally:
             this.board.close()
             job.join()
@@ -402,14 +408,15 @@ class _CopyJob:
 
     def join(self) -> None:
         """Wait for the tasks to notice that the board is closed."""
-        self._thread.join(_STALL_S)
+        self._thread.join(_END_S)
 
     def _run(self) -> None:
         try:
             workers = range(self._workers)
             self._context.parallelize(workers, self._workers).mapPartitionsWithIndex(self._task).collect()
         except Exception as error:  # noqa: BLE001 - whatever py4j raises: the driver's main thread decides
-            self.error = ApplyError(f"the Spark job that copies tables ended: {str(error).strip().partition(chr(10))[0]}")
+            message = f"the Spark job that copies tables ended: {str(error).strip().partition(chr(10))[0]}"
+            self.error = SparkUnavailable(message, hint=SEE_LOG)
 
 
 def _is_finished(found: Instantiation | None) -> bool:

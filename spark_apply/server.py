@@ -136,18 +136,19 @@ class ApplyServer:
 
     @property
     def state(self) -> str:
-        """The manuals' state."""
+        """The manuals' state; another thread may ask."""
+        works = [work for _, work in list(self._work.values())]
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
         if self._failures:
             return "ROLLBACK TRANSACTION"
         if not self._is_connected:
             return "INITIALIZING"
-        if not self._work:
+        if not works:
             return "IDLE"
-        if any(work.is_ready for _, work in self._work.values()):
+        if any(work.is_ready for work in works):
             return "EXECUTE TRANSACTION"
-        streamed = any(work.is_begun for _, work in self._work.values())
+        streamed = any(work.is_begun for work in works)
         return "WAIT FOR NEXT CHUNK" if streamed else "WAIT DEPENDENCY"
 
     @property

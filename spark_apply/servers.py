@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
+from spark_apply.application import SEE_LOG, SparkUnavailable
 from spark_apply.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
 from streams.clock import Clock
 from streams.errors import ApplyError, DatabaseUnavailable, FencedError
@@ -32,7 +33,7 @@ __all__ = ["ApplyServers", "ServerFacts"]
 JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
 # A task starts within seconds of its application; a replaced executor within 10 s; a loaded machine needs longer.
 REGISTER_TIMEOUT_S = 180.0
-# A server works on a group and nothing comes back: longer than any lock time-out, retry or group takes.
+# Servers tell every few seconds that they live, in the middle of a long statement, too.
 PROGRESS_TIMEOUT_S = 600.0
 # A server that ends by an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
@@ -163,21 +164,23 @@ class ApplyServers:
         """Let servers join that could not, and fail the job when tasks do not come back or nothing moves.
 
         Raises:
-            ApplyError: the job is stuck.
+            SparkUnavailable: the job is stuck.
             FencedError: a newer driver runs.
         """
         for server in self._servers:
             if server.has_session and not server.joined and now >= server.join_at:
                 self._join(server)
             if server.stream is None and now - max(server.heard_at, self._started_at) > REGISTER_TIMEOUT_S:
-                raise ApplyError(
+                raise SparkUnavailable(
                     f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
-                    hint="see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
+                    hint="it is tried again; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
                 )
         if not self.may_write:
             self._moved_at = now
         elif now - self._moved_at > PROGRESS_TIMEOUT_S:
-            raise ApplyError(f"apply {self._config.apply}: no server reported within {PROGRESS_TIMEOUT_S:g} s")
+            raise SparkUnavailable(
+                f"apply {self._config.apply}: no server reported within {PROGRESS_TIMEOUT_S:g} s", hint=SEE_LOG
+            )
 
     # ------------------------------------------------------------------ inside
 

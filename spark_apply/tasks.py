@@ -85,14 +85,14 @@ def start_apply_servers(
     task = partial(serve, access, config.topology, config.apply)
 
     def run() -> None:
-        from streams.errors import ApplyError
+        from spark_apply.application import SEE_LOG, SparkUnavailable
 
         try:
             servers = range(config.parallelism)
             context.parallelize(servers, config.parallelism).mapPartitionsWithIndex(task).collect()
         except Exception as error:  # noqa: BLE001 - whatever py4j raises: the main thread decides
             first_line = str(error).strip().partition("\n")[0]
-            failed(ApplyError(f"the Spark job of apply {config.apply} ended: {first_line}"))
+            failed(SparkUnavailable(f"the Spark job of apply {config.apply} ended: {first_line}", hint=SEE_LOG))
 
     threading.Thread(target=run, name="apply-servers", daemon=True).start()
 
@@ -128,6 +128,7 @@ class _ServerTask:
         self._told: tuple[str, str] = ("", "")
         self._told_at = 0.0
         self._stopped = False
+        self._in_step = False
 
     def run(self) -> None:
         from streams.errors import BugError, FencedError, Retry, StreamsError
@@ -143,6 +144,7 @@ class _ServerTask:
             raise
 
     def close(self) -> None:
+        self._stopped = True
         if self._server is not None:
             self._server.close()
         if self._link is not None:
@@ -163,14 +165,24 @@ class _ServerTask:
         welcome = self._welcome()
         self._server = server = make_server(welcome, self._topology, self._apply, self._index)
         self._connect(server)
+        threading.Thread(target=self._beat, args=(server,), name="heartbeat", daemon=True).start()
         while not self._stopped:
+            self._in_step = True
             step = server.step(time.monotonic())
+            self._in_step = False
             for report in step.reports:
                 self._send_report(report)
             self._take_waiting(server)
             if step.is_idle:
                 self._wait(server, step.wake_at)
             elif time.monotonic() - self._told_at > _HEARTBEAT_S:
+                self._say_state(server)
+
+    def _beat(self, server: ApplyServer) -> None:
+        """Tell that a statement goes on: the driver takes a long silence of everybody for a job that is stuck."""
+        while not self._stopped:
+            time.sleep(_HEARTBEAT_S)
+            if self._in_step and time.monotonic() - self._told_at > _HEARTBEAT_S:
                 self._say_state(server)
 
     def _welcome(self) -> pb.Welcome:
@@ -246,14 +258,15 @@ class _ServerTask:
         from protos import apply_pb2 as pb
 
         assert self._link is not None
-        self._told, self._told_at = (server.state, _detail(server)), time.monotonic()
-        state = pb.ServerState(
-            state=server.state, detail=detail or _detail(server), hint=server.unfit.hint if server.unfit else "",
+        state, unfit, own_detail = server.state, server.unfit, _detail(server)
+        self._told, self._told_at = (state, own_detail), time.monotonic()
+        told = pb.ServerState(
+            state=state, detail=detail or own_detail, hint=unfit.hint if unfit is not None else "",
             # A session that breaks later is opened again by the server itself, which then knows what became of
             # its last commit: the coordinator need not take it for a new one.
             has_session=not detail,
         )
-        self._link.send(pb.ServerMessage(state=state))
+        self._link.send(pb.ServerMessage(state=told))
 
     def _say_failure(self, error: StreamsError, *, fenced: bool, final: bool) -> None:
         """Tell the driver why the task ends, if it still listens."""
@@ -270,7 +283,8 @@ class _ServerTask:
 
 
 def _detail(server: ApplyServer) -> str:
-    return server.unfit.message if server.unfit is not None else server.last_error
+    unfit = server.unfit
+    return unfit.message if unfit is not None else server.last_error
 
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
