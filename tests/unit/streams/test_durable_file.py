@@ -11,7 +11,12 @@ from streams.durable_file import replace_file
 def test_file_is_replaced_whole_and_made_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, steps = tmp_path / "wanted.json", []
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append(os.readlink(f"/proc/self/fd/{descriptor}")), fsync(descriptor)))
+
+    def synced(descriptor: int) -> None:
+        steps.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", lambda source, target: (steps.append("renamed"), replace(source, target)))
     replace_file(path, "one")
     assert steps == [f"{path}.new", "renamed", str(tmp_path)]
