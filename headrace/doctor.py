@@ -71,10 +71,10 @@ def _packages(facts: dict[str, str], findings: list[Finding]) -> None:
 
 
 def _java(facts: dict[str, str], findings: list[Finding]) -> None:
-    from actors.local_cluster import java_path
+    from spark_apply.environment import java_environment
 
     try:
-        home = java_path()["JAVA_HOME"]
+        home = java_environment()["JAVA_HOME"]
         done = subprocess.run(
             [str(Path(home) / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True,
         )

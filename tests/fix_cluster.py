@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from actors.local_cluster import LOOPBACK
 from databases.embedded import EmbeddedServer
+from spark_apply.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.system import System, running
 from topology.reading import read_topology

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from actors.apply import ApplyHost
-from actors.local_cluster import LOOPBACK, java_path
 from protos.apply_link import ApplyControlClient
+from spark_apply.environment import LOOPBACK, java_environment
 from tests.support.faults import apply_name, pgbench_through
 from tests.support.system import System, wait_until
 
@@ -30,7 +30,7 @@ def another_driver(system: System) -> Iterator[subprocess.Popen[str]]:
     with (system.folder / "another_driver.log").open("ab") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "spark_apply.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            text=True, cwd="/", env={**os.environ, **java_path(), **LOOPBACK, "PYSPARK_PYTHON": sys.executable},
+            text=True, cwd="/", env={**os.environ, **java_environment(), **LOOPBACK, "PYSPARK_PYTHON": sys.executable},
         )
     try:
         assert driver.stdin is not None
