@@ -34,36 +34,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from streams.backoff import Backoff
 from streams.clock import Clock, SystemClock
 from streams.durable_file import replace_file
 from streams.errors import BugError, RedoError, Retry, StreamsError
 
-__all__ = ["RETRY_DELAY_MAX_S", "RETRY_DELAY_MIN_S", "Backoff", "Host", "describe_error"]
+__all__ = ["Host", "describe_error"]
 
-RETRY_DELAY_MIN_S = 0.1  # most breaks are a peer restarting: it is back within a second or two
-RETRY_DELAY_MAX_S = 5.0  # an outage of hours ends within seconds of its end
 # A component that ran this long without an error has recovered: the next error starts with the short pause.
 _HEALTHY_AFTER_S = 5.0
 _JOIN_TIMEOUT_S = 45.0  # a step is bounded work; closing may wait for a Spark driver to end in order
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 log = logging.getLogger("headrace")
-
-
-class Backoff:
-    """Pauses between tries: doubling from `RETRY_DELAY_MIN_S` to `RETRY_DELAY_MAX_S`."""
-
-    def __init__(self) -> None:
-        self._next_s = RETRY_DELAY_MIN_S
-
-    def next_s(self) -> float:
-        """The pause before the next try."""
-        pause, self._next_s = self._next_s, min(self._next_s * 2, RETRY_DELAY_MAX_S)
-        return pause
-
-    def reset(self) -> None:
-        """Begin again with the short pause."""
-        self._next_s = RETRY_DELAY_MIN_S
 
 
 def describe_error(error: StreamsError) -> dict[str, Any]:

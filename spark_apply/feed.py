@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from protos.queue_link import DequeueClient
 from protos.transport import Bell, new_incarnation
+from streams.backoff import Backoff
 from streams.errors import StreamsError
 from streams.scn import FIRST_SCN, Scn
 
@@ -28,8 +29,6 @@ __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
 
 # Bytes of batches on their way or waiting in the driver: several groups, so that servers never wait for the queue.
 CREDIT_BYTES = 16 << 20
-_RETRY_DELAY_MIN_S = 0.1
-_RETRY_DELAY_MAX_S = 5.0
 _BEGINNING_POLL_S = 0.2  # how soon it is noticed that the driver shall end
 
 
@@ -99,7 +98,7 @@ class QueueFeed:
     # ------------------------------------------------------------------ the feed's thread
 
     def _run(self) -> None:
-        delay_s, done = _RETRY_DELAY_MIN_S, 0
+        backoff, done = Backoff(), 0
         while True:
             with self._lock:
                 mark, needed = self._mark, self._needed
@@ -109,15 +108,14 @@ class QueueFeed:
             assert self.listener is not None
             try:
                 with contextlib.closing(self._connect(needed)) as client:
-                    delay_s = _RETRY_DELAY_MIN_S
+                    backoff.reset()
                     self._deliver(client, mark)
                 done = mark  # a newer one was wanted
             except StreamsError as error:
                 was_connected, self._client = self._client is not None, None
                 self._problem = error.message
                 # Not on the bell, which the stream's end has rung.
-                time.sleep(delay_s)
-                delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+                time.sleep(backoff.next_s())
                 if was_connected:
                     done = mark
                     self.listener.feed_broke(mark)
@@ -157,7 +155,7 @@ def ask_beginning(
         should_end: asked all the time.
         problem: told why there is no answer yet.
     """
-    delay_s = _RETRY_DELAY_MIN_S
+    backoff = Backoff()
     while not should_end():
         try:
             with contextlib.closing(_client(config, resolve)) as client:
@@ -168,8 +166,7 @@ def ask_beginning(
                         return delivery.header.through_scn if delivery.header.is_progress_mark else FIRST_SCN
         except StreamsError as error:
             problem(error.message)
-            time.sleep(delay_s)
-            delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+            time.sleep(backoff.next_s())
     return FIRST_SCN
 
 

@@ -42,6 +42,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from databases.connectors import open_destination, open_source
 from spark_apply.application import SparkApplication
 from spark_apply.job_config import ApplyJobConfig, describe_failure
+from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN
 
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyDriver", "main"]
 
-# A destination that does not answer is asked again: doubling between these.
-_RETRY_DELAY_MIN_S = 0.1
-_RETRY_DELAY_MAX_S = 5.0
 _END_TIMEOUT_S = 5.0  # Spark's orderly end takes a second; after this the process ends anyway
 _PREPARING_POLL_S = 0.05
 
@@ -206,7 +204,7 @@ class ApplyDriver:
         Raises:
             DatabaseError: it answered with an error that time does not heal.
         """
-        delay_s = _RETRY_DELAY_MIN_S
+        backoff = Backoff()
         while True:
             try:
                 found = ask()
@@ -214,8 +212,7 @@ class ApplyDriver:
                 self._problem = error.message
                 if self._should_end():
                     raise
-                time.sleep(delay_s)
-                delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+                time.sleep(backoff.next_s())
             else:
                 self._problem = ""
                 return found

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["TaskAccess", "die_with_parent", "start_apply_servers"]
 
 _WELCOME_TIMEOUT_S = 30.0  # the driver answers at once, or is gone
-_RETRY_DELAY_MIN_S = 0.1
-_RETRY_DELAY_MAX_S = 5.0
 # A state that lasts shorter is not worth a message: a busy server goes through all of them for each group.
 _STATE_DELAY_S = 0.2
 _HEARTBEAT_S = 5.0
@@ -200,16 +198,16 @@ class _ServerTask:
 
     def _connect(self, server: ApplyServer) -> None:
         """Open the session, over and over while the destination is unavailable, and say that it is open."""
+        from streams.backoff import Backoff
         from streams.errors import DatabaseUnavailable
 
-        delay_s = _RETRY_DELAY_MIN_S
+        backoff = Backoff()
         while not self._stopped:
             try:
                 server.connect()
             except DatabaseUnavailable as error:
                 self._say_state(server, detail=error.message)
-                self._take_one(server, delay_s)
-                delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+                self._take_one(server, backoff.next_s())
             else:
                 self._say_state(server)
                 return

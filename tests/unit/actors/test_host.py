@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.host import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff, Host
+from actors.host import Host
+from streams.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
 from streams.errors import BugError, DatabaseUnavailable, LogGone
 
 WAIT_S = 10.0
