@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.connectors import embedded_server
 from actors.controller import components_of
-from headrace.console import Output, bytes_text, seconds_text
+from headrace.console import Output, scn_text, seconds_text
 from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
 from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
@@ -36,14 +36,14 @@ from topology.plan import make_plan
 from topology.reading import read_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from databases.embedded import EmbeddedServer
     from headrace.demo_load import Load
     from rules.rule import RuleSet
     from topology.spec import TopologySpec
 
-__all__ = ["DemoOptions", "run_demo"]
+__all__ = ["DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
@@ -79,7 +79,7 @@ class DemoOptions:
 
 
 @dataclass(slots=True)
-class _Outage:
+class Outage:
     """What was killed, and when the system had healed."""
 
     component: str = ""
@@ -95,7 +95,7 @@ class _Demo:
     deployment: Deployment
     show: Callable[[str], None]
     servers: dict[str, EmbeddedServer] = field(default_factory=dict)
-    outage: _Outage = field(default_factory=_Outage)
+    outage: Outage = field(default_factory=Outage)
     _starting_since: float = 0.0
 
     # ------------------------------------------------------------------ the way
@@ -129,9 +129,12 @@ class _Demo:
             self.output.say(f"DIFFERENT: {problem}")
         if not self.output.as_json:
             self.output.result(render(self.deployment.overview()))
-        return self._summary(
-            load, probe, identical=identical, drain_s=drain_s, duration_s=time.monotonic() - began,
+        summary = summary_of(
+            load, probe, self.outage, identical=identical, returned_changes=self._returned_changes(),
+            drain_s=drain_s, duration_s=time.monotonic() - began,
         )
+        self.output.result(summary_text(summary, rate=self.options.rate))
+        return summary
 
     def _show_start(self, overview: Mapping[str, Any]) -> None:
         """Show how the start goes on, for so long: nobody mends anything meanwhile, as for a topology that is started by hand."""
@@ -198,14 +201,7 @@ class _Demo:
         except StreamsError as error:
             self.show(f"{done}/{wanted} transactions, {error.message}")
             return
-        flows = " ".join(
-            f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])} ({bytes_text(flow['scn_gap'])})"
-            for flow in overview["flows"]
-        )
-        applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
-        states = " ".join(f"{_short(c['name'])}={c['state'].lower()}" for c in overview["components"])
-        mark = "" if is_healthy(overview) else " !"
-        self.show(f"{done}/{wanted} tx, {applied:.0f} rows/s applied, {flows}{mark} | {states}")
+        self.show(progress_text(done, wanted, overview))
 
     # ------------------------------------------------------------------ the fault
 
@@ -266,26 +262,82 @@ class _Demo:
             returned += int(status["counters"].get("returned_changes", 0))
         return returned
 
-    def _summary(
-        self, load: Load, probe: Probe, *, identical: bool, drain_s: float, duration_s: float,
-    ) -> dict[str, Any]:
-        p50_ms, p99_ms = probe.latencies_ms()
-        rows = load.row_changes()
-        summary = {
-            "identical": identical, "transactions": load.transactions_done(), "row_changes": rows,
-            "rows_per_s": round(rows / drain_s, 1), "latency_p50_ms": p50_ms, "latency_p99_ms": p99_ms,
-            "killed": self.outage.component, "healed_s": round(self.outage.healed_s or 0.0, 2),
-            "returned_changes": self._returned_changes(), "duration_s": round(duration_s, 1),
-        }
-        self.output.result(
-            f"\n{summary['transactions']} transactions with {rows} row changes, {summary['rows_per_s']:.0f} rows/s while "
-            f"the clients wrote {self.options.rate} transactions/s\n"
-            f"commit to visible: p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms (outside the outage)\n"
-            f"killed {summary['killed']}: healed after {summary['healed_s']:.1f} s\n"
-            f"changes that came back to their site: {summary['returned_changes']}\n"
-            f"{'identical' if identical else 'DIFFERENT'}, after {summary['duration_s']:.0f} s"
-        )
-        return summary
+
+def progress_text(done: int, wanted: int, overview: Mapping[str, Any]) -> str:
+    """How it goes on; what is before the bar fits in a line of a terminal when there is one flow.
+
+    Args:
+        done: transactions the clients committed.
+        wanted: of so many.
+        overview: of the topology, just now.
+    """
+    flows = ", ".join(
+        f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN {scn_text(flow['applied_scn'])}"
+        for flow in overview["flows"]
+    )
+    applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
+    mark = "" if is_healthy(overview) else " !"
+    return f"{done}/{wanted} tx, {applied:.0f} rows/s, {flows}{mark} | {_states_text(overview['components'])}"
+
+
+def _states_text(components: Sequence[Mapping[str, Any]]) -> str:
+    """The state of every component; by kind where all of a kind are in the same one."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for component in components:
+        by_kind.setdefault(str(component["kind"]), []).append(component)
+    parts = []
+    for kind, members in by_kind.items():
+        if len({member["state"] for member in members}) == 1:
+            parts.append(f"{kind} {members[0]['state'].lower()}")
+        else:
+            parts += [f"{member['name']} {member['state'].lower()}" for member in members]
+    return ", ".join(parts)
+
+
+def summary_of(
+    load: Load, probe: Probe, outage: Outage, *, identical: bool, returned_changes: int, drain_s: float, duration_s: float,
+) -> dict[str, Any]:
+    """The summary, as `--json` prints it.
+
+    Args:
+        load: whose clients are done.
+        probe: that ran beside them.
+        outage: what was killed.
+        identical: source and destination.
+        returned_changes: that came back to the site where they were made.
+        drain_s: seconds from the clients' start until everything was applied.
+        duration_s: of the whole demo.
+    """
+    p50_ms, p99_ms = probe.latencies_ms() or (None, None)
+    rows = load.row_changes()
+    return {
+        "identical": identical, "transactions": load.transactions_done(), "row_changes": rows,
+        # What was written before the clock began to run is no throughput.
+        "rows_per_s": round((rows - load.rows_prepared) / drain_s, 1), "latency_p50_ms": p50_ms, "latency_p99_ms": p99_ms,
+        "killed": outage.component, "healed_s": round(outage.healed_s or 0.0, 2),
+        "returned_changes": returned_changes, "duration_s": round(duration_s, 1),
+    }
+
+
+def summary_text(summary: Mapping[str, Any], *, rate: int) -> str:
+    """The summary for people.
+
+    Args:
+        summary: see `summary_of`.
+        rate: transactions per second that the clients wrote at each site.
+    """
+    if summary["latency_p50_ms"] is None:
+        latency = "not measured: every commit that was seen to arrive fell into the outage"
+    else:
+        latency = f"p50 {summary['latency_p50_ms']:.0f} ms, p99 {summary['latency_p99_ms']:.0f} ms (outside the outage)"
+    return (
+        f"\n{summary['transactions']} transactions with {summary['row_changes']} row changes, {summary['rows_per_s']:.0f} rows/s while "
+        f"the clients wrote {rate} transactions/s\n"
+        f"commit to visible: {latency}\n"
+        f"killed {summary['killed']}: healed after {summary['healed_s']:.1f} s\n"
+        f"changes that came back to their site: {summary['returned_changes']}\n"
+        f"{'identical' if summary['identical'] else 'DIFFERENT'}, after {summary['duration_s']:.0f} s"
+    )
 
 
 def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
@@ -358,11 +410,6 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 def _tagged(rules: RuleSet) -> RuleSet:
     return replace(rules, include=tuple(replace(rule, tagged=True) for rule in rules.include or ()))
-
-
-def _short(name: str) -> str:
-    kind, _, rest = name.partition(":")
-    return f"{kind}:{rest}" if len(name) < 24 else f"{kind}:{rest[:10]}..."
 
 
 @contextlib.contextmanager

@@ -35,7 +35,6 @@ INIT_TIMEOUT_S = 300.0
 
 _PROGRESS = re.compile(r"progress: ([0-9.]+) s, ([0-9.]+) tps")
 _PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
-_FAILED = re.compile(r"number of failed transactions: (\d+)")
 
 _ORDERS_TABLES = """
 CREATE SCHEMA IF NOT EXISTS sales;
@@ -71,6 +70,8 @@ class Load(Protocol):
     """The clients of one demo."""
 
     transactions_wanted: int
+    rows_prepared: int
+    """Rows that `prepare` writes."""
 
     def create_tables(self) -> None:
         """Create the tables at both sites, before replication starts."""
@@ -89,7 +90,7 @@ class Load(Protocol):
         ...
 
     def row_changes(self) -> int:
-        """Row changes of those."""
+        """All row changes: those of `prepare` and of the clients."""
         ...
 
     def differences(self) -> list[str]:
@@ -144,10 +145,6 @@ class _Pgbench:
             before = float(at)
         return min(int(total), self.wanted)
 
-    def failed(self) -> int:
-        found = _FAILED.search(self.text())
-        return int(found.group(1)) if found else 0
-
 
 class Clients:
     """pgbench at every site that writes."""
@@ -180,6 +177,7 @@ class OneWayLoad:
     """pgbench's TPC-B at the source."""
 
     rows_per_transaction = 4  # three updates, one insert
+    rows_prepared = 0
 
     def __init__(
         self, source: EmbeddedServer, destination: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
@@ -239,6 +237,7 @@ class TwoWayLoad:
     """Orders with their lines, written at both sites, each with identifiers of its own."""
 
     rows_per_transaction = 2
+    rows_prepared = 2 * ORDERS
 
     def __init__(
         self, first: EmbeddedServer, second: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
@@ -282,8 +281,8 @@ class TwoWayLoad:
         return sum(run.transactions() for run in self._runs)
 
     def row_changes(self) -> int:
-        """See `Load.row_changes`; the sites' first orders included."""
-        return self.transactions_done() * self.rows_per_transaction + 2 * ORDERS
+        """See `Load.row_changes`."""
+        return self.transactions_done() * self.rows_per_transaction + self.rows_prepared
 
     def differences(self) -> list[str]:
         """Tables compared as multisets of rows; every order's amount must be the sum of its lines, at both sites."""
@@ -356,8 +355,8 @@ class Probe:
         ]
         return min(visible) - killed_at if visible else None
 
-    def latencies_ms(self) -> tuple[float, float]:
-        """p50 and p99 of commit to visible, without what the outage held up."""
+    def latencies_ms(self) -> tuple[float, float] | None:
+        """p50 and p99 of commit to visible, without what the outage held up; None when nothing else was measured."""
         samples = [sample for sample in self._samples.values() if sample.visible_at]
         if self._killed_at:
             healed_at = self._killed_at + (self.healed_s(self._killed_at) or math.inf)
@@ -365,8 +364,9 @@ class Probe:
             samples = [s for s in samples if s.visible_at < self._killed_at or s.committed_at > healed_at]
         latencies = sorted(max(0.0, s.visible_at - s.committed_at) * 1000 for s in samples)
         if not latencies:
-            return math.nan, math.nan
-        return tuple(round(latencies[min(len(latencies) - 1, int(len(latencies) * q))], 1) for q in (0.5, 0.99))  # type: ignore[return-value]
+            return None
+        p50_ms, p99_ms = (round(latencies[min(len(latencies) - 1, int(len(latencies) * q))], 1) for q in (0.5, 0.99))
+        return p50_ms, p99_ms
 
     def _retrying(self, work: Any) -> None:  # noqa: ANN401 - one of the two below
         while not self._ended.is_set():

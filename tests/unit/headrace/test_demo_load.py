@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from headrace.demo_load import Probe, _Pgbench, _Sample
+from headrace.demo_load import ORDERS, OneWayLoad, Probe, TwoWayLoad, _Pgbench, _Sample
 
 
 def probe(*samples: tuple[float, float]) -> Probe:
@@ -24,8 +23,11 @@ def test_row_seen_before_its_commit_returned_took_no_time():
     assert probe((10.0, 9.999)).latencies_ms() == (0.0, 0.0)
 
 
-def test_no_sample_is_not_zero():
-    assert all(math.isnan(value) for value in probe((1.0, 0.0)).latencies_ms())
+def test_no_sample_is_no_number():
+    assert probe((1.0, 0.0)).latencies_ms() is None
+    in_the_outage = probe((4.9, 8.0), (5.5, 8.5))
+    in_the_outage.outage_began(5.0)
+    assert in_the_outage.latencies_ms() is None
 
 
 def test_healed_is_the_first_commit_after_the_kill_that_is_visible():
@@ -57,3 +59,13 @@ def test_transactions_are_counted_from_progress_until_the_end(tmp_path):
 
 def test_progress_never_shows_more_than_there_will_be(tmp_path):
     assert pgbench(tmp_path, "progress: 10.0 s, 900.0 tps, lat 1 ms\n").transactions() == 1000
+
+
+@pytest.mark.parametrize(("build", "changes", "prepared"), [(OneWayLoad, 4 * 8, 0), (TwoWayLoad, 2 * 16 + 2 * ORDERS, 2 * ORDERS)])
+def test_every_row_change_is_counted_and_those_before_the_clients_are_told_apart(build, changes, prepared, tmp_path):
+    server = None  # nothing is asked of it
+    load = build(server, server, transactions=7, clients=4, rate=1, logs=tmp_path)
+    for log in ("pgbench.log", "pgbench_0.log", "pgbench_1.log"):
+        (tmp_path / log).write_text("number of transactions actually processed: 8/8\n")
+    assert load.transactions_done() == load.transactions_wanted
+    assert (load.row_changes(), load.rows_prepared) == (changes, prepared)

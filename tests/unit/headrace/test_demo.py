@@ -1,0 +1,100 @@
+"""What the demo tells of itself, computed from what it measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace.demo import Outage, progress_text, summary_of, summary_text
+from headrace.demo_load import Probe, _Sample
+
+KEYS = [  # of the issue, in its order
+    "identical", "transactions", "row_changes", "rows_per_s", "latency_p50_ms", "latency_p99_ms", "killed", "healed_s",
+    "returned_changes", "duration_s",
+]
+LINE = 80  # of a terminal as it opens
+PREFIX = len("x demo [100 s]: ")  # a spinner, and how long it took
+
+
+class Load:
+    """A load that is done."""
+
+    rows_prepared = 2000
+
+    def transactions_done(self) -> int:
+        return 1000
+
+    def row_changes(self) -> int:
+        return 4000
+
+
+def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, Any]:
+    """Of a demo in which `samples` were seen, and something was killed from second 5 to second 8."""
+    probe = Probe("", "", "t")
+    probe._samples = {number: _Sample(*sample) for number, sample in enumerate(samples, 1)}
+    probe.outage_began(5.0)
+    outage = Outage("capture:c (process 7, SIGKILL)", killed_at=5.0, healed_s=3.004)
+    return summary_of(
+        Load(), probe, outage, identical=identical, returned_changes=3, drain_s=10.0, duration_s=44.44,  # type: ignore[arg-type]
+    )
+
+
+def test_summary_has_the_keys_that_were_promised_and_what_was_measured():
+    told = summary((1.0, 1.1), (5.5, 8.0), (9.0, 9.1))
+    assert list(told) == KEYS
+    assert list(told.values()) == [True, 1000, 4000, 200.0, 100.0, 100.0, "capture:c (process 7, SIGKILL)", 3.0, 3, 44.4]
+
+
+def test_rows_written_before_the_clock_began_are_no_throughput():
+    told = summary((1.0, 1.1))
+    assert told["row_changes"] == 4000
+    assert told["rows_per_s"] == pytest.approx((4000 - 2000) / 10)
+
+
+def test_latency_that_was_not_measured_is_null_and_people_are_told_why():
+    told = summary((5.5, 8.0))
+    assert (told["latency_p50_ms"], told["latency_p99_ms"]) == (None, None)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    text = summary_text(told, rate=400)
+    assert "commit to visible: not measured" in text
+    assert "nan" not in text.lower()
+
+
+def test_summary_for_people_says_how_it_ended():
+    measured = ((1.0, 1.1), (9.0, 9.1))
+    text = summary_text(summary(*measured), rate=400)
+    assert "p50 100 ms, p99 100 ms" in text
+    assert text.splitlines()[-1] == "identical, after 44 s"
+    assert summary_text(summary(*measured, identical=False), rate=400).splitlines()[-1] == "DIFFERENT, after 44 s"
+
+
+def overview(*components: tuple[str, str]) -> dict[str, Any]:
+    flow = {"source": "dbs1", "destination": "dbs2", "lag_s": 0.34, "applied_scn": 0x1A2B3C4D, "scn_gap": 10}
+    found = [
+        {"name": name, "kind": name.partition(":")[0], "state": state, **({"rows_per_s": 1600.0} if name == "apply:a" else {})}
+        for name, state in components
+    ]
+    return {"state": "RUNNING", "flows": [flow], "components": found}
+
+
+def test_live_line_has_the_lag_in_seconds_and_the_scn_within_the_width_of_a_terminal():
+    text = progress_text(3200, 8000, overview(("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING")))
+    line, _, states = text.partition(" | ")
+    assert line == "3200/8000 tx, 1600 rows/s, dbs1->dbs2 lag 0.3 s, SCN 0/1A2B3C4D"
+    assert PREFIX + len(line) <= LINE
+    assert states == "site writing, apply applying"
+
+
+def test_live_line_names_the_component_that_is_in_another_state_and_marks_what_is_broken():
+    text = progress_text(1, 2, overview(("queue:q", "ENABLED"), ("queue:r", "UNREACHABLE"), ("apply:a", "IDLE")))
+    line, _, states = text.partition(" | ")
+    assert line.endswith(" !")
+    assert states == "queue:q enabled, queue:r unreachable, apply idle"
+
+
+def test_lag_that_is_not_known_is_called_so():
+    seen = overview(("apply:a", "INITIALIZING"))
+    seen["flows"][0] |= {"lag_s": None, "applied_scn": None}
+    assert "lag unknown, SCN unknown" in progress_text(1, 2, seen)
