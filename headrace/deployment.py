@@ -186,7 +186,7 @@ class Deployment:
                 progress(overview)
             if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
                 return overview
-            found = _stuck(overview)
+            found = _failures(overview)
             if stuck is None:
                 # Stuck before this call: perhaps it was mended meanwhile, and is only tried again now.
                 stuck = found
@@ -396,22 +396,25 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     return not ready or all(component.get("ready", False) for component in applies)
 
 
-def _stuck(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
-    """Components that gave up and tables that cannot be copied: they will not come right by waiting."""
-    stuck = {}
+def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
+    """Components that gave up and tables that cannot be copied: they will not come right by waiting.
+
+    Not all that is stuck (`status_view.stuck_notes`): `up` is done although a component was stopped or waits for an ALTER.
+    """
+    failures = {}
     for component in overview["components"]:
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":
-                stuck[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
+                failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
                     hint="mend it and run `headrace up` again: everything else goes on meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})
-            stuck[component["name"]] = ApplyError(
+            failures[component["name"]] = ApplyError(
                 f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),
             )
-    return stuck
+    return failures
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

@@ -31,19 +31,21 @@ class Note:
         problem: what it is.
         fix: what to do about it; empty: nothing, or the problem says it.
         is_stuck: no change passes here until somebody has done that.
+        is_remark: it is as somebody wanted it, or will come right: no reason to call anybody.
     """
 
     component: str
     problem: str
     fix: str = ""
     is_stuck: bool = False
+    is_remark: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
-    """Everything that is wanted runs, and nothing waits for a person."""
+    """Everything that is wanted runs, and nothing waits for a person: what `headrace status` ends with 0 for."""
     return overview["state"] == "RUNNING" and not any(
         component["state"] in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview["components"]
-    )
+    ) and all(note.is_remark for note in notes(overview))
 
 
 def _is_paused(component: Mapping[str, Any]) -> bool:
@@ -64,7 +66,7 @@ def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
 def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     name, state, error = str(component["name"]), component["state"], component.get("last_error")
     if state == "DISABLED" and not component.get("enabled", True):
-        yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True)
+        yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True, is_remark=True)
     elif error and state in _BAD:
         yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
     for key in ("problem", "database_problem"):
@@ -73,9 +75,16 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     if component.get("detail"):
         hint = str(component.get("hint") or "")
         problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
-        yield Note(component=name, problem=problem, fix=hint, is_stuck=_is_paused(component))
+        is_stuck = _is_paused(component)
+        yield Note(component=name, problem=problem, fix=hint, is_stuck=is_stuck, is_remark=not is_stuck)
+    for table in component.get("instantiation", ()):
+        if table["state"] == "FAILED":
+            yield Note(
+                component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
+                fix="mend it: it is looked at again by itself", is_stuck=True,
+            )
     if component.get("unmatched_rules"):
-        yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}")
+        yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True)
     if component.get("uncaptured_tables"):
         yield Note(
             component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",

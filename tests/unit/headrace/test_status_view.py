@@ -29,6 +29,10 @@ STUCK = {
         component("PAUSED: WAITING FOR ALTER", detail="table hr.jobs does not fit", hint=ALTER), "table hr.jobs does not fit", ALTER,
     ),
     "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
+    "cannot copy a table": (
+        component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}]),
+        "table hr.jobs: not empty", "mend it: it is looked at again by itself",
+    ),
 }
 
 
@@ -67,9 +71,32 @@ def test_topology_with_such_a_component_is_not_healthy(state: str):
     assert not is_healthy(overview(component("IDLE"), component(state)))
 
 
-@pytest.mark.parametrize("state", ["PAUSED FOR FLOW CONTROL", "DISABLED", "STARTING SPARK"])
-def test_what_is_wanted_so_is_healthy(state: str):
-    assert is_healthy(overview(component(state)))
+WAITS = {
+    "for an answer to its errors": component("APPLYING", errors=2),
+    "to be told of new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "for room": component("ENABLED", problem="batches cannot be spilled: no space left on device"),
+    "for its tables": STUCK["cannot copy a table"][0],
+}
+
+
+@pytest.mark.parametrize("facts", WAITS.values(), ids=WAITS.keys())
+def test_topology_in_which_something_waits_for_somebody_is_not_healthy(facts: dict[str, Any]):
+    assert not is_healthy(overview(component("IDLE"), facts))
+
+
+FINE = {
+    "flow control": component("PAUSED FOR FLOW CONTROL"),
+    "stopped": component("DISABLED", enabled=False),
+    "on its way": component("STARTING SPARK", detail="1 of 2 apply servers"),
+    "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "no errors any more": component("IDLE", errors=0, uncaptured_tables=[], problem="", last_error=ERROR),
+    "copying": component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]),
+}
+
+
+@pytest.mark.parametrize("facts", FINE.values(), ids=FINE.keys())
+def test_what_is_wanted_so_or_comes_right_by_itself_is_healthy(facts: dict[str, Any]):
+    assert is_healthy(overview(facts))
 
 
 def test_statements_stay_whole_below_the_table_however_narrow_the_terminal_is():
