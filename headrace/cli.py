@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -40,7 +43,7 @@ Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 
 def main() -> None:
     """Entry point: run a verb and end with its exit code; errors are shown without tracebacks."""
-    output = Output(as_json="--json" in sys.argv)
+    output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
     try:
         code = app(standalone_mode=False)
     except StreamsError as error:
@@ -111,7 +114,7 @@ def check(
 
     output = Output(as_json=as_json)
     findings = check_topology(file, ask_databases=not offline)
-    output.json({"findings": [_finding(finding) for finding in findings]})
+    output.json({"findings": [asdict(finding) for finding in findings]})
     output.findings(findings)
     problems = sum(1 for finding in findings if finding.is_error)
     output.result(f"{file}: {problems} problems, {len(findings) - problems} warnings")
@@ -145,7 +148,7 @@ def doctor(
     output = Output(as_json=as_json)
     report = examine()
     findings = [*report.findings, *(check_topology(file, ask_databases=True) if file is not None else ())]
-    output.json({"facts": report.facts, "findings": [_finding(finding) for finding in findings]})
+    output.json({"facts": report.facts, "findings": [asdict(finding) for finding in findings]})
     output.result("\n".join(f"{name}: {fact}" for name, fact in report.facts.items()))
     output.findings(findings)
     return FINDING if any(finding.is_error for finding in findings) else DONE
@@ -245,20 +248,36 @@ def _switch(file: Path, component: str, address: str, method: str) -> int:
 @app.command()
 def status(
     file: File, address: Address = "", as_json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C; with --json a document per line.")
+    ] = False,
 ) -> int:
-    """Show the state, throughput, lag and errors of every component."""
+    """Show the state, throughput, lag and errors of every component.
+
+    Ends with 1 when something does not work or waits for somebody.
+    """
     from headrace.progress import watch_forever
     from headrace.status_view import is_healthy, render
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, in_lines=watch)
     with _deployment(file, address) as deployment:
-        if watch and not as_json:
+        if watch and as_json:
+            _watch_in_lines(output, deployment)
+        if watch:
             watch_forever(lambda: render(deployment.overview()))
         overview = deployment.overview()
     output.json(overview)
     output.result(render(overview))
     return DONE if is_healthy(overview) else FINDING
+
+
+def _watch_in_lines(output: Output, deployment: Deployment) -> NoReturn:
+    """Print the overview again and again until Ctrl-C, for a program that reads it."""
+    from headrace.progress import WATCH_INTERVAL_S
+
+    while True:
+        output.json(deployment.overview())
+        time.sleep(WATCH_INTERVAL_S)
 
 
 @app.command()
@@ -390,15 +409,9 @@ def demo(
 
 
 def _failpoints() -> dict[str, str]:
-    import os
-
     from streams.failpoints import ENVIRONMENT
 
     return {ENVIRONMENT: os.environ[ENVIRONMENT]} if os.environ.get(ENVIRONMENT) else {}
-
-
-def _finding(finding: Any) -> dict[str, Any]:  # noqa: ANN401 - a Finding
-    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}
 
 
 if __name__ == "__main__":

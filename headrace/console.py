@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from streams.errors import ConfigError, StreamsError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "exit_code_of", "scn_text", "seconds_text"]
 
 DONE = 0
-FINDING = 1  # a difference, a problem of the topology or of a database
+FINDING = 1  # a difference, a problem of the topology or of a database, something that waits for a person
 WRONG_USE = 2
 PIPE_WIDTH = 200
 FAILURE = 3
@@ -37,10 +38,12 @@ class Output:
 
     Args:
         as_json: results are JSON; nothing else goes to standard output.
+        in_lines: there is a document after the other, each on a line of its own.
     """
 
-    def __init__(self, *, as_json: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, in_lines: bool = False) -> None:
         self.as_json = as_json
+        self._indent = None if in_lines else 2
         self._consoles: dict[bool, Console] = {}
 
     def _console(self, *, err: bool) -> Console:
@@ -74,12 +77,12 @@ class Output:
     def json(self, document: object) -> None:
         """Print the result as one JSON document, with `--json`."""
         if self.as_json:
-            sys.stdout.write(json.dumps(document, indent=2, default=_encode) + "\n")
+            sys.stdout.write(json.dumps(document, indent=self._indent, default=_encode) + "\n")
             sys.stdout.flush()
 
     def error(self, error: StreamsError) -> None:
         """Tell what went wrong and what to do about it, without a traceback."""
-        findings = [_as_mapping(finding) for finding in getattr(error, "findings", ())]
+        findings = [asdict(finding) for finding in getattr(error, "findings", ())]
         self.json({
             "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
             "context": error.context, **({"findings": findings} if findings else {}),
@@ -90,7 +93,7 @@ class Output:
 
     def findings(self, findings: Iterable[Finding | Mapping[str, Any]]) -> None:
         """List findings, errors first."""
-        rows = [finding if isinstance(finding, Mapping) else _as_mapping(finding) for finding in findings]
+        rows = [finding if isinstance(finding, Mapping) else asdict(finding) for finding in findings]
         console = self._console(err=True)
         for row in sorted(rows, key=lambda row: not row["is_error"]):
             style, word = ("red", "error") if row["is_error"] else ("yellow", "warning")
@@ -124,10 +127,6 @@ def bytes_text(count: int | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-def _as_mapping(finding: Finding) -> dict[str, Any]:
-    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}
 
 
 def _encode(value: object) -> object:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace.cli
+import headrace.progress
 from databases.ports import Finding
 from headrace.cli import main
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
-from headrace.deployment import Deployment
+from headrace.deployment import Deployment, NotUp
 from streams.errors import ConfigError, DatabaseUnavailable
 from tests.support.topologies import ONE_WAY
 
@@ -176,7 +179,7 @@ def test_progress_is_not_shown_with_json(run, topology, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def overview(*states: str) -> dict[str, object]:
+def overview(*states: str) -> dict[str, Any]:
     return {
         "topology": "t", "state": "RUNNING", "at_us": 0, "findings": [], "statements": {}, "flows": [
             {"apply": "x", "source": "a", "destination": "b", "lag_s": None, "applied_scn": None, "source_scn": 5,
@@ -190,6 +193,52 @@ def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, 
     monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", "PAUSED FOR FLOW CONTROL"))
     assert run("status", topology) == DONE
     assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("waits", [{"errors": 1}, {"uncaptured_tables": ["public.late"]}])
+def test_status_of_a_topology_that_waits_for_somebody_is_a_finding(run, topology, monkeypatch, waits):
+    seen = overview("ENABLED")
+    seen["components"][0] |= waits
+    monkeypatch.setattr(Deployment, "overview", lambda self: seen)
+    assert run("status", topology) == FINDING
+    assert run("status", topology, "--json") == FINDING
+
+
+class Watched:
+    """Standard output as a program at the other end of a pipe sees it, look by look; `ended` comes after the last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[object], ended: BaseException) -> None:
+        self.arrived = io.BytesIO()
+        self.arrived_before: list[int] = []
+        self._looks, self._ended = iter(looks), ended
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(self.arrived, encoding="utf-8"))
+        monkeypatch.setattr(headrace.progress, "WATCH_INTERVAL_S", 0.0)
+        monkeypatch.setattr(Deployment, "overview", lambda _: self.look())
+
+    def look(self) -> object:
+        self.arrived_before.append(len(self.lines))
+        for overview in self._looks:
+            return overview
+        raise self._ended
+
+    @property
+    def lines(self) -> list[str]:
+        return self.arrived.getvalue().decode().splitlines()
+
+
+def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, monkeypatch, capsys):
+    looks = [overview("ENABLED"), overview("ABORTED"), overview("ENABLED")]
+    watched = Watched(monkeypatch, looks, KeyboardInterrupt())
+    assert run("status", topology, "--watch", "--json") == headrace.cli.INTERRUPTED
+    assert [json.loads(line) for line in watched.lines] == looks
+    assert watched.arrived_before == [0, 1, 2, 3]  # nothing waits in a buffer for what comes next
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_watched_status_ends_with_the_error_on_a_line_of_its_own(run, topology, monkeypatch):
+    watched = Watched(monkeypatch, [overview("ENABLED")], NotUp("it was ended meanwhile", hint="headrace up"))
+    assert run("status", topology, "--watch", "--json") == WRONG_USE
+    assert [json.loads(line).get("hint") for line in watched.lines] == [None, "headrace up"]
 
 
 @pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING"])
