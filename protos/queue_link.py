@@ -428,13 +428,6 @@ class EnqueueClient(_Client):
                 in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
             )
 
-    def wait_accepted(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything sent is accepted; False: not within `timeout_s`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._problem or self._sent == self._accepted_bytes, timeout_s)
-            self._check()
-            return self._sent == self._accepted_bytes
-
     def _check(self) -> None:
         if self._problem is not None:
             raise self._problem

@@ -230,19 +230,6 @@ class RedoWatchClient:
                 raise self._problem or PropagationError(f"{self._peer} is not connected", hint="", peer=self._peer)
             return self._position
 
-    def wait_beyond(self, position: RedoEnd, timeout_s: float) -> RedoWatchPosition | None:
-        """Wait until redo is durable beyond `position`; None: not within `timeout_s`.
-
-        Raises:
-            StreamsError: the stream has ended.
-        """
-        known = RedoWatchPosition(position.segment, position.offset, position.scn)
-        with self._changed:
-            self._changed.wait_for(lambda: self._problem or self._position != known, timeout_s)
-            if self._problem is not None:
-                raise self._problem
-            return self._position if self._position != known else None
-
     def checkpoint(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
         """Tell that nothing below `scn` is needed any more; answers what is on record.
 

@@ -12,7 +12,6 @@ Creation" and "The Streams Data Dictionary".
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -47,14 +46,14 @@ class KnownTable:
 
 
 class Dictionary:
-    """Table versions by object number, as of any SCN since the restart point; one owner, fed in redo order."""
+    """The table version in force by object number, as of where redo was read to; one owner, fed in redo order."""
 
     def __init__(self) -> None:
         # Entries of older builds stay: redo may hold changes of a partition that is dropped by now.
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
         self._partitions: dict[tuple[str, str], set[int]] = {}
-        self._history: dict[int, list[KnownTable]] = {}
+        self._current: dict[int, KnownTable] = {}
 
     @property
     def build(self) -> DictionaryBuild:
@@ -64,7 +63,7 @@ class Dictionary:
     def names(self) -> Iterable[tuple[str, str]]:
         """Owner and name of every table known, as LCRs name them."""
         known = {(table.owner, table.name) for table in self._tables.values()}
-        known.update((history[-1].table.owner, history[-1].table.name) for history in self._history.values())
+        known.update((current.table.owner, current.table.name) for current in self._current.values())
         return sorted(known)
 
     def add_build(self, build: DictionaryBuild) -> None:
@@ -97,38 +96,20 @@ class Dictionary:
             owner, name = entry.owner, entry.name
         table = replace(description, owner=owner, name=name)
         table = replace(table, version=content_version(table))
-        history = self._history.setdefault(description.object_number, [])
-        known = KnownTable(
-            table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn,
-        )
-        if history and (history[-1].table, history[-1].stored_owner, history[-1].stored_name) == (
-            known.table, known.stored_owner, known.stored_name,
-        ):
-            return history[-1]
-        history.append(known)
+        known = KnownTable(table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn)
+        current = self._current.get(description.object_number)
+        if current is not None and replace(current, from_scn=scn) == known:
+            return current
+        self._current[description.object_number] = known
         return known
 
     def current(self, object_number: ObjectNumber) -> KnownTable | None:
         """Return the version in force; None: the redo read so far never described the object."""
-        history = self._history.get(object_number)
-        return history[-1] if history else None
+        return self._current.get(object_number)
 
     def current_tables(self) -> Iterable[KnownTable]:
         """Return the version in force of every object described so far."""
-        return [history[-1] for history in self._history.values()]
-
-    def as_of(self, object_number: ObjectNumber, scn: Scn) -> KnownTable | None:
-        """Return the version in force for transactions that committed after `scn`; None: not known."""
-        history = self._history.get(object_number, [])
-        place = bisect_right(history, scn, key=lambda known: known.from_scn)
-        return history[place - 1] if place else None
-
-    def version(self, object_number: ObjectNumber, version: int) -> KnownTable | None:
-        """Return one version of a table; None: not known (any more)."""
-        for known in reversed(self._history.get(object_number, [])):
-            if known.table.version == version:
-                return known
-        return None
+        return tuple(self._current.values())
 
     def covers_all_partitions(self, owner: str, name: str, objects: Iterable[int]) -> bool:
         """Tell whether `objects` holds every partition of `owner.name`, as far as the latest build knows."""
@@ -137,8 +118,8 @@ class Dictionary:
     def snapshot(self) -> DictionarySnapshot:
         """Return what the head of a segment must say, so that its redo can be read without what came before."""
         versions = tuple(
-            (history[-1].table, history[-1].stored_owner, history[-1].stored_name, history[-1].from_scn)
-            for _, history in sorted(self._history.items())
+            (known.table, known.stored_owner, known.stored_name, known.from_scn)
+            for _, known in sorted(self._current.items())
         )
         living = {table.object_number for table in self._build.tables}
         dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
@@ -151,9 +132,9 @@ class Dictionary:
         dictionary.add_build(snapshot.build)
         dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
         for table, stored_owner, stored_name, scn in snapshot.versions:
-            dictionary._history[table.object_number] = [
-                KnownTable(table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn)
-            ]
+            dictionary._current[table.object_number] = KnownTable(
+                table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn
+            )
         return dictionary
 
 

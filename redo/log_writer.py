@@ -460,10 +460,6 @@ class LogWriter:
         assert self._segment is not None
         return self._segment
 
-    def switch_log(self) -> None:
-        """Archive the online segment now, if it holds anything; the next write begins a new one."""
-        self._switch_if_used()
-
     def _switch_if_used(self) -> bool:
         if self._segment is None or self._segment.size_bytes <= self._empty_bytes:
             return False

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# What `classify` found wrong, in `found[ERROR]`.
-NO_ERROR = 0
+# What `classify` found wrong, in `found[ERROR]`; 0: nothing.
 UNKNOWN_OBJECT = 1  # a row of an object that redo never described
 WRONG_VALUES = 2  # a row whose number of values is not its table's number of columns
 

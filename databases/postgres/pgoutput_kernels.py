@@ -19,10 +19,6 @@ __all__ = [
     "TRUNCATE", "TYPE", "WRONG_FORM", "decode", "find_descriptions", "scan",
 ]
 
-# Frame head: 'd' + length, then 'w' + start + end + clock.
-FRAME_HEAD = 5
-DATA_HEAD = 25
-
 # Why `decode` stopped.
 AT_END = 0  # no whole frame is left
 FULL = 1  # rows_max, or an output array is full

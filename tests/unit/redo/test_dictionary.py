@@ -45,8 +45,8 @@ def test_attached_partition_is_mapped_from_its_next_description_on():
     assert dictionary.current(1).table.name == "t"
     dictionary.describe(described(1, "t", "a"), 10)
     assert dictionary.current(1).table.name == "root"
-    assert [dictionary.as_of(1, scn).table.name for scn in (5, 9, 10, 11)] == ["t", "t", "root", "root"]
-    assert dictionary.as_of(1, 4) is None
+    assert dictionary.current(1).from_scn == 10
+    assert dictionary.current(2) is None
 
 
 def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
@@ -69,5 +69,4 @@ def test_snapshot_says_everything_that_is_in_force():
     assert again.snapshot() == dictionary.snapshot()
     assert again.current(1) == dictionary.current(1)
     assert list(again.names()) == [("s", "e"), ("s", "übergröße")]
-    version = dictionary.current(2).table.version
-    assert again.version(2, version) == dictionary.current(2)
+    assert again.current(2) == dictionary.current(2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
 from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
-from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, list_segments, scan_segment
+from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
 from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
 from streams.scn import Scn
@@ -126,19 +126,30 @@ def test_leftover_of_a_log_switch_is_removed(tmp_path):
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_segment_finished_but_not_renamed_is_archived_on_open(tmp_path):
+def test_full_segment_is_archived_also_when_the_writer_ended_before_it_was_renamed(tmp_path, monkeypatch):
+    def end_before(_segment):
+        raise KeyboardInterrupt
+
+    def archived():
+        return [file.is_archived for file in list_segments(tmp_path)]
+
     source = MemorySource()
     workload = Workload(source, 1)
     workload.run(5)
-    writer = write_redo(tmp_path, source)
-    writer.switch_log()
-    writer.close()
-    (file,) = list_segments(tmp_path)
-    assert file.is_archived
-    file.path.rename(tmp_path / "0000000000000001.redo")
+    writer = write_redo(tmp_path, source, segment_bytes=1)
+    switched = archived()
+    assert switched == [True] * (len(switched) - 1) + [False]  # the last one is full, but nothing came after it
     workload.run(5)
-    writer = write_redo(tmp_path, source)
-    assert [file.is_archived for file in list_segments(tmp_path)] == [True, False]
+    with monkeypatch.context() as ending:
+        ending.setattr(SegmentWriter, "archive", end_before)
+        with pytest.raises(KeyboardInterrupt):
+            writer.step(0.0)
+    writer.close()
+    assert archived() == switched
+    assert scan_segment(list_segments(tmp_path)[-1], lambda header, payload: None).is_complete
+    writer = write_redo(tmp_path, source, segment_bytes=1)
+    assert len(archived()) > len(switched)
+    assert all(archived()[:-1])
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
