@@ -1,0 +1,47 @@
+"""What docs/architecture.md says of who imports what is checked by import-linter; here, that the check finds what breaks it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+# Importers as near as possible to those that may.
+FORBIDDEN = {
+    "streams.scn": "rules.rule",
+    "protos.codec": "grpc",
+    "actors.apply": "ray",
+    "spark_apply.job": "raydp",
+    "spark_apply.host": "pyspark",
+    "topology.spec": "pydantic",
+    "databases.embedded": "psycopg",
+    "databases.ports": "databases.postgres.connection",
+    "actors.source_database": "databases.postgres.source",
+    "headrace.doctor": "databases.postgres.versions",
+    "spark_apply.server": "databases.postgres.session",
+}
+
+
+@pytest.mark.slow
+def test_import_that_a_contract_forbids_is_found_wherever_it_hides(tmp_path):
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert _lint(tmp_path).returncode == 0
+    for importer, imported in FORBIDDEN.items():
+        with (tmp_path / f"{importer.replace('.', '/')}.py").open("a") as file:
+            file.write(f"\n\ndef _hidden():\n    import {imported}\n")
+    found = _lint(tmp_path)
+    assert found.returncode == 1
+    assert "0 kept" in found.stdout
+    assert [f"{a} -> {b}" for a, b in FORBIDDEN.items() if f"{a} -> {b} (l." not in found.stdout] == []
+
+
+def _lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "lint-imports"
+    return subprocess.run([program, "--no-logo", "--no-cache"], cwd=folder, capture_output=True, text=True, check=False)
