@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
-from spark_apply.copying import ChunkDigest, DigestItem, digest_chunks, exported_snapshot
+from spark_apply.copying import DigestItem, digest_chunks
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceDatabase
@@ -97,21 +98,27 @@ class Comparison:
 
     def _compare(self, tables: Sequence[tuple[str, str]]) -> list[TableComparison]:
         """Compare each table once."""
+        from databases.postgres.table_copy import exported_snapshot
+
         if not tables:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
-        digests: dict[tuple[int, str], ChunkDigest] = {}
+        totals: dict[tuple[int, str], TableDigest] = {}
         with contextlib.ExitStack() as held:
             items: list[DigestItem] = []
             for side, dsn in (("source", self.config.source.dsn), ("destination", self.config.destination.dsn)):
-                connection, snapshot = held.enter_context(exported_snapshot(dsn))
+                connection, snapshot = held.enter_context(
+                    exported_snapshot(dsn, application_name="headrace compare")
+                )
                 items += _plan(connection, snapshot, side, tables, columns)
             slices = max(1, min(len(items), self.tasks))
             task = partial(digest_chunks, self.access)
             found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
         for each in found:
-            digests[each.table, each.side] = _sum(digests.get((each.table, each.side)), each)
-        return [_result(number, table, digests, problems.get(number, "")) for number, table in enumerate(tables)]
+            totals[each.table, each.side] = totals.get((each.table, each.side), TableDigest()) + each.digest
+            if each.problem:
+                problems.setdefault(each.table, each.problem)
+        return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
@@ -160,25 +167,12 @@ def _plan(
     ]
 
 
-def _sum(left: ChunkDigest | None, right: ChunkDigest) -> ChunkDigest:
-    if left is None:
-        return right
-    return ChunkDigest(
-        table=right.table, side=right.side, rows=left.rows + right.rows,
-        sums=((left.sums[0] + right.sums[0]) % 2**64, (left.sums[1] + right.sums[1]) % 2**64),
-        problem=left.problem or right.problem,
-    )
-
-
 def _result(
-    number: int, table: tuple[str, str], digests: dict[tuple[int, str], ChunkDigest], problem: str,
+    number: int, table: tuple[str, str], totals: dict[tuple[int, str], TableDigest], problem: str,
 ) -> TableComparison:
-    sides = {
-        side: digests.get((number, side), ChunkDigest(table=number, side=side)) for side in ("source", "destination")
-    }
-    problem = problem or sides["source"].problem or sides["destination"].problem
     source, destination = (
-        SideDigest(rows=each.rows, digest="".join(f"{value:016x}" for value in each.sums)) for each in sides.values()
+        SideDigest(rows=total.row_count, digest=str(total))
+        for total in (totals.get((number, side), TableDigest()) for side in ("source", "destination"))
     )
     return TableComparison(
         owner=table[0], name=table[1], is_equal=not problem and source == destination, source=source,

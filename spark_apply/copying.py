@@ -1,6 +1,6 @@
 """Copying and digesting table chunks inside Spark tasks.
 
-Like `tasks`, the module imports only the standard library at its head.
+Like `tasks`, the module imports at its head only what needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from databases.table_digest import TableDigest
 from spark_apply.tasks import TaskAccess, die_with_parent
 
 if TYPE_CHECKING:
     from databases.ports import DestinationSession
-    from databases.postgres.table_copy import CopyFormat, TableChunk, TableDigest
+    from databases.postgres.table_copy import CopyFormat, TableChunk
     from protos import apply_pb2 as pb
 
-__all__ = ["ChunkDigest", "DigestItem", "copy_pieces", "digest_chunks", "exported_snapshot"]
+__all__ = ["ChunkDigest", "DigestItem", "copy_pieces", "digest_chunks"]
 
 _SOURCE, _DESTINATION = "source", "destination"
-_DIGEST_MASK = 2**64
+_NO_ROWS = TableDigest()
 _RETRY_DELAY_S = 1.0  # after a database did not answer
 
 
@@ -51,12 +52,11 @@ class DigestItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkDigest:
-    """What became of a `DigestItem`. `problem` empty: `rows` and `sums` say what was found."""
+    """What became of a `DigestItem`. `problem` empty: `digest` is what was found."""
 
     table: int
     side: str
-    rows: int = 0
-    sums: tuple[int, int] = (0, 0)
+    digest: TableDigest = _NO_ROWS
     problem: str = ""
 
 
@@ -86,24 +86,10 @@ def digest_chunks(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[C
                 )
                 with use_snapshot(connections[item.side], item.snapshot):
                     seen = digest(connections[item.side], chunk, item.columns)
-                sums = (seen.sums[0] % _DIGEST_MASK, seen.sums[1] % _DIGEST_MASK)
-                yield ChunkDigest(table=item.table, side=item.side, rows=seen.row_count, sums=sums)
+                yield ChunkDigest(table=item.table, side=item.side, digest=seen)
             except StreamsError as error:
                 connections.pop(item.side, None)
                 yield ChunkDigest(table=item.table, side=item.side, problem=error.message)
-
-
-@contextlib.contextmanager
-def exported_snapshot(dsn: str) -> Iterator[tuple[Any, str]]:
-    """A connection that holds a snapshot of a database, and the snapshot's name for other sessions."""
-    from databases.postgres.connection import connect, translated
-
-    with contextlib.closing(connect(dsn, application_name="headrace compare")) as connection:
-        with translated("exporting a snapshot"):
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            row = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
-        assert row is not None
-        yield connection, str(row[0])
 
 
 # --------------------------------------------------------------------------- copying
@@ -177,8 +163,7 @@ class _Copier:
             if rows != seen.row_count:
                 name = f"{piece.table.owner}.{piece.table.name}"
                 raise DatabaseUnavailable(f"{rows} rows of {name} were copied, {seen.row_count} read")
-        sums = b"".join((value % _DIGEST_MASK).to_bytes(8, "little") for value in seen.sums)
-        return pb.CopyOutcome(piece=piece.piece, rows=seen.row_count, digest=sums)
+        return pb.CopyOutcome(piece=piece.piece, rows=seen.row_count, digest=seen.to_bytes())
 
     def _copy(self, piece: pb.CopyPiece, chunk: TableChunk, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
         """Digest and copy a chunk under the snapshot: what was read, and rows written."""

@@ -9,8 +9,7 @@ Binary COPY passes values through unchanged. It cannot be used for a type withou
 which are numbers of objects of one database, nor into a column of another type (a wider one: see
 `databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
-The digest of a table is a number of rows and two sums of 64-bit hashes of each row's text: independent of order, so
-that chunks add up and both sides may chunk as they like.
+The hashes of a table's digest (`databases.table_digest`) are of each row's text.
 
     with use_snapshot(source, name):                                   # a connection of its own per task
         chunks = plan_chunks(source, "public", "t")
@@ -30,12 +29,13 @@ import psycopg.sql
 from psycopg import pq
 
 from databases.ports import DestinationTable
-from databases.postgres.connection import qualified, quote, translated
+from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination_pipeline import Pipeline
+from databases.table_digest import TableDigest
 
 __all__ = [
-    "CHUNK_BYTES", "CopyFormat", "TableChunk", "TableDigest", "copied_columns", "copy_format", "copy_in", "copy_out",
-    "digest", "plan_chunks", "use_snapshot",
+    "CHUNK_BYTES", "CopyFormat", "TableChunk", "copied_columns", "copy_format", "copy_in", "copy_out", "digest",
+    "exported_snapshot", "plan_chunks", "use_snapshot",
 ]
 
 CopyFormat = Literal["binary", "text"]
@@ -105,32 +105,20 @@ class TableChunk:
         return f"ONLY {qualified(self.owner, self.name)}{start}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableDigest:
-    """Digest of a set of rows; digests of disjoint sets add up.
-
-    Args:
-        row_count: rows.
-        sums: of their two 64-bit hashes, without bound.
-    """
-
-    row_count: int = 0
-    sums: tuple[int, int] = (0, 0)
-
-    def __add__(self, other: TableDigest) -> TableDigest:
-        return TableDigest(
-            row_count=self.row_count + other.row_count,
-            sums=(self.sums[0] + other.sums[0], self.sums[1] + other.sums[1]),
-        )
-
-    def __str__(self) -> str:
-        """The sums as 32 hexadecimal digits."""
-        return "".join(f"{value % 2**64:016x}" for value in self.sums)
-
-
 def copied_columns(table: DestinationTable) -> tuple[str, ...]:
     """Names of the columns that a copy writes: not those the database computes."""
     return tuple(column.name for column in table.columns if not column.is_generated)
+
+
+@contextlib.contextmanager
+def exported_snapshot(dsn: str, *, application_name: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    """A connection that holds a snapshot of a database, and the snapshot's name for other sessions (`use_snapshot`)."""
+    with contextlib.closing(connect(dsn, application_name=application_name)) as connection:
+        with translated("exporting a snapshot"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            row = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+        assert row is not None
+        yield connection, str(row[0])
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from databases.postgres.connection import connect
 from databases.postgres.destination import PostgresDestination
 from databases.postgres.destination_catalog import describe_table
 from databases.postgres.table_copy import (
-    TableDigest,
     copied_columns,
     copy_format,
     copy_in,
@@ -20,6 +19,7 @@ from databases.postgres.table_copy import (
     plan_chunks,
     use_snapshot,
 )
+from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DataError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
