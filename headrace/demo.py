@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small ma
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
 CALL_TIMEOUT_S = 10.0
+INDENT = "  "  # below the spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,8 @@ class _Demo:
         except StreamsError as error:
             self.show(f"{done}/{wanted} transactions, {error.message}")
             return
-        self.show(progress_text(done, wanted, overview))
+        console = self.output.progress_console
+        self.show(progress_text(done, wanted, overview, width=console.width if console.is_terminal else None))
 
     # ------------------------------------------------------------------ the fault
 
@@ -263,21 +266,28 @@ class _Demo:
         return returned
 
 
-def progress_text(done: int, wanted: int, overview: Mapping[str, Any]) -> str:
-    """How it goes on; what is before the bar fits in a line of a terminal when there is one flow.
+def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width: int | None) -> str:
+    """How it goes on: transactions and throughput, every flow's lag and SCN, the state of every component.
 
     Args:
         done: transactions the clients committed.
         wanted: of so many.
         overview: of the topology, just now.
+        width: of the terminal, which shows no more of a line; None: it is one line.
     """
-    flows = ", ".join(
+    flows = [
         f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN {scn_text(flow['applied_scn'])}"
         for flow in overview["flows"]
-    )
+    ]
     applied = sum(c.get("rows_per_s", 0.0) for c in overview["components"] if c["kind"] == "apply")
-    mark = "" if is_healthy(overview) else " !"
-    return f"{done}/{wanted} tx, {applied:.0f} rows/s, {flows}{mark} | {_states_text(overview['components'])}"
+    numbers = f"{done}/{wanted} tx, {applied:.0f} rows/s"
+    states = _states_text(overview["components"]) + ("" if is_healthy(overview) else " !")
+    if width is None:
+        return f"{', '.join([numbers, *flows])} | {states}"
+    # What is shown before it takes a part of the first line only.
+    first, *others = flows or [""]
+    wrapped = textwrap.wrap(states, max(1, width - len(INDENT)), break_on_hyphens=False)
+    return f"\n{INDENT}".join([f"{numbers}, {first}", *others, *wrapped])
 
 
 def _states_text(components: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.demo import Outage, progress_text, summary_of, summary_text
+from headrace.console import Output
+from headrace.demo import DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
 from headrace.demo_load import Probe, _Sample
 
 KEYS = [  # of the issue, in its order
@@ -70,31 +71,63 @@ def test_summary_for_people_says_how_it_ended():
     assert summary_text(summary(*measured, identical=False), rate=400).splitlines()[-1] == "DIFFERENT, after 44 s"
 
 
-def overview(*components: tuple[str, str]) -> dict[str, Any]:
-    flow = {"source": "dbs1", "destination": "dbs2", "lag_s": 0.34, "applied_scn": 0x1A2B3C4D, "scn_gap": 10}
+class Applies:
+    """A deployment and its actors: each apply process has counted something."""
+
+    def __init__(self, counted: dict[str, int]) -> None:
+        self.counted = counted
+
+    def connect(self) -> Applies:
+        return self
+
+    def call(self, name: str, method: str, **_: object) -> dict[str, Any]:
+        assert method == "status"
+        return {"counters": {"returned_changes": self.counted[name]}}
+
+
+def test_changes_that_came_back_are_those_that_any_site_counted_on_arrival():
+    options = DemoOptions(two_way=True)
+    spec = _topology(options)
+    deployment: Any = Applies({f"apply:{apply.name}": number for number, apply in enumerate(spec.applies, 3)})
+    assert _Demo(options, Output(), spec, deployment, print)._returned_changes() == 3 + 4
+
+
+def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (("dbs1", "dbs2"),)) -> dict[str, Any]:
+    flows = [
+        {"source": source, "destination": destination, "lag_s": 0.34, "applied_scn": 0x1A2B3C4D, "scn_gap": 10}
+        for source, destination in ways
+    ]
     found = [
         {"name": name, "kind": name.partition(":")[0], "state": state, **({"rows_per_s": 1600.0} if name == "apply:a" else {})}
         for name, state in components
     ]
-    return {"state": "RUNNING", "flows": [flow], "components": found}
+    return {"state": "RUNNING", "flows": flows, "components": found}
 
 
-def test_live_line_has_the_lag_in_seconds_and_the_scn_within_the_width_of_a_terminal():
-    text = progress_text(3200, 8000, overview(("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING")))
-    line, _, states = text.partition(" | ")
-    assert line == "3200/8000 tx, 1600 rows/s, dbs1->dbs2 lag 0.3 s, SCN 0/1A2B3C4D"
-    assert PREFIX + len(line) <= LINE
-    assert states == "site writing, apply applying"
+def test_progress_has_throughput_lag_and_scn_of_every_flow_and_the_state_of_every_component():
+    seen = overview(("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING"), ways=(("a", "b"), ("b", "a")))
+    assert progress_text(3200, 8000, seen, width=None) == (
+        "3200/8000 tx, 1600 rows/s, a->b lag 0.3 s, SCN 0/1A2B3C4D, b->a lag 0.3 s, SCN 0/1A2B3C4D | site writing, apply applying"
+    )
 
 
-def test_live_line_names_the_component_that_is_in_another_state_and_marks_what_is_broken():
-    text = progress_text(1, 2, overview(("queue:q", "ENABLED"), ("queue:r", "UNREACHABLE"), ("apply:a", "IDLE")))
-    line, _, states = text.partition(" | ")
-    assert line.endswith(" !")
-    assert states == "queue:q enabled, queue:r unreachable, apply idle"
+def test_progress_in_a_terminal_is_in_lines_that_are_seen_whole():
+    components = [(f"{kind}:{kind}_from_dbs{n}", f"STATE {n}") for kind in ("site", "queue", "capture", "apply") for n in (1, 2)]
+    seen = overview(*components, ("apply:a", "IDLE"), ways=(("dbs1", "dbs2"), ("dbs2", "dbs1")))
+    first, *others = progress_text(3200, 8000, seen, width=LINE).splitlines()
+    assert first == "3200/8000 tx, 1600 rows/s, dbs1->dbs2 lag 0.3 s, SCN 0/1A2B3C4D"
+    assert PREFIX + len(first) <= LINE
+    assert others[0] == "  dbs2->dbs1 lag 0.3 s, SCN 0/1A2B3C4D"
+    assert max(len(line) for line in others) <= LINE
+    assert all(f"{name} {state.lower()}" in " ".join(line.strip() for line in others) for name, state in components)
+
+
+def test_progress_names_the_component_that_is_in_another_state_and_marks_what_is_broken():
+    seen = overview(("queue:q", "ENABLED"), ("queue:r", "UNREACHABLE"), ("apply:a", "IDLE"))
+    assert progress_text(1, 2, seen, width=None).endswith(" | queue:q enabled, queue:r unreachable, apply idle !")
 
 
 def test_lag_that_is_not_known_is_called_so():
     seen = overview(("apply:a", "INITIALIZING"))
     seen["flows"][0] |= {"lag_s": None, "applied_scn": None}
-    assert "lag unknown, SCN unknown" in progress_text(1, 2, seen)
+    assert "lag unknown, SCN unknown" in progress_text(1, 2, seen, width=None)

@@ -1,0 +1,80 @@
+"""The demo as people run it: what it promises with `--json`, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.console import DONE
+from headrace.demo_load import ORDERS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+KEYS = {
+    "identical", "transactions", "row_changes", "rows_per_s", "latency_p50_ms", "latency_p99_ms", "killed", "healed_s",
+    "returned_changes", "duration_s",
+}
+TRANSACTIONS = 2000  # five seconds of writing at each site: enough is left after the kill
+MARKER = "HEADRACE_TEST_DEMO"
+TIMEOUT_S = 480.0  # one takes 30 to 50 s on a small machine; where it hangs, its own bounds come first
+GONE_S = 15.0  # the kernel takes a moment to end what was killed last
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the demo may write; its path is short, so that Ray's sockets have room in it."""
+    made = Path(tempfile.mkdtemp(prefix="hd-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def demo(folder: Path, *arguments: object) -> dict[str, Any]:
+    """Run it to its end, which must be a good one: its summary. Nothing runs any more, and nothing lies around."""
+    marker = uuid.uuid4().hex
+    command = [str(Path(sys.executable).parent / "headrace"), "demo", "--json", "--state-dir", str(folder / "state")]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], env={**os.environ, MARKER: marker, "TMPDIR": str(folder)}, capture_output=True,
+        text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == DONE, done.stderr + done.stdout
+    psutil.wait_procs(_running(marker), timeout=GONE_S)
+    assert _running(marker) == []
+    assert [file.name for file in folder.iterdir()] == []
+    summary: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)  # NaN is not JSON
+    assert set(summary) == KEYS
+    assert summary["identical"] is True
+    assert summary["killed"].startswith("capture:")
+    assert "SIGKILL" in summary["killed"]
+    assert 0 < summary["healed_s"] < summary["duration_s"]
+    assert 0 < summary["latency_p50_ms"] <= summary["latency_p99_ms"]
+    return summary
+
+
+def _running(marker: str) -> list[psutil.Process]:
+    """Processes that inherited the marker."""
+    return [each for each in psutil.process_iter(["environ"]) if (each.info["environ"] or {}).get(MARKER) == marker]
+
+
+def test_demo_ends_identical_after_a_kill_and_leaves_nothing(folder: Path):
+    summary = demo(folder, "--transactions", TRANSACTIONS)
+    assert (summary["transactions"], summary["row_changes"]) == (TRANSACTIONS, 4 * TRANSACTIONS)
+    assert summary["returned_changes"] == 0
+
+
+def test_demo_of_two_sites_ends_identical_and_nothing_came_home(folder: Path):
+    summary = demo(folder, "--two-way", "--transactions", TRANSACTIONS)
+    assert summary["transactions"] == 2 * TRANSACTIONS
+    assert summary["row_changes"] == 4 * TRANSACTIONS + 2 * ORDERS  # each site's own orders are made first
+    assert summary["returned_changes"] == 0
