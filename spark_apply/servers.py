@@ -33,6 +33,9 @@ __all__ = ["ApplyServers", "ServerFacts"]
 JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
 # A task starts within seconds of its application; a replaced executor within 10 s; a loaded machine needs longer.
 REGISTER_TIMEOUT_S = 180.0
+# All of them are gone: executors are replaced within 10 s, unless the application master died, which nobody replaces.
+# Another application is up in 20 s.
+ALL_LOST_TIMEOUT_S = 30.0
 # Servers tell every few seconds that they live, in the middle of a long statement, too.
 PROGRESS_TIMEOUT_S = 600.0
 # A server that ends by an unexpected error this often within the window will do so again.
@@ -174,6 +177,12 @@ class ApplyServers:
                 raise SparkUnavailable(
                     f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
                     hint="it is tried again; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
+                )
+        if all(server.stream is None and server.attempts for server in self._servers):
+            lost_s = now - max(server.heard_at for server in self._servers)
+            if lost_s > ALL_LOST_TIMEOUT_S:
+                raise SparkUnavailable(
+                    f"apply {self._config.apply}: no apply server has come back for {ALL_LOST_TIMEOUT_S:g} s", hint=SEE_LOG
                 )
         if not self.may_write:
             self._moved_at = now

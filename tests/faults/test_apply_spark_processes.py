@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.faults import apply_name, pgbench_through, spark_processes
@@ -25,6 +27,29 @@ def test_killed_driver_is_started_again_with_a_higher_epoch(one_way: System):
     assert after["epoch"] > before["epoch"]
     assert after["drivers_started"] == before["drivers_started"] + 1
     assert "SIGKILL" in after["last_error"]["message"]
+
+
+@pytest.mark.fault("SIGKILL of the JVM of the Spark driver")
+def test_application_whose_driver_lost_its_jvm_is_replaced_by_itself(one_way: System):
+    before = one_way.status(apply_name(one_way))
+    with pgbench_through(one_way) as running:
+        running.wait_arriving()
+        (jvm,) = spark_processes(one_way)["gateway"]
+        jvm.kill()
+        after = wait_until("another driver applies", lambda: _other_driver(one_way, before))
+    assert after["epoch"] > before["epoch"]
+
+
+@pytest.mark.fault("SIGKILL of the application master, with which the executors end")
+def test_application_that_lost_its_master_is_replaced_by_itself(one_way: System):
+    before = one_way.status(apply_name(one_way))
+    with pgbench_through(one_way) as running:
+        running.wait_arriving()
+        (master,) = spark_processes(one_way)["master"]
+        master.kill()
+        after = wait_until("another driver applies", lambda: _other_driver(one_way, before))
+    assert after["epoch"] > before["epoch"]
+    assert "no apply server has come back" in after["last_error"]["message"]
 
 
 @pytest.mark.fault("SIGKILL of a Spark executor's JVM")
@@ -60,6 +85,11 @@ def test_killed_worker_is_replaced_under_the_same_driver(one_way: System):
     after = one_way.status(apply_name(one_way))
     assert (after["driver_pid"], after["epoch"]) == (before["driver_pid"], before["epoch"])
     assert sum(server["attempts"] for server in after["servers"]) > sum(server["attempts"] for server in before["servers"])
+
+
+def _other_driver(system: System, before: dict[str, Any]) -> dict[str, Any] | None:
+    status = system.status(apply_name(system))
+    return status if status["driver_pid"] not in {0, before["driver_pid"]} and status.get("ready") else None
 
 
 def _all_serve(system: System) -> bool:

@@ -125,14 +125,18 @@ def armed(system: System, name: str, action: str = "kill", times: int = 1) -> It
 
 
 def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
-    """The processes of the apply process's Spark application: its `driver`, `executors` (JVMs) and `workers`.
+    """The processes of the apply process's Spark application.
 
-    A worker is a Python process with an apply server in it; `status` of the apply process names them.
+    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and `workers`. A
+    worker is a Python process with an apply server in it; `status` of the apply process names them.
     """
     status = system.status(apply_name(system))
-    found: dict[str, list[psutil.Process]] = {"driver": [], "executors": [], "workers": []}
+    found: dict[str, list[psutil.Process]] = {"driver": [], "gateway": [], "master": [], "executors": [], "workers": []}
     with contextlib.suppress(psutil.NoSuchProcess):
-        found["driver"].append(psutil.Process(status["driver_pid"]))
+        driver = psutil.Process(status["driver_pid"])
+        found["driver"].append(driver)
+        found["gateway"] += [child for child in driver.children() if child.name() == "java"]
+        found["master"] += _masters(driver)
     for server in status.get("servers", ()):
         if not server.get("pid"):
             continue
@@ -141,6 +145,17 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
             found["workers"].append(worker)
             java = [parent for parent in worker.parents() if "java" in parent.name()]
             found["executors"] += [parent for parent in java[:1] if parent not in found["executors"]]
+    return found
+
+
+def _masters(driver: psutil.Process) -> list[psutil.Process]:
+    """JVMs of the application master, below one of Ray's workers; which driver's it is says the folder they share."""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            is_driver_s = any(word.endswith(f"/spark/{driver.pid}") for word in process.info["cmdline"] or ())
+            if process.info["name"] == "java" and is_driver_s and any("RayDPSparkMaster" in word for word in process.parent().cmdline()):
+                found.append(process)
     return found
 
 

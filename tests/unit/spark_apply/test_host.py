@@ -17,6 +17,7 @@ from rules.evaluation import filter_batch
 from rules.rule import RuleSet
 from spark_apply import host as host_module
 from spark_apply import servers as servers_module
+from spark_apply.application import SparkUnavailable
 from spark_apply.control import ApplyControl, Cores
 from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.gate import Gate
@@ -293,7 +294,24 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.gate.lost(driver.tasks[1][0], "executor killed")
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
-    with pytest.raises(ApplyError, match="did not start"):
+    with pytest.raises(SparkUnavailable, match="did not start"):
+        driver.host.turn(0.0)
+
+
+def test_application_that_lost_all_its_tasks_is_given_up_soon_and_one_that_lost_some_is_not(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.run()
+    driver.gate.lost(driver.tasks[0][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S + 1)
+    driver.host.turn(0.0)
+    driver.gate.lost(driver.tasks[1][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S - 1)
+    driver.host.turn(0.0)
+    driver.clock.advance(2)
+    with pytest.raises(SparkUnavailable, match="has come back"):
         driver.host.turn(0.0)
 
 
@@ -303,7 +321,7 @@ def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: 
     driver.host.turn(0.0)
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.PROGRESS_TIMEOUT_S + 1)
-    with pytest.raises(ApplyError, match="no server reported"):
+    with pytest.raises(SparkUnavailable, match="no server reported"):
         driver.host.turn(0.0)
 
 
