@@ -303,7 +303,7 @@ class SourceDatabase(Protocol):
     """A database whose changes are captured. One instance per process; not shared between threads."""
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
-        """Every table at least one of the rule sets (`rules.RuleSet`) selects, by owner and name."""
+        """Every table at least one of the rule sets (`rules.rule.RuleSet`) selects, by owner and name."""
         ...
 
     def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
