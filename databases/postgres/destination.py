@@ -29,7 +29,7 @@ from databases.postgres import destination_errors
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination_catalog import describe_table
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
-from databases.postgres.destination_preflight import preflight, preflight_tables
+from databases.postgres.destination_preflight import ADMINISTRATIVE_NAME, preflight, preflight_tables
 from databases.postgres.destination_removal import remove_origins, remove_rows
 from databases.postgres.destination_schema import prepare_schema, schema_version
 from databases.postgres.planning import plan_destination
@@ -220,7 +220,7 @@ class PostgresDestination:
     def _use(self, what: str) -> Iterator[psycopg.Connection[Any]]:
         """The administrative connection, opened when there is none or the last one broke."""
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn, application_name="headrace destination")
+            self._connection = connect(self._dsn, application_name=ADMINISTRATIVE_NAME)
         try:
             with translated(what, site=self._site):
                 yield self._connection

@@ -17,8 +17,9 @@ from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
 from streams.lcr_batch import TableVersion
 
-__all__ = ["preflight", "preflight_tables"]
+__all__ = ["ADMINISTRATIVE_NAME", "preflight", "preflight_tables"]
 
+ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
 # Besides the apply servers: the administrative session, and one for `status` or `errors`.
@@ -34,11 +35,22 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
        coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int
          AS origins,
        (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE NOT starts_with(roname, %(own)s)) AS foreign_origins,
+       current_setting('max_connections')::int AS connections_max,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-         - coalesce(current_setting('reserved_connections', true)::int, 0)
-         - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS connections,
-       (SELECT rolconnlimit - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE usename = current_user)
-        FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0) AS role_connections
+         - coalesce(current_setting('reserved_connections', true)::int, 0) - open.clients AS connections,
+       (SELECT rolconnlimit - open.roles FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0)
+         AS role_connections,
+       open.servers AS own_servers, open.administrators > 0 AS has_administrator
+FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
+             count(*) FILTER (WHERE usename = current_user) AS roles,
+             count(*) FILTER (WHERE is_ours AND starts_with(application_name, %(name)s)) AS servers,
+             count(*) FILTER (WHERE is_ours AND application_name = %(administrator)s AND pid <> pg_backend_pid())
+               AS administrators
+      FROM (SELECT *, usename = current_user AND datname = current_database() AS is_ours,
+                   -- what another role's session is, only some may see
+                   datid IS NOT NULL AND usesysid IS NOT NULL
+                     AND coalesce(backend_type, 'client backend') = 'client backend' AS is_client
+            FROM pg_catalog.pg_stat_activity) AS activity) AS open
 """
 
 _OWN_TABLES_LACKING = """
@@ -74,7 +86,10 @@ def preflight(
         allow_any_version: do not refuse versions that were never tried.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(_SERVER, {"own": f"headrace:{topology}/"}).fetchone()
+        parameters = {
+            "own": f"headrace:{topology}/", "name": f"headrace {topology}/", "administrator": ADMINISTRATIVE_NAME,
+        }
+        found = cursor.execute(_SERVER, parameters).fetchone()
     assert found is not None
     path = f"sites.{site}"
     version = connection.info.server_version
@@ -158,11 +173,14 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
             path=path, problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})",
             fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions - free}; -- and restart the server",
         )
-    needed = sessions + _OTHER_SESSIONS
+    # When everything runs already, those sessions are open: what they take is taken by us.
+    running = min(found["own_servers"], sessions)
+    needed = sessions + _OTHER_SESSIONS - running - (running > 0 and found["has_administrator"])
     if found["connections"] < needed:
+        most = found["connections_max"] + needed - found["connections"]
         yield Finding(
             path=path, problem=f"{needed} connections are needed, {max(found['connections'], 0)} are free",
-            fix="ALTER SYSTEM SET max_connections = ...; -- a larger number, and restart the server",
+            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server",
         )
     if found["role_connections"] is not None and found["role_connections"] < needed:
         yield Finding(
@@ -230,7 +248,7 @@ def _table_findings(
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
-            fix=f"ALTER TABLE {table} ADD PRIMARY KEY (...);", is_error=False,
+            fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import psycopg
@@ -17,6 +19,7 @@ from databases.postgres.destination_catalog import describe_table, table_version
 from databases.postgres.destination_schema import VERSION, prepare_schema, schema_version
 from streams.errors import DatabaseError
 from streams.lcr_batch import Column, TableVersion
+from tests.support.system import wait_until
 from tests.support.writes import insert, int4, update
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -122,9 +125,52 @@ def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_d
 def test_bounds_are_checked(admin, destination):
     origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
     found = destination.preflight("top", sessions=5000)
-    assert len(found) == 2
-    assert f"ALTER SYSTEM SET {origins} = " in found[0].fix
-    assert "max_connections" in found[1].fix
+    assert [needed_and_free(finding)[0] for finding in found] == [5000, 5002]
+    for finding, setting in zip(found, (origins, "max_connections"), strict=True):
+        (now,) = admin.execute("SELECT current_setting(%s)::int", (setting,)).fetchone()
+        needed, free = needed_and_free(finding)
+        assert finding.fix == f"ALTER SYSTEM SET {setting} = {now + needed - free}; -- and restart the server"
+        admin.execute(finding.fix)
+        admin.execute(f"ALTER SYSTEM RESET {setting}")
+
+
+def needed_and_free(finding: Finding) -> tuple[int, int]:
+    """The numbers of a finding's problem."""
+    needed, free = (int(number) for number in re.findall(r"\d+", finding.problem)[:2])
+    return needed, free
+
+
+def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
+    """`up` on a topology that runs, at a server that has places for it alone."""
+    with closing(PostgresDestination(role_dsn, site="b")) as driver, closing(PostgresDestination(role_dsn, site="b")) as site:
+        for statement in fixes(site.preflight("top", sessions=2)):
+            admin.execute(statement)
+        # Two apply servers, the driver's administrative session, one for `status`, and the one that asks.
+        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 5")
+        assert site.preflight("top", sessions=2) == ()
+        driver.prepare("top")
+        epoch = driver.raise_epoch("top", "a").epoch
+        with ExitStack() as servers:
+            for server in range(2):
+                servers.enter_context(closing(driver.open_session("top", "a", server=server, epoch=epoch, tag=b"\x00")))
+            assert site.preflight("top", sessions=2) == ()
+            (more,) = site.preflight("top", sessions=3)
+            assert more.problem == "2 connections are needed, the role may open 1 more"
+            (others,) = site.preflight("top2", sessions=2)
+            assert others.problem == "4 connections are needed, the role may open 1 more"
+            admin.execute(others.fix)
+            assert site.preflight("top2", sessions=2) == ()
+
+
+def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
+    """Who may not look at other roles' sessions counts them all the same."""
+    def free(asked: PostgresDestination) -> int:
+        (found,) = (f for f in asked.preflight("top", sessions=5000) if "connections are needed" in f.problem)
+        return needed_and_free(found)[1]
+
+    with closing(PostgresDestination(role_dsn, site="b")) as restricted:
+        restricted.describe("public", "t")  # both are connected
+        wait_until("both count the same", lambda: free(destination) == free(restricted), 30.0)
 
 
 def test_origins_of_other_topologies_take_places_and_own_ones_do_not(admin, destination):
