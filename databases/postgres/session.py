@@ -33,6 +33,7 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ from databases.postgres.connection import connect, qualified, translated
 from databases.postgres.destination_catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination_errors import delete_error, put_error
 from databases.postgres.destination_fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
-from databases.postgres.destination_pipeline import Pipeline, Statement
+from databases.postgres.destination_pipeline import PREPARED_MAX, Pipeline, Statement
 from databases.postgres.types import missing_alter
 from databases.postgres.write_errors import explain, is_stale, raise_refused
 from databases.postgres.writes import (
@@ -83,6 +84,10 @@ _SETTINGS = {
     # Before 18 a switched-off scan that is needed all the same has a huge cost, which would start the compiler.
     "jit": "off",
 }
+
+# Plans kept: a table's version and the set of its changed columns have one each, and a table of n large columns has 2 to the
+# n such sets. A plan has one prepared statement at least, so more of them than those would seldom help.
+PLANS_MAX = PREPARED_MAX
 
 _DIVISION_BY_ZERO = "22012"
 # A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
@@ -134,7 +139,7 @@ class PostgresSession:
         try:
             self._pipeline = Pipeline(self._connection)
             self._tables: dict[tuple[str, str], CatalogTable] = {}
-            self._plans: dict[Any, WritePlan] = {}
+            self._plans: OrderedDict[Any, WritePlan] = OrderedDict()  # the one that was used last is last
             self._generation = 0
             self._wrappers: set[str] = set()
             self._wrapped_in_transaction = False
@@ -215,7 +220,7 @@ class PostgresSession:
 
     def _forget(self, owner: str, name: str) -> None:
         self._tables.pop((owner, name), None)
-        self._plans = {key: plan for key, plan in self._plans.items() if key[:2] != (owner, name)}
+        self._plans = OrderedDict((key, plan) for key, plan in self._plans.items() if key[:2] != (owner, name))
 
     # ------------------------------------------------------------------ transactions
 
@@ -373,7 +378,11 @@ class PostgresSession:
                 )
             plan = plan_write(write, catalog, generation=self._generation, moves=moves)
             self._make_wrappers(plan)
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.popitem(last=False)
             self._plans[key] = plan
+        else:
+            self._plans.move_to_end(key)
         return plan
 
     def _make_wrappers(self, plan: WritePlan) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import DestinationTable
+from databases.ports import DestinationTable, Write
 from databases.postgres import destination_pipeline, writes
 from databases.postgres.destination import PostgresDestination
 from databases.postgres.session import PostgresSession
-from databases.postgres.writes import plan_write
+from databases.postgres.writes import WritePlan, plan_write
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
@@ -317,6 +318,27 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
         "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
     )]
     assert len(own) == 3
+
+
+def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
+    """Every set of columns that changed together has a plan of its own."""
+    table = site_18.table("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int)")
+    row = [int4(1)] * 4
+    site_18.commit(insert(table, [row]))
+    planned: list[tuple[int, ...]] = []
+
+    def plan(write: Write, *arguments: Any, **options: Any) -> WritePlan:
+        planned.append(write.set_columns)
+        return plan_write(write, *arguments, **options)
+
+    monkeypatch.setattr("databases.postgres.session.PLANS_MAX", 3)
+    monkeypatch.setattr("databases.postgres.session.plan_write", plan)
+    kept, others = (1,), [(2,), (3,), (1, 2), (1, 3), (2, 3)]
+    for sets in others:
+        assert site_18.commit(update(table, [row], [row], sets=kept), update(table, [row], [row], sets=sets)) == (1, 1)
+    assert planned == [kept, *others]
+    site_18.commit(update(table, [row], [row], sets=others[0]))
+    assert planned == [kept, *others, others[0]]
 
 
 def test_statement_that_failed_to_prepare_is_prepared_again(site):
