@@ -331,9 +331,12 @@ class TableInstantiation:
 
     def _compared(self, this: _Round, copy: _Copy) -> None:
         if (copy.rows, copy.sums) != (copy.found_rows, copy.found_sums):
+            # Nothing of ours changes rows on their way: another copy would differ as well.
+            copy.is_final = True
             copy.problem = (
                 f"the copy differs: {copy.rows} rows at the source, {copy.found_rows} at the destination, "
-                f"digests {_hex(copy.sums)} and {_hex(copy.found_sums)}"
+                f"digests {_hex(copy.sums)} and {_hex(copy.found_sums)}: take away what changes its rows at the destination "
+                "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
             )
             self._fail(this, copy)
             return

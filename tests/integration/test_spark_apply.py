@@ -271,27 +271,45 @@ def test_driver_stops_in_order_when_told_to(drivers: ApplyDrivers, driver: Drive
     wait_for("its sessions to be gone", lambda: execute(drivers.queue.destination_dsn, sessions) == [(0,)], 20.0)
 
 
-def test_table_with_rows_is_refused_until_it_is_emptied_and_kept_when_told_so_and_empty_ones_are_copied_always(make_drivers: Callable[[str], ApplyDrivers]):
+_CHANGED = """
+CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN IF NEW.id = 17 THEN NEW.balance := NEW.balance + 1; END IF; RETURN NEW; END';
+CREATE TRIGGER change BEFORE INSERT ON accounts FOR EACH ROW EXECUTE FUNCTION change();
+ALTER TABLE accounts ENABLE ALWAYS TRIGGER change
+"""
+
+
+def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_and_the_others_are_copied_or_kept(
+    make_drivers: Callable[[str], ApplyDrivers],
+):
     drivers = make_drivers("apply_existing")
-    destination = drivers.queue.destination_dsn
+    source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
+    execute(destination, _CHANGED)
     tables = tuple(
         TableToInstantiate(owner="public", name=name, keep_existing=name != "notes") for name in TABLES
     )
     driver = drivers.start(tables=tables)
-    refused = wait_for(
-        "the refusal", lambda: [t for t in driver.status().instantiation if t.state == "FAILED"], STARTED_S
-    )
-    assert [(table.name, "not empty" in table.problem) for table in refused] == [("notes", True)]
+
+    def refused() -> dict[str, str]:
+        found = {table.name: table.problem for table in driver.status().instantiation if table.state == "FAILED"}
+        return found if len(found) > 1 else {}
+
+    problems = wait_for("the refusals", refused, STARTED_S)
+    assert sorted(problems) == ["accounts", "notes"]
+    assert "not empty" in problems["notes"]
+    assert "the copy differs: 20000 rows at the source, 20000 at the destination" in problems["accounts"]
+    assert "take away what changes its rows at the destination" in problems["accounts"]
     assert execute(destination, "SELECT * FROM notes") == [(1, "the user's own")]
     assert not driver.status().ready
-    execute(destination, "DELETE FROM notes")
+    execute(destination, "DROP TRIGGER change ON accounts; DELETE FROM notes")
     driver.wait_ready()
     states = dict(execute(destination, "SELECT name, state FROM headrace.instantiation"))
     assert states == {"accounts": "DONE", "branches": "KEPT", "history": "DONE", "notes": "DONE"}
+    assert digest(destination, "accounts") == digest(source, "accounts")
     assert execute(destination, "SELECT * FROM branches") == [(1, 5)]
-    execute(drivers.queue.source_dsn, "INSERT INTO notes VALUES (2, 'after')")
-    driver.wait_applied(end_of_log(drivers.queue.source_dsn))
+    execute(source, "INSERT INTO notes VALUES (2, 'after')")
+    driver.wait_applied(end_of_log(source))
     assert execute(destination, "SELECT * FROM notes") == [(2, "after")]
 
 
