@@ -1,0 +1,71 @@
+"""An intermediate site, which has queues and no database, passes changes on, whatever of it is killed; on the Ray of the shared topology."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.system import System, running
+from tests.support.writers import TABLES, writing
+from topology.reading import read_topology
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+RELAY = """
+topology: test_relay
+state_dir: state
+sites:
+  a: {database: {kind: embedded}}
+  relay: {database: {kind: none}}
+  b: {database: {kind: embedded}}
+queues:
+  q_a: {site: a}
+  q_relay: {site: relay}
+  q_b: {site: b}
+captures:
+  capture_a: {site: a, source: a, queue: q_a, rules: {include: [{schema: public}]}}
+propagations:
+  to_relay: {from: q_a, to: q_relay}
+  from_relay: {from: q_relay, to: q_b}
+applies:
+  apply_b: {site: b, source: a, queue: q_b}
+"""
+
+
+def _tables(servers: dict[str, EmbeddedServer]) -> None:
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(TABLES)
+
+
+@pytest.fixture
+def relay(one_way: System) -> Iterator[System]:
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-relay-"))
+    folder.chmod(0o711)
+    try:
+        file = folder / "relay.yaml"
+        file.write_text(textwrap.dedent(RELAY))
+        with running(read_topology(file), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+            yield system
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.fault("SIGKILL of an intermediate site's actor and of its queue")
+def test_changes_pass_through_a_site_without_a_database_whose_actors_are_killed(relay: System):
+    with writing(relay, "a") as writers:
+        writers.wait_arriving("b")
+        for victim in ("site:relay", "queue:q_relay"):
+            old = relay.kill(victim)
+            assert relay.wait_restarted(victim, old) != old
+            writers.wait_arriving("b")
+    relay.assert_converged(["notes", "twins"])
+    writers.assert_exactly_once("b")
+    assert relay.status("site:relay")["state"] == "READY"
