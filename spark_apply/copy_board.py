@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 
 __all__ = ["CopyBoard", "PieceOutcome"]
@@ -28,15 +29,13 @@ class PieceOutcome:
 
     Args:
         piece: which one.
-        rows: copied or digested.
-        sums: of the rows' hashes, modulo 2**64 each.
+        digest: of the rows copied, or found.
         problem: why it was not done; empty: it was.
         is_final: it would fail again.
     """
 
     piece: pb.CopyPiece
-    rows: int = 0
-    sums: tuple[int, int] = (0, 0)
+    digest: TableDigest = field(default_factory=TableDigest)
     problem: str = ""
     is_final: bool = False
 
@@ -114,9 +113,9 @@ class CopyBoard:
             return
         outcome = request.outcome
         if held.incarnation == request.incarnation and request.HasField("outcome") and outcome.piece == held.piece.piece:
-            sums = (int.from_bytes(outcome.digest[:8], "little"), int.from_bytes(outcome.digest[8:], "little"))
             self._outcomes.append(PieceOutcome(
-                piece=held.piece, rows=outcome.rows, sums=sums, problem=outcome.problem, is_final=outcome.is_final,
+                piece=held.piece, digest=TableDigest.from_bytes(outcome.rows, outcome.digest), problem=outcome.problem,
+                is_final=outcome.is_final,
             ))
         else:
             self._outcomes.append(PieceOutcome(piece=held.piece, problem="the task that copied it was killed"))

@@ -31,12 +31,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from databases.ports import DestinationTable, Instantiation, SourceTable
+from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application import SEE_LOG, SparkUnavailable
@@ -91,10 +92,8 @@ class _Copy:
     rows_estimated: int
     pieces: int = 0  # not reported yet
     digests: int = 0  # likewise
-    rows: int = 0
-    sums: tuple[int, int] = (0, 0)
-    found_rows: int = 0
-    found_sums: tuple[int, int] = (0, 0)
+    copied: TableDigest = field(default_factory=TableDigest)
+    found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
     is_final: bool = False
 
@@ -298,13 +297,11 @@ class TableInstantiation:
         copy = this.copies[outcome.piece.table.owner, outcome.piece.table.name]
         if outcome.piece.is_digest:
             copy.digests -= 1
-            copy.found_rows += outcome.rows
-            copy.found_sums = _added(copy.found_sums, outcome.sums)
+            copy.found += outcome.digest
         else:
             copy.pieces -= 1
-            copy.rows += outcome.rows
-            copy.sums = _added(copy.sums, outcome.sums)
-            self._show(replace(self._progress[copy.key], rows=copy.rows))
+            copy.copied += outcome.digest
+            self._show(replace(self._progress[copy.key], rows=copy.copied.row_count))
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
             copy.pieces -= this.board.withdraw(*copy.key) if copy.pieces else 0
@@ -321,7 +318,7 @@ class TableInstantiation:
         from databases.postgres.connection import connect
         from databases.postgres.table_copy import plan_chunks
 
-        self._record(copy.table, copy.scn, "COMPARING", rows=copy.rows, estimated=copy.rows_estimated)
+        self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
         with contextlib.closing(connect(self.config.destination.dsn, application_name="headrace instantiation")) as found:
             chunks = plan_chunks(found, *copy.key)
         copy.digests = len(chunks)
@@ -330,17 +327,19 @@ class TableInstantiation:
             self._compared(this, copy)
 
     def _compared(self, this: _Round, copy: _Copy) -> None:
-        if (copy.rows, copy.sums) != (copy.found_rows, copy.found_sums):
+        if copy.copied != copy.found:
             # Nothing of ours changes rows on their way: another copy would differ as well.
             copy.is_final = True
             copy.problem = (
-                f"the copy differs: {copy.rows} rows at the source, {copy.found_rows} at the destination, "
-                f"digests {_hex(copy.sums)} and {_hex(copy.found_sums)}: take away what changes its rows at the destination "
+                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
+                f"digests {copy.copied} and {copy.found}: take away what changes its rows at the destination "
                 "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
             )
             self._fail(this, copy)
             return
-        self._record(copy.table, copy.scn, "DONE", rows=copy.rows, digest=_hex(copy.sums), estimated=copy.rows_estimated)
+        self._record(
+            copy.table, copy.scn, "DONE", rows=copy.copied.row_count, digest=str(copy.copied), estimated=copy.rows_estimated
+        )
 
     def _fail(self, this: _Round, copy: _Copy) -> None:
         """The table is copied again in the next round; at once when time heals it."""
@@ -450,11 +449,3 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
         for table in tables:
             with translated("emptying a table", table=f"{table.owner}.{table.name}"):
                 session.connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}")
-
-
-def _added(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
-    return (left[0] + right[0]) % 2**64, (left[1] + right[1]) % 2**64
-
-
-def _hex(sums: Iterable[int]) -> str:
-    return "".join(f"{value:016x}" for value in sums)

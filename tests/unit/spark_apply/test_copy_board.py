@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply import copy_board
 from spark_apply.copy_board import CopyBoard
@@ -32,8 +33,8 @@ def test_each_piece_is_given_to_one_task_and_its_outcome_comes_back() -> None:
     assert board.next(_request(0, outcome=outcome)).done
     assert board.next(_request(1, outcome=_done(second))).done
     found = {each.piece.table.name: each for each in board.take_outcomes(0.0)}
-    assert (found["a"].rows, found["a"].sums, found["a"].problem) == (7, (5, 2**64 - 1), "")
-    assert found["b"].rows == 1
+    assert (found["a"].digest, found["a"].problem) == (TableDigest(row_count=7, sums=(5, 2**64 - 1)), "")
+    assert found["b"].digest.row_count == 1
 
 
 def test_piece_in_the_hand_of_a_killed_task_is_lost_and_not_given_out_again() -> None:
