@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.support.system import System, running
+from tests.support.system import System, running, wait_until
 from tests.support.writers import TABLES, writing
 from topology.reading import read_topology
 
@@ -60,12 +60,20 @@ def relay(one_way: System) -> Iterator[System]:
 
 @pytest.mark.fault("SIGKILL of an intermediate site's actor and of its queue")
 def test_changes_pass_through_a_site_without_a_database_whose_actors_are_killed(relay: System):
+    queue, onward = "queue:q_relay", "propagation:from_relay"
     with writing(relay, "a") as writers:
         writers.wait_arriving("b")
-        for victim in ("site:relay", "queue:q_relay"):
-            old = relay.kill(victim)
-            assert relay.wait_restarted(victim, old) != old
-            writers.wait_arriving("b")
+        old = relay.kill("site:relay")
+        assert relay.wait_restarted("site:relay", old) != old
+        writers.wait_arriving("b")
+        relay.call(onward, "stop_component")
+        relay.wait_state(onward, "DISABLED")
+        passed = relay.status(queue)["cnum_msgs"]
+        wait_until("the queue has changes that nobody took", lambda: relay.status(queue)["cnum_msgs"] > passed)
+        old = relay.kill(queue)
+        assert relay.wait_restarted(queue, old) != old
+        relay.call(onward, "start_component")
+        writers.wait_arriving("b")
     relay.assert_converged(["notes", "twins"])
     writers.assert_exactly_once("b")
     assert relay.status("site:relay")["state"] == "READY"
