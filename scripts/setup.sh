@@ -138,6 +138,11 @@ if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --
   say 'Mend what it says (most often: no network) and run the same command again: what is downloaded is kept.'
   exit 3
 fi
+# Or the first changes of the first topology would wait for it.
+say 'compiling kernels (half a minute)'
+if ! "$VENV/bin/python" -P scripts/compile_kernels.py >>"$LOG" 2>&1; then
+  say "that did not work ($(tail -n 1 "$LOG")): they are compiled when they are first needed"
+fi
 wanted_stamp "$VENV/bin/python" >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say 'done'

@@ -1,0 +1,168 @@
+"""Have Numba compile the kernels now, so that the first changes of a topology do not wait for it.
+
+usage: python -P compile_kernels.py      (-P: this folder's names must not hide the packages')
+
+Replicates a few transactions inside this process, from one database of a private server to another: log writer, miner,
+reader, coordinator and apply server, without Ray and Spark. What is compiled is kept beside the sources; a kernel that
+changes later is compiled when it is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+
+import psycopg
+
+from databases.connectors import decoder_for
+from databases.embedded import EmbeddedServer
+from databases.postgres.destination import PostgresDestination
+from databases.postgres.source import PostgresSource
+from protos import codec
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from rules.evaluation import filter_batch
+from rules.rule import Rule, RuleSet
+from spark_apply.coordinator import ApplyCoordinator
+from spark_apply.reader import ApplyReader
+from spark_apply.server import ApplyServer
+from spark_apply.tables import TableFits
+from streams.scn import FIRST_SCN, Scn
+
+TOPOLOGY, APPLY, SOURCE = "kernels", "apply", "source"
+RULES = RuleSet(include=(Rule(owner="public"),))
+APPLIED = RuleSet(include=(Rule(owner="public"),), exclude=(Rule(owner="public", name="unwanted"),))
+TIMEOUT_S = 300.0  # a machine so slow that it takes longer compiles the rest when it is needed
+
+TABLES = """
+CREATE TABLE keyed (id int PRIMARY KEY, big bigint, amount numeric, part real, whole double precision, at timestamptz,
+                    day date, flag bool, code uuid, body text, bytes bytea);
+ALTER TABLE keyed ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE twice (id int PRIMARY KEY, other varchar(40) UNIQUE);
+CREATE TABLE named (name text, number numeric, code uuid, PRIMARY KEY (name, number, code));
+CREATE TABLE bag (a int, b text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE unwanted (id int PRIMARY KEY)
+"""
+COMPARED = ("keyed", "twice", "named", "bag")
+ROW = "n, n, n / 7.0, n, n, now(), current_date, n % 2 = 0, gen_random_uuid(), repeat('x', n % 3 * 3000), '\\x00ff'"
+CHANGES = (
+    "BEGIN; INSERT INTO unwanted VALUES (1); INSERT INTO bag VALUES (1, NULL); COMMIT",
+    f"INSERT INTO keyed SELECT {ROW} FROM generate_series(1, 3000) n",
+    "INSERT INTO named SELECT 'name ' || n, n / 3.0, gen_random_uuid() FROM generate_series(1, 200) n",
+    "INSERT INTO bag SELECT n % 1000, 'b' FROM generate_series(1, 4000) n",
+    *[f"UPDATE keyed SET big = big + {n} WHERE id = {n}" for n in range(1, 40)],
+    "UPDATE keyed SET amount = amount + 1, flag = NOT flag WHERE id % 3 = 0",
+    "UPDATE keyed SET body = NULL WHERE id % 5 = 0",
+    "INSERT INTO twice SELECT n, 'other ' || n FROM generate_series(1, 200) n",
+    "UPDATE twice SET id = id + 1000, other = NULL WHERE id % 5 = 0",
+    "UPDATE named SET number = number + 1",
+    "UPDATE bag SET b = 'c' WHERE a = 3",
+    "BEGIN; INSERT INTO keyed (id) VALUES (-1), (-2); UPDATE keyed SET big = 5 WHERE id = -1; DELETE FROM keyed WHERE id = -2; COMMIT",
+    *["UPDATE keyed SET big = big + 1, flag = true WHERE id = 1"] * 5,
+    "DELETE FROM keyed WHERE id % 7 = 0",
+    "DELETE FROM named WHERE number > 40",
+    "DELETE FROM bag WHERE a = 4",
+)
+
+
+def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object], rules: RuleSet, start: Scn) -> list[bytes]:
+    """What a capture process makes of the changes, serialized."""
+    writer = LogWriter(
+        folder / "redo", SOURCE, decoder_factory=decoder_for, dictionary_build=lambda: source.dictionary_build(TOPOLOGY),
+        segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+    )
+    stream = source.open_stream(TOPOLOGY, writer.start_scn)
+    writer.attach(stream)
+    miner = Miner(folder / "redo", SOURCE, start, rules, decoder_for)
+    for statement in CHANGES:
+        changes.execute(statement)  # type: ignore[call-overload]
+    end, batches, deadline = source.write_marker(b"end"), [], time.monotonic() + TIMEOUT_S
+    while writer.position.scn < end:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the changes did not come through the log")
+        writer.step(0.1)
+        while (batch := miner.next_batch(writer.position)) is not None:
+            batches.append(codec.encode(batch))
+    stream.close()
+    writer.close()
+    return batches
+
+
+def apply(batches: list[bytes], destination: PostgresDestination) -> None:
+    """What an apply process does with them."""
+    destination.prepare(TOPOLOGY)
+    progress = destination.raise_epoch(TOPOLOGY, APPLY)
+    fits = TableFits(destination.describe, lambda _: "")
+    reader = ApplyReader(
+        source=SOURCE, progress=progress, rules=APPLIED, filter_batch=filter_batch, fits=fits, instantiation={},
+    )
+    coordinator = ApplyCoordinator(
+        progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,
+    )
+    server = ApplyServer(
+        apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+        open_session=lambda: destination.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch, tag=b"\x00"),
+    )
+    server.connect()
+    coordinator.server_joined(0, progress)
+    waiting, deadline = deque(batches), time.monotonic() + TIMEOUT_S
+    while waiting or not coordinator.is_idle:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the changes were not applied: {server.state} {server.last_error}")
+        if waiting and reader.wants and coordinator.wants:
+            data = waiting.popleft()
+            reader.offer(codec.decode(data), data)
+        while (piece := reader.take()) is not None:
+            coordinator.accept(piece)
+        for _, message in coordinator.messages():
+            server.receive(message)
+        for report in server.step(time.monotonic()).reports:
+            coordinator.report(0, report)
+    server.close()
+
+
+def compare(*dsns: str) -> None:
+    """A rehearsal that replicates something else has compiled something else."""
+    rows = " UNION ALL ".join(f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t" for table in COMPARED)
+    seen = []
+    for dsn in dsns:
+        with psycopg.connect(dsn) as connection:
+            seen.append(connection.execute(rows).fetchall())  # type: ignore[call-overload]
+    if seen[0] != seen[1]:
+        raise AssertionError(f"the databases differ: {seen}")
+    sys.stdout.write(f"{sum(count for count, _ in seen[0])} rows are the same in both databases\n")
+
+
+def main() -> int:
+    """Make the servers, replicate, and take them away."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
+    folder.chmod(0o711)
+    try:
+        with EmbeddedServer(folder / "server", name="kernels") as server:
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute("CREATE DATABASE destination")
+            for name in ("postgres", "destination"):
+                with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+                    connection.execute(TABLES)
+            source = PostgresSource(server.dsn())
+            source.prepare(TOPOLOGY, (RULES,))
+            with psycopg.connect(server.dsn(), autocommit=True) as changes:
+                batches = mined(folder, source, changes, RULES, FIRST_SCN)
+            source.close()
+            destination = PostgresDestination(server.dsn("destination"))
+            apply(batches, destination)
+            destination.close()
+            compare(*(server.dsn(name) for name in ("postgres", "destination")))
+            server.destroy()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
