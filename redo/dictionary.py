@@ -6,6 +6,10 @@ table's name; dictionary builds (read from the source's catalog) say which parti
 A description is resolved against the builds before it in redo, so that whoever reads the same redo in the same
 order, from whichever restart point, gets the same versions.
 
+All versions are in redo, and each segment's head has those in force where it begins. A reader holds the version in
+force at its own place: a capture process that is behind, or mines again from an older SCN, has the older one, whatever
+another one next to it or the source's catalog has by now.
+
 Source: Oracle Streams Concepts and Administration 11.2, "Data Dictionary Duplication During Capture Process
 Creation" and "The Streams Data Dictionary".
 """
