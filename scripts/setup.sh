@@ -141,7 +141,7 @@ fi
 # Or the first changes of the first topology would wait for it.
 say 'compiling kernels (half a minute)'
 if ! "$VENV/bin/python" -P scripts/compile_kernels.py >>"$LOG" 2>&1; then
-  say "that did not work ($(tail -n 1 "$LOG")): they are compiled when they are first needed"
+  say "that did not work ($(grep -v '^[[:space:]]*$' "$LOG" | tail -n 1)): they are compiled when they are first needed"
 fi
 wanted_stamp "$VENV/bin/python" >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
