@@ -10,6 +10,7 @@ changes later is compiled when it is needed.
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -140,6 +141,7 @@ def compare(*dsns: str) -> None:
 
 def main() -> int:
     """Make the servers, replicate, and take them away."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with the server taken away
     folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
     folder.chmod(0o711)
     try:
