@@ -35,7 +35,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -208,7 +208,7 @@ class Controller(Host):
         ]
         return {
             "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
-            "at_us": self._latest_us, "findings": [_as_dict(finding) for finding in self._findings],
+            "at_us": self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
         }
 
@@ -423,7 +423,3 @@ def _site_factory(kind: str) -> str:
 
 def _gap(source_scn: Any, applied_scn: int | None) -> int | None:  # noqa: ANN401 - from a status
     return max(0, int(source_scn) - applied_scn) if source_scn and applied_scn else None
-
-
-def _as_dict(finding: Finding) -> dict[str, Any]:
-    return {"path": finding.path, "problem": finding.problem, "fix": finding.fix, "is_error": finding.is_error}

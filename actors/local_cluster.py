@@ -35,6 +35,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from spark_apply.environment import LOOPBACK, java_environment
+from streams.durable_file import replace_file
 from streams.errors import StreamsError
 
 __all__ = ["ClusterFacts", "ClusterProcess", "LocalCluster"]
@@ -154,9 +155,7 @@ class LocalCluster:
             yield
 
     def _save(self, facts: ClusterFacts) -> None:
-        new = self.file.with_suffix(".json.new")
-        new.write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
-        new.replace(self.file)
+        replace_file(self.file, json.dumps(asdict(facts), indent=1) + "\n")
 
     def _start(self) -> str:
         # Private; Ray opens its own folder to everybody, so that one lies inside.

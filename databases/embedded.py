@@ -43,6 +43,7 @@ from typing import Self
 import psutil  # type: ignore[import-untyped]
 
 from databases.embedded_place import INSTALLATIONS, OUTPUT_BYTES_MAX, VERSIONS, Place, client_binary, give, run, write
+from streams.durable_file import replace_file
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 
 __all__ = ["EmbeddedServer"]
@@ -305,9 +306,7 @@ class EmbeddedServer:
         )
 
     def _save(self, facts: _Facts) -> None:
-        temporary = self.folder / "server.json.new"
-        temporary.write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(self.folder / "server.json")
+        replace_file(self.folder / "server.json", json.dumps(asdict(facts), indent=1) + "\n")
 
     def _start(self, facts: _Facts) -> None:
         data = Path(facts.data)

@@ -1,6 +1,6 @@
 """Have Numba compile the kernels now, so that the first changes of a topology do not wait for it.
 
-usage: python -P compile_kernels.py      (-P: this folder's names must not hide the packages')
+usage: python -P compile_kernels.py      (-P: this folder's names must not hide the packages)
 
 Replicates a few transactions inside this process, from one database of a private server to another: log writer, miner,
 reader, coordinator and apply server, without Ray and Spark. What is compiled is kept beside the sources; a kernel that
@@ -32,7 +32,7 @@ from spark_apply.coordinator import ApplyCoordinator
 from spark_apply.reader import ApplyReader
 from spark_apply.server import ApplyServer
 from spark_apply.tables import TableFits
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN
 
 TOPOLOGY, APPLY, SOURCE = "kernels", "apply", "source"
 RULES = RuleSet(include=(Rule(owner="public"),))
@@ -71,7 +71,7 @@ CHANGES = (
 )
 
 
-def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object], rules: RuleSet, start: Scn) -> list[bytes]:
+def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object]) -> list[bytes]:
     """What a capture process makes of the changes, serialized."""
     writer = LogWriter(
         folder / "redo", SOURCE, decoder_factory=decoder_for, dictionary_build=lambda: source.dictionary_build(TOPOLOGY),
@@ -79,7 +79,7 @@ def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[obje
     )
     stream = source.open_stream(TOPOLOGY, writer.start_scn)
     writer.attach(stream)
-    miner = Miner(folder / "redo", SOURCE, start, rules, decoder_for)
+    miner = Miner(folder / "redo", SOURCE, FIRST_SCN, RULES, decoder_for)
     for statement in CHANGES:
         changes.execute(statement)  # type: ignore[call-overload]
     end, batches, deadline = source.write_marker(b"end"), [], time.monotonic() + TIMEOUT_S
@@ -144,24 +144,25 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with the server taken away
     folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
     folder.chmod(0o711)
+    server = EmbeddedServer(folder / "server", name="kernels")
     try:
-        with EmbeddedServer(folder / "server", name="kernels") as server:
-            with psycopg.connect(server.dsn(), autocommit=True) as connection:
-                connection.execute("CREATE DATABASE destination")
-            for name in ("postgres", "destination"):
-                with psycopg.connect(server.dsn(name), autocommit=True) as connection:
-                    connection.execute(TABLES)
-            source = PostgresSource(server.dsn())
-            source.prepare(TOPOLOGY, (RULES,))
-            with psycopg.connect(server.dsn(), autocommit=True) as changes:
-                batches = mined(folder, source, changes, RULES, FIRST_SCN)
-            source.close()
-            destination = PostgresDestination(server.dsn("destination"))
-            apply(batches, destination)
-            destination.close()
-            compare(*(server.dsn(name) for name in ("postgres", "destination")))
-            server.destroy()
+        server.start()
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE destination")
+        for name in ("postgres", "destination"):
+            with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+                connection.execute(TABLES)
+        source = PostgresSource(server.dsn())
+        source.prepare(TOPOLOGY, (RULES,))
+        with psycopg.connect(server.dsn(), autocommit=True) as changes:
+            batches = mined(folder, source, changes)
+        source.close()
+        destination = PostgresDestination(server.dsn("destination"))
+        apply(batches, destination)
+        destination.close()
+        compare(*(server.dsn(name) for name in ("postgres", "destination")))
     finally:
+        server.destroy()
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 

@@ -9,7 +9,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from databases.table_digest import TableDigest
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["ChunkDigest", "DigestItem", "copy_pieces", "digest_chunks"]
 
 _SOURCE, _DESTINATION = "source", "destination"
-_NO_ROWS = TableDigest()
 _RETRY_DELAY_S = 1.0  # after a database did not answer
 
 
@@ -56,7 +55,7 @@ class ChunkDigest:
 
     table: int
     side: str
-    digest: TableDigest = _NO_ROWS
+    digest: TableDigest = field(default_factory=TableDigest)
     problem: str = ""
 
 

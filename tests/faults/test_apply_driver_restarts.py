@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.support.faults import apply_name, delete_errors, errors, spark_processes
-from tests.support.system import System, wait_until
+from tests.support.faults import apply_name, delete_errors, errors, spark_processes, wait_for_next_driver
+from tests.support.system import System
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -31,14 +30,6 @@ def empty(one_way: System) -> Iterator[System]:
     one_way.execute("dst", "TRUNCATE notes")
     one_way.execute("src", "TRUNCATE notes")
     one_way.assert_converged(["notes"])
-
-
-def wait_for_next_driver(system: System, old: int) -> dict[str, Any]:
-    def applies() -> dict[str, Any] | None:
-        status = system.status(apply_name(system))
-        return status if status["driver_pid"] not in {0, old} and status.get("ready") else None
-
-    return wait_until("another driver applies", applies)
 
 
 @pytest.mark.fault("SIGKILL of the Spark driver while the error queue holds a transaction")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.support.faults import apply_name, pgbench_through, spark_processes
+from tests.support.faults import apply_name, pgbench_through, spark_processes, wait_for_next_driver
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -20,10 +18,7 @@ def test_killed_driver_is_started_again_with_a_higher_epoch(one_way: System):
         (driver,) = spark_processes(one_way)["driver"]
         driver.kill()
         driver.wait(10)
-        after = wait_until(
-            "another driver applies",
-            lambda: (s := one_way.status(apply_name(one_way)))["driver_pid"] not in {0, driver.pid} and s.get("ready") and s,
-        )
+        after = wait_for_next_driver(one_way, driver.pid)
     assert after["epoch"] > before["epoch"]
     assert after["drivers_started"] == before["drivers_started"] + 1
     assert "SIGKILL" in after["last_error"]["message"]
@@ -36,7 +31,7 @@ def test_application_whose_driver_lost_its_jvm_is_replaced_by_itself(one_way: Sy
         running.wait_arriving()
         (jvm,) = spark_processes(one_way)["gateway"]
         jvm.kill()
-        after = wait_until("another driver applies", lambda: _other_driver(one_way, before))
+        after = wait_for_next_driver(one_way, before["driver_pid"])
     assert after["epoch"] > before["epoch"]
 
 
@@ -47,7 +42,7 @@ def test_application_that_lost_its_master_is_replaced_by_itself(one_way: System)
         running.wait_arriving()
         (master,) = spark_processes(one_way)["master"]
         master.kill()
-        after = wait_until("another driver applies", lambda: _other_driver(one_way, before))
+        after = wait_for_next_driver(one_way, before["driver_pid"])
     assert after["epoch"] > before["epoch"]
     assert "no apply server has come back" in after["last_error"]["message"]
 
@@ -85,11 +80,6 @@ def test_killed_worker_is_replaced_under_the_same_driver(one_way: System):
     after = one_way.status(apply_name(one_way))
     assert (after["driver_pid"], after["epoch"]) == (before["driver_pid"], before["epoch"])
     assert sum(server["attempts"] for server in after["servers"]) > sum(server["attempts"] for server in before["servers"])
-
-
-def _other_driver(system: System, before: dict[str, Any]) -> dict[str, Any] | None:
-    status = system.status(apply_name(system))
-    return status if status["driver_pid"] not in {0, before["driver_pid"]} and status.get("ready") else None
 
 
 def _all_serve(system: System) -> bool:

@@ -19,7 +19,7 @@ from tests.support.system import System, wait_until
 
 __all__ = [
     "Pgbench", "apply_name", "armed", "delete_errors", "errors", "pgbench_through", "propagation_name", "proxied_propagation",
-    "spark_processes",
+    "spark_processes", "wait_for_next_driver",
 ]
 
 CLIENTS = 4
@@ -146,6 +146,16 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
             java = [parent for parent in worker.parents() if "java" in parent.name()]
             found["executors"] += [parent for parent in java[:1] if parent not in found["executors"]]
     return found
+
+
+def wait_for_next_driver(system: System, old: int) -> dict[str, Any]:
+    """The apply process's status once a driver other than process `old` applies."""
+
+    def applies() -> dict[str, Any] | None:
+        status = system.status(apply_name(system))
+        return status if status["driver_pid"] not in {0, old} and status.get("ready") else None
+
+    return dict(wait_until("another driver applies", applies))
 
 
 def _masters(driver: psutil.Process) -> list[psutil.Process]:
