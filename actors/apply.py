@@ -4,7 +4,7 @@ Job
     Keep exactly one live driver of the apply process running, and answer for it.
 
 Main path
-    ApplyHost.open -> end the driver of an earlier life -> `python -m spark_apply.job` -> its first line of output
+    ApplyHost.open -> end the driver of an earlier life -> `python -m spark_apply.application.job` -> its first line of output
     names its gRPC endpoint -> ApplyHost.step asks for its status.
 
 States
@@ -35,11 +35,11 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.connectors import access_to, site_folder
 from actors.host import Host
+from actors.site_connection import access_to, site_folder
 from actors.ways import passes, ways_to
 from databases.connectors import DatabaseAccess, open_destination
-from spark_apply.application import remove_left_scratch
+from spark_apply.application.spark import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ApplyHost(Host):
         configuration = self._configuration()
         self._latest = {"state": "STARTING SPARK"}
         driver = subprocess.Popen(
-            [sys.executable, "-m", "spark_apply.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "spark_apply.application.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._log(), text=True, cwd="/",
         )
         self._driver = driver
@@ -223,7 +223,7 @@ class ApplyHost(Host):
 
     def _configuration(self) -> str:
         from actors.runtime import actors_of, own_address, own_host
-        from spark_apply.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
+        from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 
         actors, apply = actors_of(self._spec.name), self._apply
 

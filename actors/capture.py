@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import site_folder
 from actors.host import Host
+from actors.site_connection import site_folder
 from databases.connectors import decoder_for
 from streams.errors import WouldBlock
 from streams.failpoints import failpoint

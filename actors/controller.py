@@ -90,13 +90,13 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
         for site in spec.sites
     ]
     queues = [
-        Component(name=f"queue:{queue.name}", kind="queue", site=queue.site, factory="actors.queue_host:build")
+        Component(name=f"queue:{queue.name}", kind="queue", site=queue.site, factory="actors.staging.queue_host:build")
         for queue in spec.queues
     ]
     propagations = [
         Component(
             name=f"propagation:{p.name}", kind="propagation", site=spec.queue(p.from_queue).site,
-            factory="actors.propagation_host:build",
+            factory="actors.staging.propagation_host:build",
         )
         for p in spec.propagations
     ]

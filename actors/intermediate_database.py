@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
-from actors.queue_host import forget_queues
+from actors.staging.queue_host import forget_queues
 
 if TYPE_CHECKING:
     from collections.abc import Collection

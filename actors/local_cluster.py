@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from spark_apply.environment import LOOPBACK, java_environment
+from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
 from streams.errors import StreamsError
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.local_cluster import HOST
-from spark_apply.environment import LOOPBACK
+from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
 if TYPE_CHECKING:

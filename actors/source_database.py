@@ -31,9 +31,9 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.connectors import access_to, embedded_server, remove_from, site_folder
 from actors.host import Host
-from actors.queue_host import forget_queues
+from actors.site_connection import access_to, embedded_server, remove_from, site_folder
+from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
 from streams.durable_file import replace_file
 from streams.errors import (

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from databases.ports import DictionaryBuild, LogChunk, StreamOptions
-from databases.postgres.pgoutput import PostgresLogDecoder
+from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet

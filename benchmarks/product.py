@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.servers import Pair, wait_slot_free
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.source.catalog import slot_name
 
 _TOPOLOGY = """topology: bench
 state_dir: {state_dir}
@@ -88,7 +88,7 @@ class HeadracePeer:
 
     def _actors(self) -> Any:
         from actors.local_cluster import LocalCluster
-        from spark_apply.environment import LOOPBACK
+        from spark_apply.application.environment import LOOPBACK
 
         # Before this process imports ray.
         os.environ.update(LOOPBACK)

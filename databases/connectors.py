@@ -44,7 +44,7 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
         ConfigError: no connector for this kind of database.
     """
     if access.kind in _POSTGRES:
-        from databases.postgres.source import PostgresSource
+        from databases.postgres.source.database import PostgresSource
 
         return PostgresSource(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
@@ -57,7 +57,7 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
         ConfigError: no connector for this kind of database.
     """
     if access.kind in _POSTGRES:
-        from databases.postgres.destination import PostgresDestination
+        from databases.postgres.destination.database import PostgresDestination
 
         return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
@@ -70,7 +70,7 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
         ConfigError: redo of a database this version cannot read.
     """
     if options.database_kind == "postgres":
-        from databases.postgres.pgoutput import PostgresLogDecoder
+        from databases.postgres.source.pgoutput import PostgresLogDecoder
 
         return PostgresLogDecoder(options)
     raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")

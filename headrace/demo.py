@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.connectors import embedded_server
 from actors.controller import components_of
+from actors.site_connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
 from headrace.deployment import STATE_PARENT, Deployment

@@ -149,7 +149,7 @@ class Deployment:
 
     def embedded_shells(self) -> list[str]:
         """How to open a shell on each embedded server that runs, for people."""
-        from actors.connectors import embedded_server
+        from actors.site_connection import embedded_server
 
         servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
         return [f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running]
@@ -322,7 +322,7 @@ class Deployment:
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.connectors import remove_from
+        from actors.site_connection import remove_from
 
         if actors is not None:
             try:
@@ -334,7 +334,7 @@ class Deployment:
         return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
-        from actors.connectors import embedded_server
+        from actors.site_connection import embedded_server
 
         problems = []
         for site in self.spec.sites:

@@ -71,7 +71,7 @@ def _packages(facts: dict[str, str], findings: list[Finding]) -> None:
 
 
 def _java(facts: dict[str, str], findings: list[Finding]) -> None:
-    from spark_apply.environment import java_environment
+    from spark_apply.application.environment import java_environment
 
     try:
         home = java_environment()["JAVA_HOME"]

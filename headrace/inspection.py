@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from actors.connectors import access_to, embedded_server
+from actors.site_connection import access_to, embedded_server
 from actors.ways import passes, ways_to
 from databases.connectors import open_destination, open_source
 from databases.ports import Finding, PlannedApply, PlannedStatement

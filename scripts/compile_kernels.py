@@ -21,16 +21,16 @@ import psycopg
 
 from databases.connectors import decoder_for
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.source import PostgresSource
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.source.database import PostgresSource
 from protos import codec
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.evaluation import filter_batch
 from rules.rule import Rule, RuleSet
-from spark_apply.coordinator import ApplyCoordinator
-from spark_apply.reader import ApplyReader
-from spark_apply.server import ApplyServer
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.reader import ApplyReader
+from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.scn import FIRST_SCN
 

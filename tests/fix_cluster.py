@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from spark_apply.environment import LOOPBACK
+from spark_apply.application.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.system import System, running
 from topology.reading import read_topology

@@ -15,9 +15,9 @@ import psycopg
 
 from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.connection import quote, translated
-from databases.postgres.destination_fencing import origin_name
-from databases.postgres.destination_schema import VERSIONS, schema_version
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.destination.fencing import origin_name
+from databases.postgres.destination.schema import VERSIONS, schema_version
+from databases.postgres.source.catalog import slot_name
 from rules.rule import Rule, RuleSet
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]

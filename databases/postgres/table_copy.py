@@ -30,7 +30,7 @@ from psycopg import pq
 
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
-from databases.postgres.destination_pipeline import Pipeline
+from databases.postgres.destination.pipeline import Pipeline
 from databases.table_digest import TableDigest
 
 __all__ = [

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from databases.ports import DestinationColumn
 from databases.postgres.connection import qualified, quote
-from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
+from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
 
 __all__ = ["column_fits", "conversion_of", "missing_alter", "missing_table", "type_with_modifier"]

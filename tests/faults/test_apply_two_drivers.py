@@ -15,7 +15,7 @@ import pytest
 
 from actors.apply import ApplyHost
 from protos.apply_link import ApplyControlClient
-from spark_apply.environment import LOOPBACK, java_environment
+from spark_apply.application.environment import LOOPBACK, java_environment
 from tests.support.faults import apply_name, pgbench_through
 from tests.support.system import System, wait_until
 
@@ -29,7 +29,7 @@ def another_driver(system: System) -> Iterator[subprocess.Popen[str]]:
     configuration = ApplyHost(system.spec, apply.name, "")._configuration()
     with (system.folder / "another_driver.log").open("ab") as log:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "spark_apply.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            [sys.executable, "-m", "spark_apply.application.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
             text=True, cwd="/", env={**os.environ, **java_environment(), **LOOPBACK, "PYSPARK_PYTHON": sys.executable},
         )
     try:

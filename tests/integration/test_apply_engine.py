@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.session import PostgresSession
-from spark_apply.server import ApplyServer
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.session import PostgresSession
+from spark_apply.server.apply_server import ApplyServer
 from streams.errors import DatabaseUnavailable
 from streams.lcr_batch import Command, OldImage, TableVersion, content_version
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine, arm

@@ -10,9 +10,9 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.session import PostgresSession
-from databases.postgres.writes import COPY_ROWS_MIN
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.session import PostgresSession
+from databases.postgres.destination.writes import COPY_ROWS_MIN
 from streams.lcr_batch import NULL
 from tests.support.type_literals import (
     NO_BINARY,

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from databases.ports import PlannedApply, PlannedStatement
-from databases.postgres.destination import PostgresDestination
+from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.planning import plan_destination, plan_unseen_source
-from databases.postgres.source import PostgresSource
+from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 
 pytestmark = pytest.mark.postgres
@@ -54,7 +54,7 @@ def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done
 def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_what_others_built_on_the_schema(
     fresh_database, pg_source, monkeypatch,
 ):
-    monkeypatch.setattr("databases.postgres.destination_removal._WAIT_S", 0.2)
+    monkeypatch.setattr("databases.postgres.destination.removal._WAIT_S", 0.2)
     dsn = fresh_database(pg_source)
     destination, source = PostgresDestination(dsn, site="dbs2"), PostgresSource(dsn, site="dbs2")
     destination.prepare("planned")

@@ -14,9 +14,9 @@ from psycopg import conninfo
 from databases.embedded import EmbeddedServer
 from databases.ports import Finding
 from databases.postgres.connection import connect
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.destination_catalog import describe_table, table_version
-from databases.postgres.destination_schema import VERSION, prepare_schema, schema_version
+from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
 from streams.errors import DatabaseError
 from streams.lcr_batch import Column, TableVersion
 from tests.support.system import wait_until

@@ -11,10 +11,11 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.ports import DestinationTable, Write
-from databases.postgres import destination_pipeline, writes
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.session import PostgresSession
-from databases.postgres.writes import WritePlan, plan_write
+from databases.postgres.destination import pipeline as destination_pipeline
+from databases.postgres.destination import writes
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.session import PostgresSession
+from databases.postgres.destination.writes import WritePlan, plan_write
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
@@ -331,8 +332,8 @@ def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
         planned.append(write.set_columns)
         return plan_write(write, *arguments, **options)
 
-    monkeypatch.setattr("databases.postgres.session.PLANS_MAX", 3)
-    monkeypatch.setattr("databases.postgres.session.plan_write", plan)
+    monkeypatch.setattr("databases.postgres.destination.session.PLANS_MAX", 3)
+    monkeypatch.setattr("databases.postgres.destination.session.plan_write", plan)
     kept, others = (1,), [(2,), (3,), (1, 2), (1, 3), (2, 3)]
     for sets in others:
         assert site_18.commit(update(table, [row], [row], sets=kept), update(table, [row], [row], sets=sets)) == (1, 1)

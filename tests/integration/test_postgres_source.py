@@ -14,7 +14,7 @@ from psycopg import sql
 
 from databases.embedded import EmbeddedServer
 from databases.ports import Snapshot
-from databases.postgres.source import PostgresSource
+from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import use_snapshot
 from rules.rule import Rule, RuleSet
 from streams.errors import DatabaseUnavailable, LogGone

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.postgres.source import PostgresSource
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.source.catalog import slot_name
+from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.propagation import PropagationRunner
-from actors.queue import QueueCore
+from actors.staging.propagation import PropagationRunner
+from actors.staging.queue import QueueCore
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock

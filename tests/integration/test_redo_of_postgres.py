@@ -13,8 +13,8 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.embedded_place import client_binary
-from databases.postgres.pgoutput import PostgresLogDecoder
-from databases.postgres.source import PostgresSource
+from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet

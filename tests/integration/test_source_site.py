@@ -15,9 +15,9 @@ import pytest
 from actors import runtime, source_database
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
-from databases.postgres.pgoutput import PostgresLogDecoder
-from databases.postgres.source import PostgresSource
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.source.catalog import slot_name
+from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.mining import Miner
 from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet

@@ -14,7 +14,7 @@ import pytest
 
 from actors.apply import END_TIMEOUT_S
 from protos import apply_pb2 as pb
-from spark_apply.job_config import TableToInstantiate
+from spark_apply.application.job_config import TableToInstantiate
 from streams.errors import ProtocolError
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import (

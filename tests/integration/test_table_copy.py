@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from databases.postgres.connection import connect
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.destination_catalog import describe_table
+from databases.postgres.destination.catalog import describe_table
+from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import (
     copied_columns,
     copy_format,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actors import queue as queue_module
-from actors.queue import QueueCore
+from actors.staging import queue as queue_module
+from actors.staging.queue import QueueCore
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition

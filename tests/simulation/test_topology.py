@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from actors.capture import CaptureHost
-from actors.queue import QueueCore
-from spark_apply import reader
-from spark_apply.coordinator import ApplyCoordinator
-from spark_apply.reader import ApplyReader
+from actors.staging.queue import QueueCore
+from spark_apply.driver import reader
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.reader import ApplyReader
 from streams.failpoints import FAILPOINTS
 from tests.support.simulation import Simulation
 

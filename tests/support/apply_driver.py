@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 import psycopg
 
-from actors.queue import QueueCore
+from actors.staging.queue import QueueCore
 from databases.connectors import DatabaseAccess, decoder_for
-from databases.postgres.source import PostgresSource
+from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ApplyControlClient
@@ -32,7 +32,7 @@ from protos.queue_link import EnqueueClient, QueueServer
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from spark_apply.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
+from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 from streams.errors import StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from topology.reading import read_topology
@@ -231,7 +231,7 @@ class ApplyDrivers:
         log = self._folder / f"driver_{len(self.started)}.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "spark_apply.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                [sys.executable, "-m", "spark_apply.application.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                 text=True, cwd="/",
             )
         assert process.stdin is not None

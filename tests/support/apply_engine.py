@@ -14,11 +14,14 @@ from typing import Any
 from protos import codec
 from rules.evaluation import filter_batch
 from rules.rule import RuleSet
-from spark_apply import work, work_execute, work_large, work_sets
-from spark_apply.coordinator import ApplyCoordinator
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, ServerMessage
-from spark_apply.reader import ApplyReader
-from spark_apply.server import ApplyServer
+from spark_apply.server import error_execution as work_execute
+from spark_apply.server import group_work as work
+from spark_apply.server import large_transactions as work_large
+from spark_apply.server import set_groups as work_sets
+from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.lcr_batch import LcrBatch
 from streams.resumption import resume_after

@@ -15,8 +15,8 @@ from databases.ports import (
     ErrorTransaction,
     ScnRange,
 )
-from databases.postgres.destination import PostgresDestination
-from databases.postgres.session import PostgresSession
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.session import PostgresSession
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"

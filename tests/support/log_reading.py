@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from databases.ports import LogDecoder, LogStream
-from databases.postgres.pgoutput import PostgresLogDecoder
+from databases.postgres.source.pgoutput import PostgresLogDecoder
 from streams.lcr_batch import Command, OldImage, TableVersion
 from streams.tags import Tag
 

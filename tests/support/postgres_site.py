@@ -6,8 +6,8 @@ import time
 
 import psycopg
 
-from databases.postgres.source import PostgresSource
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.source.catalog import slot_name
+from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from streams.scn import FIRST_SCN, Scn
 from tests.support.log_reading import Reading

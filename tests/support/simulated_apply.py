@@ -17,13 +17,13 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import filter_batch
-from spark_apply.coordinator import ApplyCoordinator
-from spark_apply.gate import Gate
-from spark_apply.host import CoordinatorHost
-from spark_apply.job_config import ApplyJobConfig
+from spark_apply.application.job_config import ApplyJobConfig
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.gate import Gate
+from spark_apply.driver.loop import CoordinatorHost
+from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
-from spark_apply.reader import ApplyReader
-from spark_apply.server import ApplyServer
+from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -62,7 +62,7 @@ class TaskStream:
 
 
 class Task:
-    """One attempt of an apply server's task, as `spark_apply.tasks`."""
+    """One attempt of an apply server's task, as `spark_apply.server.task`."""
 
     def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
         self._sim, self._spec, self._store, self._number = sim, spec, store, number
@@ -139,7 +139,7 @@ class Task:
 
 
 class _Feed:
-    """As `spark_apply.feed.QueueFeed`, stepped."""
+    """As `spark_apply.driver.feed.QueueFeed`, stepped."""
 
     def __init__(self, sim: Simulation, spec: ApplySpec) -> None:
         self._sim, self._spec = sim, spec
@@ -197,7 +197,7 @@ class _Feed:
 
 
 class Beginning:
-    """What a driver does before it applies, as `spark_apply.job`: ask where it begins, then copy what is not copied.
+    """What a driver does before it applies, as `spark_apply.application.job`: ask where it begins, then copy what is not copied.
 
     The first destinations begin with nothing, as their source does; one that is added copies every table, but keeps
     the one that the source's rows do not belong in.
@@ -274,7 +274,7 @@ class Beginning:
 
 
 class Driver:
-    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.job`.
+    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.application.job`.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.capture import CaptureHost
 from actors.host import is_timed
-from actors.propagation import PropagationCore, PropagationStatistics
-from actors.queue import QueueCore
+from actors.staging.propagation import PropagationCore, PropagationStatistics
+from actors.staging.queue import QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter

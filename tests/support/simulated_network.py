@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actors.queue import QueueCore
+from actors.staging.queue import QueueCore
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress, Resume
 from protos.staging import Delivery, PublisherNews

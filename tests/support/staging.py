@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.queue import QueueCore
+from actors.staging.queue import QueueCore
 from protos import codec
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress, Resume

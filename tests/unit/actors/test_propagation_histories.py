@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from actors.propagation import PropagationCore, PropagationStatistics
-from actors.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.propagation import PropagationCore, PropagationStatistics
+from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
 from rules.rule import RuleSet
 from streams.clock import VirtualClock

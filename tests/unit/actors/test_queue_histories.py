@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.queue import SAVE_PERIOD_S, QueueCore
-from actors.queue_sessions import PublisherSession, SubscriberSession
+from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch

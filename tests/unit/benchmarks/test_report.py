@@ -13,7 +13,7 @@ from benchmarks.__main__ import RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report
 from benchmarks.processes import Usage, stage_of
 from benchmarks.product import _TOPOLOGY
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
-from databases.postgres.source_catalog import slot_name
+from databases.postgres.source.catalog import slot_name
 
 ROOT = Path(__file__).parents[3]
 USAGE = {"apply driver": Usage(1.5, 300.0, 1)}
@@ -99,7 +99,7 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
     ("postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION", "source: walsender"),
     ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
     ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
-    ("python -m spark_apply.job", "apply driver"), ("python -m pyspark.daemon", "apply servers"),
+    ("python -m spark_apply.application.job", "apply driver"), ("python -m pyspark.daemon", "apply servers"),
     ("bash", None),
 ])
 def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:

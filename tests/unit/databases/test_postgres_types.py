@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from databases.ports import DestinationColumn, DestinationTable
-from databases.postgres.destination_catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
+from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
 from databases.postgres.types import missing_alter, type_with_modifier
 from streams.lcr_batch import Column, OldImage, TableVersion
 

@@ -1,0 +1,1 @@
+"""Queues and propagations: their cores, and the hosts that run them."""

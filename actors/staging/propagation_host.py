@@ -1,0 +1,63 @@
+"""Hosts a propagation: its connections and its steps. What a propagation is stands in `actors.staging.propagation`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.host import Host
+
+if TYPE_CHECKING:
+    from actors.staging.propagation import PropagationRunner
+    from topology.spec import TopologySpec
+
+__all__ = ["PropagationHost", "build"]
+
+
+class PropagationHost(Host):
+    """One propagation, at the site of its source queue."""
+
+    kind: ClassVar[str] = "propagation"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"propagation:{name}", spec.state_dir)
+        self._spec = spec
+        self._propagation = spec.propagation(name)
+        self._fingerprint = fingerprint
+        self._runner: PropagationRunner | None = None
+
+    def open(self) -> None:
+        """Connect to both queues, wherever they serve now."""
+        from actors.runtime import resolver
+        from actors.staging.propagation import PropagationRunner
+
+        if self._runner is None:
+            self._runner = PropagationRunner(self._spec.name, self._propagation, resolver(self._spec.name), wake=self.wake)
+        self._runner.open()
+
+    def step(self) -> float:
+        """Pass on what there is."""
+        assert self._runner is not None
+        return self._runner.step()
+
+    def close(self) -> None:
+        """Close the connections; the statistics go on."""
+        if self._runner is not None:
+            self._runner.close()
+
+    def detail_state(self) -> str:
+        """The propagation's own state."""
+        return "INITIALIZING" if self._runner is None else self._runner.state
+
+    def details(self) -> dict[str, Any]:
+        """The propagation's statistics."""
+        own = {"site": self._spec.queue(self._propagation.from_queue).site, "fingerprint": self._fingerprint}
+        if self._runner is None:
+            return own
+        status = self._runner.status()
+        status.pop("state")
+        return {**status, **own, "rows_total": status["total_msgs"], "bytes_total": status["total_bytes"]}
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:
+    """Factory of the actor."""
+    return PropagationHost(spec, name, fingerprint)

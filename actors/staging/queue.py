@@ -1,0 +1,576 @@
+"""Buffered queue: keep LCR batches until every subscriber's destination has committed them.
+
+Job
+    Take batches from publishers (capture processes, propagations), hand them to subscribers (propagations, apply
+    processes) in order, each at its own pace, and never look inside them.
+
+Main path
+    QueueCore.enqueue -> SourceLog.admit -> SourceLog.append -> QueueCore.dequeue -> QueueCore.acknowledge
+    -> SourceLog.release.
+
+States (V$BUFFERED_QUEUES.QUEUE_STATE)
+    ENABLED                   batches are taken, memory only.
+    PAUSED FOR FLOW CONTROL   memory and spill files are full, or spilling fails: publishers have no credit. Set and
+                              left by the amount of free space, memory only.
+
+Durable when
+    Nothing but the acknowledged positions is durable here. A batch is ACCEPTED when it is in the queue, which a crash
+    forgets; it is DURABLE when every subscriber has acknowledged it, which a subscriber does after its destination's
+    commit. The publisher is told so only after the position is on disk, so a queue that starts again, empty, never asks
+    for less than it promised: it asks for everything after the lowest position its subscribers acknowledged.
+
+Beginnings
+    A subscriber that is new here (`headrace up` added a destination) is put down where the one that is furthest has
+    acknowledged, and that is on disk before anybody is served: from then on nothing after it is DURABLE without the new
+    one, and nothing before it is asked for. Where all are new the position is FIRST_SCN: whatever the publisher has. The
+    publisher's first mark, from FIRST_SCN, says where that begins. A subscriber that needs FIRST_SCN never had anything:
+    it gets such a mark first. An apply process asks so before it copies its tables: what it copies is later than that.
+
+Bounds
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that somebody
+    reads last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
+    that is larger than both alone cannot become durable before its end: then parts every subscriber has been handed
+    are given up, and asked for again should one of them come back.
+
+Worked flow
+    restarts: acknowledged A=40 B=30 -> position 30, Resume{30} -> the publisher sends 30..50, 50..60
+    A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
+    A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
+    B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
+    C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then all
+    after 60; nothing after 60 is DURABLE before C has acknowledged it
+
+Hosting
+    QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
+    `protos.queue_link.QueueService(core)` puts it behind a lock and serves it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from actors.staging.positions import PositionsFile
+from actors.staging.queue_log import Entry, SourceLog, fitted, mark
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older
+from actors.staging.spill import SpillFiles
+from protos.codec import BatchHeader
+from protos.staging import Delivery, PublisherNews
+from streams.clock import Clock, SystemClock
+from streams.errors import ProtocolError, QueueError
+from streams.failpoints import failpoint
+from streams.scn import FIRST_SCN, Scn
+from topology.spec import TopologySpec
+
+__all__ = ["QueueCore"]
+
+# Most that may be on its way from one publisher: covers 100 ms of round trip at 160 MB/s.
+WINDOW_BYTES_MAX = 16 << 20
+# Python's objects for one entry, also when its bytes are on disk: measured, rounded up.
+ENTRY_BYTES = 800
+# Spilling makes this share of the memory free at once, so that choosing what to spill is rare.
+SPILL_SHARE = 8
+SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
+SAVE_PERIOD_S = 1.0  # of the acknowledged positions: an fsync a second costs nothing, and purging is not urgent
+_OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about to be replaced"
+
+
+class QueueCore:
+    """A buffered queue's core; see the module.
+
+    Args:
+        topology: the whole topology: it tells the queue's subscribers and sources.
+        name: the queue's name there.
+        folder: of this queue: spill files and acknowledged positions.
+        clock: for periods and statistics.
+
+    Raises:
+        QueueError: the acknowledged positions are damaged.
+        OSError: the folder cannot be used.
+    """
+
+    def __init__(self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None) -> None:
+        self.topology_name, self.name = topology.name, name
+        self._spec = topology.queue(name)
+        self._clock = clock or SystemClock()
+        self._file = PositionsFile(folder)
+        saved = self._file.load()
+        self._spill = SpillFiles(folder / "spill", self._spec.spill_bytes_max)
+        interests = _interests(topology, name)
+        self._subscriptions = {
+            (subscriber, source): Subscription(subscriber, source, scn)
+            for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
+        }
+        if self._acknowledged() != saved:
+            # Somebody is new, or gone for good: it must not come back one day to a position of long ago.
+            self._file.save(self._acknowledged())
+        sources = {source for taken in interests.values() for source in taken} | _published(topology, name)
+        self._logs = {source: SourceLog(source, FIRST_SCN) for source in sorted(sources)}
+        for source, log in self._logs.items():
+            log.clear(self._durable(source))
+        self._publishers: dict[str, PublisherSession] = {}
+        self._memory: dict[str, dict[int, Entry]] = {source: {} for source in self._logs}  # entries not spilled
+        self._memory_bytes = 0
+        self._spill_problem = self._read_problem = self._save_problem = ""
+        self._retry_spill_at = self._save_at = 0.0
+        self._spilled_now = self._rows_total = self._spilled_total = self._forgotten_total = self._rewinds = 0
+        self._age_sum = 0.0
+        self._enqueued_us = 0
+
+    # ----------------------------------------------------------------------- publishers
+
+    def open_publisher(self, component: str, incarnation: str, source: str) -> PublisherSession:
+        """Begin a publisher's session; an older incarnation's ends.
+
+        Raises:
+            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
+        """
+        if source not in self._logs:
+            raise QueueError(f"queue {self.name} takes no LCRs of {source}", hint=_OLDER_TOPOLOGY, queue=self.name)
+        other = self._publishers.get(source)
+        if other is not None:
+            if other.component != component:
+                raise QueueError(
+                    f"queue {self.name} has a publisher of {source} already: {other.component}",
+                    hint="one queue takes the LCRs of one source from one publisher",
+                )
+            end_older(other, incarnation, self.name)
+        session = PublisherSession(component, incarnation, source)
+        self._publishers[source] = session
+        return session
+
+    def resume(self, session: PublisherSession) -> tuple[Scn, int]:
+        """Where the publisher must begin, and its first credit in bytes."""
+        log = self._logs[session.source]
+        floor = self._floor(log)
+        if floor > log.position:
+            # Every subscriber was ahead of the queue. What is below may be purged already: do not ask for it.
+            self._dropped(log, log.clear(floor))
+        credit = self._window()
+        session.told = PublisherNews(through_scn=log.position, accepted_bytes=0, credit_bytes=credit)
+        return log.position, credit
+
+    def enqueue(self, session: PublisherSession, header: BatchHeader, data: bytes) -> None:
+        """Take a batch.
+
+        Raises:
+            ProtocolError: it does not follow the batch before; the session must end.
+        """
+        if session.ended is not None:
+            raise session.ended
+        if header.source != session.source:
+            raise ProtocolError(f"{session.component} sends LCRs of {header.source} on a stream of {session.source}")
+        log = self._logs[session.source]
+        if session.is_rewinding:
+            if header.continues or header.previous_scn > log.position:
+                session.accepted_bytes += len(data)
+                return
+            session.is_rewinding = False
+        if header.continues and not session.in_transaction:
+            raise ProtocolError(f"{session.component} continues a transaction it has not begun on this stream")
+        session.in_transaction = header.is_open
+        delivery = log.admit(header, data)
+        if delivery is not None:
+            if not delivery.header.continues:
+                self._dropped(log, log.drop_open())
+                for subscription in self._of(session.source):
+                    subscription.number = min(subscription.number, log.end)
+            self._append(log, delivery)
+            self._make_room()
+            failpoint("queue.after_enqueue")
+        session.accepted_bytes += len(data)
+
+    def publisher_news(self, session: PublisherSession) -> PublisherNews | None:
+        """What changed for the publisher since it was last asked."""
+        log = self._logs[session.source]
+        if self._free_bytes() <= 0:
+            self._give_up_parts()
+        credit, told = self._window(), session.told
+        durable: Scn | None = self._durable(session.source)
+        if durable is not None and durable <= session.told_durable_scn:
+            durable = None  # it goes back only with a rewind
+        rewind, session.rewind_scn = session.rewind_scn, None
+        # A window that shrinks or grows a little is not worth a message, one that opens or closes is.
+        credit_changed = (credit == 0) != (told.credit_bytes == 0) or credit > 2 * told.credit_bytes
+        moved = (log.position, session.accepted_bytes) != (told.through_scn, told.accepted_bytes)
+        if not (moved or credit_changed or durable is not None or rewind is not None):
+            return None
+        if durable is not None:
+            session.told_durable_scn = durable
+        session.told = PublisherNews(
+            through_scn=log.position, accepted_bytes=session.accepted_bytes, credit_bytes=credit,
+            durable_scn=durable, rewind_scn=rewind,
+        )
+        return session.told
+
+    def close_publisher(self, session: PublisherSession) -> None:
+        """The stream is gone; idempotent."""
+        if self._publishers.get(session.source) is session:
+            del self._publishers[session.source]
+
+    # ----------------------------------------------------------------------- subscribers
+
+    def open_subscriber(
+        self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
+    ) -> SubscriberSession:
+        """Begin a subscriber's session; an older incarnation's ends. Rewinds a source when it lacks what is needed.
+
+        Raises:
+            QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected.
+        """
+        unknown = [source for source in needed if (component, source) not in self._subscriptions]
+        if unknown or not needed:
+            raise QueueError(
+                f"{component} is no subscriber of queue {self.name} for {', '.join(unknown) or 'no source at all'}",
+                hint=_OLDER_TOPOLOGY, queue=self.name,
+            )
+        for source in needed:
+            other = self._subscriptions[component, source].session
+            if other is not None:
+                end_older(other, incarnation, self.name)
+                self.close_subscriber(other)
+        session = SubscriberSession(component, incarnation, tuple(needed), credit_bytes)
+        for source, scn in needed.items():
+            subscription, log = self._subscriptions[component, source], self._logs[source]
+            begin = scn if scn > FIRST_SCN else _beginning(subscription, log)
+            start = log.start_for(begin)
+            if start is None:
+                self._rewind(log, begin)
+                start = log.end
+            subscription.session, subscription.number, subscription.sent_scn = session, start, scn
+            subscription.begins = scn == FIRST_SCN
+            # Less than it once acknowledged: its destination was restored from a backup.
+            subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
+        return session
+
+    def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
+        """The subscriber can take so much in addition."""
+        session.credit_bytes += credit_bytes
+
+    def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
+        """The subscriber's destinations have committed everything up to `scn`.
+
+        Raises:
+            ProtocolError: the session did not subscribe to the source.
+        """
+        subscription = self._subscriptions.get((session.component, source))
+        if subscription is None or source not in session.sources:
+            raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
+        if scn <= subscription.acknowledged_scn:
+            return
+        subscription.acknowledged_scn = scn
+        log = self._logs[source]
+        self._dropped(log, log.release(self._floor(log)))
+
+    def dequeue(self, session: SubscriberSession) -> Delivery | None:
+        """The next batch for the subscriber; None when there is none or no credit."""
+        if session.ended is not None or session.credit_bytes <= 0:
+            return None
+        for turn in range(len(session.sources)):
+            source = session.sources[(session.turn + turn) % len(session.sources)]
+            subscription = self._subscriptions[session.component, source]
+            delivery = self._next(subscription)
+            if delivery is not None:
+                session.turn = (session.turn + turn + 1) % len(session.sources)
+                session.credit_bytes -= len(delivery.data)
+                subscription.begins = False
+                subscription.dequeued_rows += delivery.header.row_count
+                subscription.dequeued_us = self._clock.time_us()
+                return delivery
+        return None
+
+    def close_subscriber(self, session: SubscriberSession) -> None:
+        """The stream is gone; idempotent."""
+        for source in session.sources:
+            subscription = self._subscriptions[session.component, source]
+            if subscription.session is session:
+                subscription.session = None
+
+    # ----------------------------------------------------------------------- time, positions, statistics
+
+    def housekeeping(self) -> float:
+        """Spill again what could not be spilled; answers in how many seconds to be called again."""
+        now = self._clock.monotonic()
+        if not self._spill_problem:
+            return SAVE_PERIOD_S
+        if now >= self._retry_spill_at:
+            self._make_room()
+        return max(0.0, min(SAVE_PERIOD_S, self._retry_spill_at - now))
+
+    def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
+        """Acknowledged positions that changed since they were saved, at most once a period; None: nothing to do."""
+        now = self._clock.monotonic()
+        if now < self._save_at or all(each.saved_scn == each.acknowledged_scn for each in self._subscriptions.values()):
+            return None
+        self._save_at = now + SAVE_PERIOD_S
+        return self._acknowledged()
+
+    def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
+        """Make positions durable; may be called without the lock."""
+        self._file.save(positions)
+
+    def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
+        """Tell the outcome of `save_positions`."""
+        self._save_problem = "" if problem is None else f"positions cannot be saved: {problem.strerror}"
+        if problem is None:
+            for (subscriber, source), subscription in self._subscriptions.items():
+                subscription.saved_scn = positions[source][subscriber]
+
+    def close(self) -> None:
+        """Save the positions a last time and remove the spill files; idempotent.
+
+        Raises:
+            OSError: the positions could not be saved.
+        """
+        self._spill.close()
+        if any(each.saved_scn != each.acknowledged_scn for each in self._subscriptions.values()):
+            positions = self._acknowledged()
+            self.save_positions(positions)
+            self.positions_saved(positions, None)
+
+    @property
+    def state(self) -> str:
+        """ENABLED or PAUSED FOR FLOW CONTROL."""
+        return "ENABLED" if self._free_bytes() > 0 else "PAUSED FOR FLOW CONTROL"
+
+    def status(self) -> dict[str, Any]:
+        """Statistics, JSON-able; messages are row LCRs (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
+        now = self._clock.monotonic()
+        heads = [log.entry(log.base) for log in self._logs.values() if len(log)]
+        entries = sum(len(log) for log in self._logs.values())
+        return {
+            "queue": self.name, "site": self._spec.site, "state": self.state,
+            "num_msgs": sum(log.rows_from(log.base) for log in self._logs.values()),
+            "spill_msgs": self._spilled_now, "cnum_msgs": self._rows_total, "cspill_msgs": self._spilled_total,
+            "batches": entries, "memory_bytes": self._memory_bytes, "memory_bytes_max": self._spec.memory_bytes_max,
+            "spill_bytes": self._spill.used_bytes, "spill_bytes_max": self._spec.spill_bytes_max,
+            "oldest_msg_enqtm_us": min((head.enqueued_us for head in heads), default=0),
+            "avg_msg_age_s": now - self._age_sum / entries if entries else 0.0,
+            "last_enqueue_time_us": self._enqueued_us,
+            "last_dequeue_time_us": max((each.dequeued_us for each in self._subscriptions.values()), default=0),
+            "given_up_msgs": self._forgotten_total, "rewinds": self._rewinds,
+            "problem": self._spill_problem or self._save_problem or self._read_problem,
+            "sources": {source: self._source_status(log) for source, log in self._logs.items()},
+            "subscribers": [self._subscriber_status(each) for each in self._subscriptions.values()],
+        }
+
+    # ----------------------------------------------------------------------- inside
+
+    def _source_status(self, log: SourceLog) -> dict[str, Any]:
+        publisher = self._publishers.get(log.source)
+        return {
+            "position_scn": log.position, "oldest_scn": log.first_scn, "durable_scn": self._durable(log.source),
+            "publisher": publisher.component if publisher else "", "open_transaction": log.open_from is not None,
+        }
+
+    def _subscriber_status(self, subscription: Subscription) -> dict[str, Any]:
+        log = self._logs[subscription.source]
+        is_connected = subscription.session is not None
+        return {
+            "subscriber": subscription.subscriber, "source": subscription.source, "connected": is_connected,
+            # Who is away begins again at what it has acknowledged, about the first entry that is left.
+            "num_msgs": log.rows_from(subscription.number if is_connected else log.base),
+            "credit_bytes": subscription.session.credit_bytes if subscription.session else 0,
+            "sent_scn": subscription.sent_scn, "acknowledged_scn": subscription.acknowledged_scn,
+            "total_dequeued_msg": subscription.dequeued_rows, "last_dequeue_time_us": subscription.dequeued_us,
+        }
+
+    def _of(self, source: str) -> list[Subscription]:
+        return [each for each in self._subscriptions.values() if each.source == source]
+
+    def _durable(self, source: str) -> Scn:
+        """Every subscriber has it durably, and so much is remembered."""
+        durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source)]
+        return min(durable) if durable else self._logs[source].position
+
+    def _floor(self, log: SourceLog) -> Scn:
+        """Every subscriber has it durably, remembered or not."""
+        return min((each.acknowledged_scn for each in self._of(log.source)), default=log.position)
+
+    def _acknowledged(self) -> dict[str, dict[str, Scn]]:
+        positions: dict[str, dict[str, Scn]] = {}
+        for (subscriber, source), subscription in self._subscriptions.items():
+            positions.setdefault(source, {})[subscriber] = subscription.acknowledged_scn
+        return positions
+
+    def _append(self, log: SourceLog, delivery: Delivery) -> None:
+        """Take an admitted batch into the log."""
+        now_us = self._clock.time_us()
+        entry = log.append(delivery, now_s=self._clock.monotonic(), now_us=now_us)
+        if entry is None:
+            # A publisher that said only now where it begins: who was taken for served needs what is below.
+            needed = [each.sent_scn for each in self._of(log.source) if each.session is not None]
+            behind = [scn for scn in needed if FIRST_SCN < scn < log.first_scn]
+            if behind:
+                self._rewind(log, min(behind))
+            return
+        self._memory[log.source][log.end - 1] = entry
+        self._memory_bytes += entry.size + ENTRY_BYTES
+        self._age_sum += entry.enqueued_s
+        self._rows_total += entry.header.row_count
+        self._enqueued_us = now_us
+        # Nobody needs it when every subscriber is ahead of the queue, or when there is none.
+        self._dropped(log, log.release(self._floor(log)))
+
+    def _dropped(self, log: SourceLog, entries: Iterable[tuple[int, Entry]]) -> None:
+        """Account for entries that left the log."""
+        memory = self._memory[log.source]
+        for number, entry in entries:
+            self._memory_bytes -= ENTRY_BYTES
+            self._age_sum -= entry.enqueued_s
+            if entry.place is not None:
+                self._spill.release(entry.place)
+                self._spilled_now -= entry.header.row_count
+            else:
+                self._memory_bytes -= entry.size
+                del memory[number]
+
+    def _next(self, subscription: Subscription) -> Delivery | None:
+        log = self._logs[subscription.source]
+        subscription.number = max(subscription.number, log.base)
+        if subscription.begins and (begin := _beginning(subscription, log)) > FIRST_SCN:
+            return self._mark(subscription, begin)
+        while subscription.number < log.end:
+            entry = log.entry(subscription.number)
+            previous = entry.header.previous_scn
+            if previous > subscription.sent_scn:
+                return self._mark(subscription, previous)
+            data = self._bytes_of(log, entry)
+            if data is None:
+                return None
+            delivery: Delivery | None = Delivery(header=entry.header, data=data)
+            if previous < subscription.sent_scn:
+                delivery = fitted(Delivery(header=entry.header, data=data), subscription.sent_scn)
+            subscription.number += 1
+            if delivery is not None:
+                subscription.sent_scn = delivery.header.through_scn
+                return delivery
+        if log.position > subscription.sent_scn:
+            return self._mark(subscription, log.position)
+        return None
+
+    def _bytes_of(self, log: SourceLog, entry: Entry) -> bytes | None:
+        """An entry's bytes; None when they are lost, and the source is sent again."""
+        if entry.place is None:
+            return entry.data
+        try:
+            return self._spill.read(entry.place)
+        except QueueError as error:
+            # The redo log still has it: begin again where every subscriber can follow.
+            self._read_problem = error.message
+            self._rewind(log, self._floor(log))
+            return None
+
+    def _mark(self, subscription: Subscription, through: Scn) -> Delivery:
+        delivery = mark(subscription.source, subscription.sent_scn, through)
+        subscription.sent_scn = through
+        return delivery
+
+    def _rewind(self, log: SourceLog, scn: Scn) -> None:
+        """Drop everything of a source and have it sent again from `scn` on, or from below."""
+        scn = min(scn, max(log.position, self._floor(log)))
+        self._rewinds += 1
+        self._dropped(log, log.clear(scn))
+        publisher = self._publishers.get(log.source)
+        if publisher is not None:
+            publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False
+            publisher.told_durable_scn = Scn(-1)  # it may be less than what was told before
+
+    # ----------------------------------------------------------------------- bounds
+
+    def _free_bytes(self) -> int:
+        free = self._spec.memory_bytes_max - self._memory_bytes
+        if not self._spill_problem:  # what cannot be written is no room
+            free += self._spill.free_bytes
+        # What is on disk needs some memory, too.
+        return min(free, self._spec.memory_bytes_max - sum(len(log) for log in self._logs.values()) * ENTRY_BYTES)
+
+    def _window(self) -> int:
+        return max(0, min(WINDOW_BYTES_MAX, self._free_bytes() // max(1, len(self._publishers))))
+
+    def _make_room(self) -> None:
+        if self._memory_bytes > self._spec.memory_bytes_max:
+            self._spill_out(self._spec.memory_bytes_max - self._spec.memory_bytes_max // SPILL_SHARE)
+        else:
+            self._spill_problem = ""
+
+    def _spill_out(self, target_bytes: int) -> None:
+        """Write batches to disk until no more than `target_bytes` are in memory."""
+        now = self._clock.monotonic()
+        if self._spill_problem and now < self._retry_spill_at:
+            return
+        try:
+            for source, number, entry in self._by_distance():
+                if self._memory_bytes <= target_bytes or entry.size > self._spill.free_bytes:
+                    break
+                assert entry.data is not None
+                entry.place = self._spill.append(entry.data)
+                entry.data = None
+                del self._memory[source][number]
+                self._memory_bytes -= entry.size
+                self._spilled_now += entry.header.row_count
+                self._spilled_total += entry.header.row_count
+        except OSError as error:
+            self._spill_problem = f"batches cannot be spilled: {error.strerror}"
+            self._retry_spill_at = now + SPILL_RETRY_S
+        else:
+            self._spill_problem = ""
+
+    def _by_distance(self) -> list[tuple[str, int, Entry]]:
+        """Entries in memory, the one that will be read last first.
+
+        The distance of an entry is what the nearest subscriber behind it reads before; nobody behind it: infinite.
+        """
+        found: list[tuple[float, str, int, Entry]] = []
+        for source, memory in self._memory.items():
+            readers = sorted({each.number for each in self._of(source) if each.session is not None}, reverse=True)
+            distance = math.inf
+            for number, entry in memory.items():
+                while readers and readers[-1] <= number:
+                    readers.pop()
+                    distance = 0.0
+                found.append((-distance, source, number, entry))
+                distance += entry.size
+        found.sort(key=lambda each: each[:3])
+        return [(source, number, entry) for _, source, number, entry in found]
+
+    def _give_up_parts(self) -> None:
+        """Make room for a transaction larger than the queue; see the module's bounds."""
+        for log in self._logs.values():
+            subscriptions = self._of(log.source)
+            if log.open_from is None or not all(each.session is not None for each in subscriptions):
+                continue
+            dropped = log.behead(min((each.number for each in subscriptions), default=log.end))
+            self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)
+            self._dropped(log, dropped)
+
+
+def _positions(
+    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]]
+) -> dict[str, dict[str, Scn]]:
+    """Where each subscriber of each source stands; see the module's Beginnings."""
+    positions: dict[str, dict[str, Scn]] = {}
+    for source in sorted({source for sources in interests.values() for source in sources}):
+        subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
+        known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
+        furthest = max(known.values(), default=FIRST_SCN)
+        positions[source] = {subscriber: known.get(subscriber, furthest) for subscriber in subscribers}
+    return positions
+
+
+def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
+    """Where a subscriber begins that never had anything: where it was put down, or with the oldest there is."""
+    return max(subscription.acknowledged_scn, log.first_scn)
+
+
+def _interests(topology: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
+    """Subscribers of a queue and the sources each of them takes."""
+    interests = {each.name: each.sources for each in topology.propagations if each.from_queue == queue}
+    return interests | {each.name: (each.source,) for each in topology.applies if each.queue == queue}
+
+
+def _published(topology: TopologySpec, queue: str) -> set[str]:
+    captured = {each.source for each in topology.captures if each.queue == queue}
+    return captured | {source for each in topology.propagations if each.to_queue == queue for source in each.sources}

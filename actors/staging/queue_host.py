@@ -1,0 +1,94 @@
+"""Hosts a buffered queue: its core, its gRPC service, its housekeeping. What a queue is stands in `actors.staging.queue`."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.host import Host
+from actors.site_connection import site_folder
+from streams.errors import PropagationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+    from protos.queue_link import QueueServer
+    from topology.spec import QueueSpec, TopologySpec
+
+__all__ = ["QueueHost", "build", "forget_queues"]
+
+
+class QueueHost(Host):
+    """One queue of a site."""
+
+    kind: ClassVar[str] = "queue"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"queue:{name}", spec.state_dir)
+        self._spec = spec
+        self._queue = spec.queue(name)
+        self._fingerprint = fingerprint
+        self._server: QueueServer[PublisherSession, SubscriberSession] | None = None
+
+    def open(self) -> None:
+        """Begin with an empty queue at the positions that are on disk; publishers are asked for the rest."""
+        from actors.runtime import own_host
+        from actors.staging.queue import QueueCore
+        from protos.queue_link import QueueServer
+
+        folder = _folder(self._spec, self._queue)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._server = QueueServer(QueueCore(self._spec, self._queue.name, folder), host=own_host())
+
+    def step(self) -> float:
+        """Keep house; batches come and go on the service's threads."""
+        assert self._server is not None
+        return self._server.service.housekeeping()
+
+    def close(self) -> None:
+        """End every stream; subscribers and publishers come again."""
+        server, self._server = self._server, None
+        if server is not None:
+            with contextlib.suppress(OSError):  # positions that could not be saved are only a lower bound
+                server.stop()
+
+    def detail_state(self) -> str:
+        """ENABLED or PAUSED FOR FLOW CONTROL."""
+        server = self._server
+        return "INITIALIZING" if server is None else str(server.service.status()["state"])
+
+    def details(self) -> dict[str, Any]:
+        """The queue's statistics."""
+        own = {"site": self._queue.site, "fingerprint": self._fingerprint}
+        server = self._server
+        if server is None:
+            return own
+        status = server.service.status()
+        status.pop("state")
+        return {**status, **own, "rows_total": status["cnum_msgs"]}
+
+    def endpoint(self) -> str:
+        """Where publishers and subscribers connect."""
+        if self._server is None:
+            raise PropagationError(f"{self.name} does not serve now")
+        return self._server.endpoint
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
+    """Factory of the actor."""
+    return QueueHost(spec, name, fingerprint)
+
+
+def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) -> None:
+    """Forget the positions of a site's queues that are among these components; none of them runs."""
+    for queue in spec.queues:
+        folder = _folder(spec, queue)
+        if queue.site == site and f"queue:{queue.name}" in components and folder.exists():
+            shutil.rmtree(folder)
+
+
+def _folder(spec: TopologySpec, queue: QueueSpec) -> Path:
+    return site_folder(spec, queue.site) / "queues" / queue.name

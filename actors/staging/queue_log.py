@@ -1,0 +1,206 @@
+"""One source's batches in a queue: a chain without gaps from `first_scn` to `position`.
+
+Entries are numbered in the order they came. Complete ones form units: a unit is one batch, or all the parts of one
+large transaction. The parts of a transaction that is not complete stand at the end and do not move the position.
+What drops entries answers them with their numbers, so that their owner can give their space back.
+Progress marks are not kept: they only move the position, and a subscriber's mark is made when it is due. So an idle
+source costs nothing, however long a subscriber is away.
+A mark that comes first of all, from FIRST_SCN, says where the publisher's own chain begins: nothing below it is here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from actors.staging.spill import SpillPlace
+from protos import codec
+from protos.codec import BatchHeader
+from protos.staging import Delivery
+from streams.errors import ProtocolError
+from streams.lcr_batch import LcrBatch
+from streams.resumption import resume_after
+from streams.scn import FIRST_SCN, Scn
+
+__all__ = ["Entry", "SourceLog", "fitted", "mark"]
+
+
+class Entry:
+    """One batch in a queue, in memory (`data`) or on disk (`place`)."""
+
+    __slots__ = ("data", "enqueued_s", "enqueued_us", "header", "place", "rows_before", "size")
+
+    def __init__(self, header: BatchHeader, data: bytes, *, rows_before: int, now_s: float, now_us: int) -> None:
+        self.header = header
+        self.data: bytes | None = data
+        self.place: SpillPlace | None = None
+        self.size = len(data)
+        self.rows_before = rows_before  # row LCRs that came before it
+        self.enqueued_s, self.enqueued_us = now_s, now_us
+
+
+class SourceLog:
+    """See the module. Owned by one queue.
+
+    Args:
+        source: name of the source site.
+        position: where the chain begins.
+    """
+
+    def __init__(self, source: str, position: Scn) -> None:
+        self.source = source
+        self.position = position
+        # A subscriber that has everything up to here can be served.
+        self.first_scn = position
+        self.base = 0  # number of the first entry
+        self.end = 0  # number of the next entry
+        self.open_from: int | None = None  # number of the open transaction's first entry
+        self.rows_total = 0
+        self._entries: dict[int, Entry] = {}
+        # Units in order: the position after each, and the number of the entry after it.
+        self._unit_scns: list[Scn] = []
+        self._unit_ends: list[int] = []
+        # Parts at the beginning were given up, so the first unit cannot be handed out again.
+        self._is_beheaded = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, number: int) -> Entry:
+        """The entry with this number."""
+        return self._entries[number]
+
+    def admit(self, header: BatchHeader, data: bytes) -> Delivery | None:
+        """Apply the chain rule to a batch that came.
+
+        Returns:
+            The batch as it continues the chain, cut to what is new; None: nothing of it is new.
+
+        Raises:
+            ProtocolError: it does not continue the chain: something is missing in between.
+        """
+        if header.previous_scn > self.position:
+            raise ProtocolError(
+                f"a batch of {self.source} does not follow the one before: LCRs are missing in between",
+                hint="the publisher reconnects and sends them again",
+                expected_scn=self.position, previous_scn=header.previous_scn,
+            )
+        if header.previous_scn < self.position:
+            if not header.is_open and header.through_scn <= self.position:
+                return None
+            if header.is_progress_mark and header.previous_scn == FIRST_SCN:
+                raise ProtocolError(
+                    f"the publisher of {self.source} begins above what the queue has: LCRs are missing in between",
+                    hint="the publisher reconnects and is asked for them", expected_scn=self.position, found_scn=header.through_scn,
+                )
+            rest = resume_after(codec.decode(data), self.position)
+            if rest is None:
+                return None
+            header, data = codec.header_of(rest), codec.encode(rest)
+        if header.continues and self.open_from is None:
+            raise ProtocolError(
+                f"a batch of {self.source} continues a transaction the queue does not have",
+                hint="the publisher reconnects and sends it again", position_scn=self.position,
+            )
+        return Delivery(header=header, data=data)
+
+    def append(self, delivery: Delivery, *, now_s: float, now_us: int) -> Entry | None:
+        """Add an admitted batch; None for a progress mark. An open transaction it replaces is dropped before."""
+        header = delivery.header
+        entry = None
+        if not header.is_progress_mark:
+            entry = Entry(header, delivery.data, rows_before=self.rows_total, now_s=now_s, now_us=now_us)
+            self._entries[self.end] = entry
+            self.rows_total += header.row_count
+            if header.is_open and self.open_from is None:
+                self.open_from = self.end
+            self.end += 1
+            if not header.is_open:
+                self.open_from = None
+                self._unit_scns.append(header.through_scn)
+                self._unit_ends.append(self.end)
+        elif self.position == FIRST_SCN:
+            self.first_scn = header.through_scn
+        self.position = header.through_scn
+        return entry
+
+    def drop_open(self) -> list[tuple[int, Entry]]:
+        """Drop the parts of the open transaction: it is sent again, whole. Their numbers are used again."""
+        if self.open_from is None:
+            return []
+        first = max(self.open_from, self.base)
+        dropped = [(number, self._entries.pop(number)) for number in range(first, self.end)]
+        if dropped:
+            self.rows_total = dropped[0][1].rows_before
+        self.end = first
+        self.open_from = None
+        if not self._unit_ends:
+            self._is_beheaded = False
+        return dropped
+
+    def start_for(self, needed: Scn) -> int | None:
+        """Number of the first entry that a receiver at `needed` lacks; None: it lacks something that is gone."""
+        if needed < self.first_scn:
+            return None
+        unit = bisect_right(self._unit_scns, needed)
+        if unit == 0:
+            return None if self._is_beheaded else self.base
+        return self._unit_ends[unit - 1]
+
+    def release(self, floor: Scn) -> list[tuple[int, Entry]]:
+        """Drop the units every subscriber has durably, up to `floor`."""
+        units = bisect_right(self._unit_scns, floor)
+        if units == 0:
+            return []
+        self.first_scn = self._unit_scns[units - 1]
+        dropped = self._drop_until(self._unit_ends[units - 1])
+        del self._unit_scns[:units], self._unit_ends[:units]
+        self._is_beheaded = False
+        return dropped
+
+    def behead(self, number: int) -> list[tuple[int, Entry]]:
+        """Give up parts of the open transaction below `number` when nothing stands before it.
+
+        The way out when a transaction is larger than the queue: its parts cannot be durable anywhere before its
+        commit. A subscriber that needs them again makes the queue ask the publisher.
+        """
+        if self.open_from is None or self._unit_ends or number <= self.base:
+            return []
+        self._is_beheaded = True
+        return self._drop_until(number)
+
+    def clear(self, position: Scn) -> list[tuple[int, Entry]]:
+        """Drop everything and begin again at `position`."""
+        dropped = self._drop_until(self.end)
+        self._unit_scns.clear()
+        self._unit_ends.clear()
+        self.open_from = None
+        self._is_beheaded = False
+        self.position = self.first_scn = position
+        return dropped
+
+    def rows_from(self, number: int) -> int:
+        """Row LCRs from the entry with this number on."""
+        number = max(number, self.base)
+        return self.rows_total - self._entries[number].rows_before if number < self.end else 0
+
+    def _drop_until(self, number: int) -> list[tuple[int, Entry]]:
+        dropped = [(each, self._entries.pop(each)) for each in range(self.base, number)]
+        self.base = number
+        return dropped
+
+
+def fitted(delivery: Delivery, position: Scn) -> Delivery | None:
+    """Cut a batch for a receiver whose position is inside or above it; None: it has everything of it."""
+    header = delivery.header
+    if not header.is_open and not header.continues and header.through_scn <= position:
+        return None
+    rest = resume_after(codec.decode(delivery.data), position)
+    return None if rest is None else Delivery(header=codec.header_of(rest), data=codec.encode(rest))
+
+
+def mark(source: str, previous: Scn, through: Scn) -> Delivery:
+    """A progress mark."""
+    header = BatchHeader(source=source, previous_scn=previous, through_scn=through)
+    return Delivery(header=header, data=codec.encode(LcrBatch(
+        source=source, previous_scn=previous, through_scn=through,
+    )))

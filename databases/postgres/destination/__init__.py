@@ -1,0 +1,1 @@
+"""PostgreSQL as a destination: catalog, fencing, sessions, writes, error queue."""

@@ -1,0 +1,271 @@
+"""PostgreSQL as a destination: catalog, progress and fencing, error queue, instantiation.
+
+Fencing, in the order that makes it safe (`raise_epoch`):
+
+    1. the epoch is raised and committed: no session of an older incarnation can be opened any more
+    2. every session of the apply process is ended (all hold its advisory lock in share mode)
+    3. the lock is taken exclusively: all of them are gone, what they committed is committed
+    4. only then the progress is read, folded, and written to the row of the apply process; the servers' rows go
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from databases.ports import (
+    ApplyProgress,
+    DestinationTable,
+    ErrorTransaction,
+    Finding,
+    Instantiation,
+    PlannedApply,
+    PlannedStatement,
+)
+from databases.postgres.connection import connect, translated
+from databases.postgres.destination import error_queue as destination_errors
+from databases.postgres.destination.catalog import describe_table
+from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
+from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, preflight, preflight_tables
+from databases.postgres.destination.removal import remove_origins, remove_rows
+from databases.postgres.destination.schema import prepare_schema, schema_version
+from databases.postgres.destination.session import PostgresSession
+from databases.postgres.planning import plan_destination
+from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
+from streams.errors import FencedError
+from streams.lcr_batch import TableVersion
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["PostgresDestination"]
+
+
+class PostgresDestination:
+    """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
+
+    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False) -> None:
+        """Nothing is opened before the first call.
+
+        Args:
+            dsn: libpq connection string or URI.
+            site: name of the site, for messages.
+            allow_any_version: do not refuse server versions that were never tried.
+        """
+        self._dsn = dsn
+        self._allow_any_version = allow_any_version
+        self._site = site
+        self._connection: psycopg.Connection[Any] | None = None
+
+    # ------------------------------------------------------------------ set-up
+
+    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight`."""
+        with self._use("checking the destination") as connection:
+            return preflight(
+                connection, topology, site=self._site, sessions=sessions, allow_any_version=self._allow_any_version
+            )
+
+    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_tables`."""
+        with self._use("checking the destination's tables") as connection:
+            return preflight_tables(connection, self._site, versions)
+
+    def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
+        """See `DestinationDatabase.prepare`."""
+        with self._use("preparing the destination") as connection:
+            return prepare_schema(connection)
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
+        """What `prepare`, instantiation and these apply processes would do, with the locks they take."""
+        with self._use("planning the destination") as connection:
+            return plan_destination(connection, topology, applies)
+
+    def describe(self, owner: str, name: str) -> DestinationTable | None:
+        """See `DestinationDatabase.describe`."""
+        with self._use("reading the catalog") as connection:
+            catalog = describe_table(connection, owner, name)
+        return catalog.table if catalog else None
+
+    # ------------------------------------------------------------------ progress
+
+    def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
+        """See `DestinationDatabase.raise_epoch`, and the module for the order.
+
+        Raises:
+            DatabaseUnavailable: an older session does not end; the epoch is raised all the same. Call again.
+        """
+        key = apply_lock_key(topology, apply)
+        with self._use("fencing out older apply servers") as connection:
+            connection.execute(
+                "INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%s, %s, 1)"
+                " ON CONFLICT (topology, apply) DO UPDATE SET epoch = p.epoch + 1, epoch_raised_at = now()",
+                (topology, apply),
+            )
+            take_exclusive_lock(connection, key, f"apply process {apply}")
+            try:
+                with connection.transaction():
+                    return _fold_progress(connection, topology, apply)
+            finally:
+                if not connection.closed:
+                    connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s)", (key,))
+
+    def progress(self, topology: str, apply: str) -> ApplyProgress | None:
+        """See `DestinationDatabase.progress`."""
+        with self._use("reading the apply progress") as connection:
+            return _read_progress(connection, topology, apply) if schema_version(connection) else None
+
+    def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
+        """See `DestinationDatabase.record_low_watermark`.
+
+        Raises:
+            FencedError: a newer epoch exists.
+        """
+        with self._use("recording the low watermark") as connection, _current_epoch(connection, topology, apply, epoch):
+            connection.execute(
+                "UPDATE headrace.apply_process SET low_watermark = greatest(low_watermark, %s),"
+                " applied_at = clock_timestamp() WHERE topology = %s AND apply = %s", (scn, topology, apply),
+            )
+
+    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> PostgresSession:
+        """See `DestinationDatabase.open_session`."""
+        identity = SessionIdentity(topology=topology, apply=apply, server=server, epoch=epoch, tag=tag)
+        return PostgresSession(self._dsn, identity)
+
+    # ------------------------------------------------------------------ error queue
+
+    def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
+        """See `DestinationDatabase.errors`."""
+        with self._use("listing the error queue") as connection:
+            return destination_errors.list_errors(connection, topology, apply) if schema_version(connection) else ()
+
+    def error_batches(self, number: int) -> Iterator[bytes]:
+        """See `DestinationDatabase.error_batches`."""
+        with self._use("reading an error transaction") as connection:
+            yield from destination_errors.read_batches(connection, number)
+
+    def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """See `DestinationDatabase.error_key_hashes`."""
+        with self._use("reading the error queue's keys") as connection:
+            yield from destination_errors.read_key_hashes(connection, topology, apply)
+
+    def delete_error(self, topology: str, number: int) -> bool:
+        """See `DestinationDatabase.delete_error`."""
+        with self._use("deleting an error transaction") as connection, connection.transaction():
+            return destination_errors.delete_error(connection, topology, number)
+
+    # ------------------------------------------------------------------ instantiation
+
+    def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.instantiations`."""
+        with self._use("reading the instantiations") as connection:
+            if schema_version(connection) == 0:
+                return ()
+            rows = connection.execute(
+                "SELECT source, owner, name, scn, state, row_count, digest, problem FROM headrace.instantiation"
+                " WHERE topology = %s AND apply = %s ORDER BY source, owner, name", (topology, apply),
+            ).fetchall()
+        return tuple(
+            Instantiation(
+                source=row[0], owner=row[1], name=row[2], scn=Scn(row[3]), state=row[4], row_count=row[5],
+                digest=row[6], problem=row[7],
+            )
+            for row in rows
+        )
+
+    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+        """See `DestinationDatabase.record_instantiation`."""
+        found = instantiation
+        with self._use("recording an instantiation") as connection, _current_epoch(connection, topology, apply, epoch):
+            connection.execute(
+                "INSERT INTO headrace.instantiation VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp())"
+                " ON CONFLICT (topology, apply, source, owner, name) DO UPDATE SET scn = excluded.scn,"
+                " state = excluded.state, row_count = excluded.row_count, digest = excluded.digest,"
+                " problem = excluded.problem, changed_at = excluded.changed_at",
+                (
+                    topology, apply, found.source, found.owner, found.name, found.scn, found.state, found.row_count,
+                    found.digest, found.problem,
+                ),
+            )
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.remove`."""
+        with self._use("asking for the topology's apply processes") as connection:
+            query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
+            applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) else []
+        for (apply,) in applies:
+            self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
+        with self._use("removing what the topology made") as connection:
+            return (*remove_rows(connection, topology), *remove_origins(connection, topology))
+
+    def forget(self, topology: str, apply: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.forget`."""
+        if self.progress(topology, apply) is not None:
+            self.raise_epoch(topology, apply)
+        with self._use("forgetting an apply process") as connection:
+            return tuple(remove_rows(connection, topology, apply))
+
+    def close(self) -> None:
+        """See `DestinationDatabase.close`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _use(self, what: str) -> Iterator[psycopg.Connection[Any]]:
+        """The administrative connection, opened when there is none or the last one broke."""
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, application_name=ADMINISTRATIVE_NAME)
+        try:
+            with translated(what, site=self._site):
+                yield self._connection
+        except BaseException:
+            # Whatever state it is in, the next call starts with a new one.
+            self.close()
+            raise
+
+
+@contextlib.contextmanager
+def _current_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> Iterator[None]:
+    """A transaction in which nobody can raise the epoch; FencedError when it is not `epoch`."""
+    with connection.transaction():
+        found = connection.execute(
+            "SELECT epoch FROM headrace.apply_process WHERE topology = %s AND apply = %s FOR NO KEY UPDATE",
+            (topology, apply),
+        ).fetchone()
+        if found is None or found[0] != epoch:
+            current = found[0] if found else 0
+            raise FencedError(f"apply process {apply} has epoch {current}, this one {epoch}", apply=apply, epoch=epoch)
+        yield
+
+
+def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
+    # One statement, one snapshot: an epoch raised in between would otherwise hide what it folded.
+    rows = connection.execute(
+        "SELECT epoch, low_watermark, applied FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
+        " UNION ALL SELECT 0, low_watermark, applied FROM headrace.apply_progress"
+        " WHERE topology = %(t)s AND apply = %(a)s", {"t": topology, "a": apply},
+    ).fetchall()
+    epoch = max((row[0] for row in rows), default=0)
+    if epoch == 0:
+        return None
+    low_watermark, above = fold_ranges(
+        max(row[1] for row in rows), [found for row in rows for found in ranges_from_bounds(row[2])]
+    )
+    return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above)
+
+
+def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress:
+    progress = _read_progress(connection, topology, apply)
+    assert progress is not None  # the caller has just written the row
+    connection.execute(
+        "UPDATE headrace.apply_process SET low_watermark = %s, applied = %s WHERE topology = %s AND apply = %s",
+        (progress.low_watermark, ranges_to_bounds(progress.above), topology, apply),
+    )
+    connection.execute("DELETE FROM headrace.apply_progress WHERE topology = %s AND apply = %s", (topology, apply))
+    return progress

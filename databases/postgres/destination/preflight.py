@@ -1,0 +1,273 @@
+"""What keeps a PostgreSQL database from being a destination, each finding with the statement that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from databases.ports import Finding
+from databases.postgres.connection import qualified, quote
+from databases.postgres.destination.catalog import CatalogTable, describe_table
+from databases.postgres.destination.schema import VERSION, schema_version
+from databases.postgres.types import missing_alter, missing_table
+from databases.postgres.versions import version_findings
+from streams.lcr_batch import TableVersion
+
+__all__ = ["ADMINISTRATIVE_NAME", "preflight", "preflight_tables"]
+
+ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
+_ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
+_ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
+# Besides the apply servers: the administrative session, and one for `status` or `errors`.
+_OTHER_SESSIONS = 2
+
+_SERVER = """
+SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in_recovery() AS standby,
+       has_database_privilege(current_database(), 'CREATE') AS may_create,
+       has_database_privilege(current_database(), 'TEMP') AS may_temp,
+       has_parameter_privilege('session_replication_role', 'SET') AS may_replica,
+       (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_use,
+       (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_create_in,
+       coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int
+         AS origins,
+       (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE NOT starts_with(roname, %(own)s)) AS foreign_origins,
+       current_setting('max_connections')::int AS connections_max,
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+         - coalesce(current_setting('reserved_connections', true)::int, 0) - open.clients AS connections,
+       (SELECT rolconnlimit - open.roles FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0)
+         AS role_connections,
+       open.servers AS own_servers, open.administrators > 0 AS has_administrator
+FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
+             count(*) FILTER (WHERE usename = current_user) AS roles,
+             count(*) FILTER (WHERE is_ours AND starts_with(application_name, %(name)s)) AS servers,
+             count(*) FILTER (WHERE is_ours AND application_name = %(administrator)s AND pid <> pg_backend_pid())
+               AS administrators
+      FROM (SELECT *, usename = current_user AND datname = current_database() AS is_ours,
+                   -- what another role's session is, only some may see
+                   datid IS NOT NULL AND usesysid IS NOT NULL
+                     AND coalesce(backend_type, 'client backend') = 'client backend' AS is_client
+            FROM pg_catalog.pg_stat_activity) AS activity) AS open
+"""
+
+_OWN_TABLES_LACKING = """
+SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::regnamespace AND c.relkind = 'r'
+  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+LIMIT 1
+"""
+
+_TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+
+_CONSTRAINTS = """
+SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition
+FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p', 'u', 'x', 'f') ORDER BY c.conname
+"""
+
+_TRIGGERS = """
+SELECT g.tgname AS name, g.tgenabled AS enabled FROM pg_catalog.pg_trigger g
+WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal ORDER BY g.tgname
+"""
+
+
+def preflight(
+    connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, allow_any_version: bool
+) -> tuple[Finding, ...]:
+    """Check the server and the role.
+
+    Args:
+        connection: as the role that will apply.
+        topology: whose apply processes they are.
+        site: for the findings' path.
+        sessions: apply servers' sessions, each with a replication origin of its own.
+        allow_any_version: do not refuse versions that were never tried.
+    """
+    with connection.cursor(row_factory=dict_row) as cursor:
+        parameters = {
+            "own": f"headrace:{topology}/", "name": f"headrace {topology}/", "administrator": ADMINISTRATIVE_NAME,
+        }
+        found = cursor.execute(_SERVER, parameters).fetchone()
+    assert found is not None
+    path = f"sites.{site}"
+    version = connection.info.server_version
+    return (
+        *version_findings(connection, path, allow_any_version=allow_any_version),
+        *_server_findings(path, found),
+        *_right_findings(connection, path, found),
+        *_bound_findings(path, found, version, sessions),
+    )
+
+
+def _server_findings(path: str, found: dict[str, Any]) -> Iterator[Finding]:
+    if found["standby"]:
+        yield Finding(path=path, problem="the server is a standby: nothing can be written", fix="use the primary's dsn")
+
+
+def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
+    role, database = quote(found["role"]), quote(found["database"])
+    yield from _schema_findings(connection, path, found, role)
+    if not found["may_temp"]:
+        yield Finding(
+            path=path, problem="the role may not create temporary types (needed for columns of array types)",
+            fix=f"GRANT TEMPORARY ON DATABASE {database} TO {role};",
+        )
+    if not found["may_replica"]:
+        yield Finding(
+            path=path, problem="the role may not switch off triggers for its own changes (session_replication_role)",
+            fix=f"GRANT SET ON PARAMETER session_replication_role TO {role};",
+        )
+    for function in _ORIGIN_FUNCTIONS:
+        signature = f"pg_catalog.{function}(text)"
+        may = connection.execute("SELECT has_function_privilege(%s, 'EXECUTE')", (signature,)).fetchone()
+        if may is not None and not may[0]:
+            yield Finding(
+                path=path, problem=f"the role may not call {function}, without which changes cannot be tagged",
+                fix=f"GRANT EXECUTE ON FUNCTION {signature} TO {role};",
+            )
+
+
+def _schema_findings(
+    connection: psycopg.Connection[Any], path: str, found: dict[str, Any], role: str
+) -> Iterator[Finding]:
+    if found["may_use"] is None:
+        if not found["may_create"]:
+            yield Finding(
+                path=path, problem="the role may not create the schema headrace",
+                fix=f"GRANT CREATE ON DATABASE {quote(found['database'])} TO {role};",
+            )
+        return
+    if not found["may_use"]:
+        yield Finding(
+            path=path, problem="the role may not use the schema headrace",
+            fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};",
+        )
+        return
+    lacking = connection.execute(_OWN_TABLES_LACKING).fetchone()
+    if lacking is not None:
+        yield Finding(
+            path=path, problem="the role lacks rights on the tables of the schema headrace",
+            fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
+        )
+        return
+    made = schema_version(connection)
+    if made > VERSION:
+        yield Finding(
+            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
+            fix="use the newer Headrace",
+        )
+    elif made < VERSION and not found["may_create_in"]:
+        yield Finding(
+            path=path, problem="the role may not create tables in the schema headrace",
+            fix=f"GRANT CREATE ON SCHEMA headrace TO {role};",
+        )
+
+
+def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: int) -> Iterator[Finding]:
+    name = "max_active_replication_origins" if version >= _ORIGINS_SETTING_FROM else "max_replication_slots"
+    free = found["origins"] - found["foreign_origins"]
+    if free < sessions:
+        yield Finding(
+            path=path, problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})",
+            fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions - free}; -- and restart the server",
+        )
+    # When everything runs already, those sessions are open: what they take is taken by us.
+    running = min(found["own_servers"], sessions)
+    needed = sessions + _OTHER_SESSIONS - running - (running > 0 and found["has_administrator"])
+    if found["connections"] < needed:
+        most = found["connections_max"] + needed - found["connections"]
+        yield Finding(
+            path=path, problem=f"{needed} connections are needed, {max(found['connections'], 0)} are free",
+            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server",
+        )
+    if found["role_connections"] is not None and found["role_connections"] < needed:
+        yield Finding(
+            path=path, problem=f"{needed} connections are needed, the role may open {max(found['role_connections'], 0)} more",
+            fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;",
+        )
+
+
+def preflight_tables(
+    connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion]
+) -> tuple[Finding, ...]:
+    """Check the tables that changes will be applied to.
+
+    Args:
+        connection: as the role that will apply.
+        site: for the findings' path.
+        versions: the tables as the source describes them.
+    """
+    findings: list[Finding] = []
+    absent: list[TableVersion] = []
+    for version in versions:
+        catalog = describe_table(connection, version.owner, version.name)
+        if catalog is None:
+            absent.append(version)
+        else:
+            findings += _table_findings(connection, f"sites.{site} table {version.qualified_name}", version, catalog)
+    missing = [
+        Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
+        for v in absent
+    ]
+    return (*missing, *findings)
+
+
+def _table_findings(
+    connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable
+) -> Iterator[Finding]:
+    missing = missing_alter(version, catalog)
+    if missing:
+        yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
+    yield from _table_right_findings(connection, path, catalog)
+    table = qualified(version.owner, version.name)
+    with connection.cursor(row_factory=dict_row) as cursor:
+        constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
+        triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
+    for found in constraints:
+        name = quote(found["name"])
+        if found["kind"] == "f":
+            yield Finding(
+                path=path, problem=f"the foreign key {name} is not checked for changes that are applied", is_error=False,
+                fix="nothing to do as long as the source checks it and both tables are replicated",
+            )
+        elif found["deferrable"]:
+            definition = found["definition"].partition(" DEFERRABLE")[0]
+            yield Finding(
+                path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
+                fix=f"ALTER TABLE {table} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
+            )
+    for found in triggers:
+        word = {"A": "ALWAYS", "R": "REPLICA"}[found["enabled"]]
+        yield Finding(
+            path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
+            fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
+        )
+    # A deferrable constraint is no key either, but that is said above.
+    if not catalog.table.key and not any(found["deferrable"] for found in constraints):
+        yield Finding(
+            path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
+            fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
+        )
+
+
+def _table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
+    row = connection.execute(
+        "SELECT current_user, has_schema_privilege(%(owner)s, 'USAGE'), pg_catalog.row_security_active(%(oid)s::oid),"
+        " ARRAY(SELECT r FROM unnest(%(rights)s::text[]) r WHERE NOT has_table_privilege(%(oid)s::oid, r))",
+        {"owner": catalog.table.owner, "oid": catalog.oid, "rights": list(_TABLE_RIGHTS)},
+    ).fetchone()
+    assert row is not None
+    role, may_use, row_security, lacking = quote(row[0]), row[1], row[2], row[3]
+    table = qualified(catalog.table.owner, catalog.table.name)
+    if not may_use:
+        fix = sql.SQL("GRANT USAGE ON SCHEMA {} TO {};").format(sql.Identifier(catalog.table.owner), sql.Identifier(row[0]))
+        yield Finding(path=path, problem="the role may not use the schema", fix=fix.as_string(None))
+    if lacking:
+        rights = ", ".join(lacking)
+        yield Finding(path=path, problem=f"the role lacks {rights}", fix=f"GRANT {rights} ON {table} TO {role};")
+    if row_security:
+        yield Finding(
+            path=path, problem="row security hides rows from the role", fix=f"ALTER ROLE {role} BYPASSRLS;"
+        )

@@ -1,0 +1,122 @@
+"""Removing what a topology made at a destination: its rows in the schema headrace, the schema when it was the last, its origins.
+
+Worked flow
+    down --purge -> every apply process is fenced out -> its rows go -> no other topology left: the schema goes ->
+    its replication origins go, once no other log stream can still meet them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import psycopg
+
+from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema_version
+
+__all__ = ["remove_origins", "remove_rows"]
+
+_TABLES = ("apply_progress", "apply_process", "instantiation")
+_CREATED = re.compile(r"CREATE (TABLE|VIEW) (headrace\.\w+)")
+_WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
+_POLL_S = 0.1
+
+
+def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str | None = None) -> list[str]:
+    """Delete a topology's rows, and drop the schema headrace when nobody else's are left.
+
+    Args:
+        connection: in autocommit mode.
+        topology: whose apply processes are fenced out already.
+        apply: only this apply process's rows; the schema stays.
+
+    Returns:
+        What was done, or why something stays.
+    """
+    if schema_version(connection) == 0:
+        return []
+    lines = []
+    parameters = (topology,) if apply is None else (topology, apply)
+    whose = "topology = %s" if apply is None else "topology = %s AND apply = %s"
+    shown = whose.replace("%s", "'%s'") % parameters
+    with connection.transaction():
+        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
+        for part in ("apply_error_part", "apply_error_key"):
+            connection.execute(
+                f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE {whose})",
+                parameters,
+            )
+        for table in ("apply_error", *_TABLES):
+            done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
+            if done.rowcount:
+                lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
+        if apply is None and not _others(connection):
+            lines.append(_drop_schema(connection))
+    return lines
+
+
+def _others(connection: psycopg.Connection[Any]) -> bool:
+    union = " UNION ALL ".join(f"SELECT FROM headrace.{table}" for table in ("apply_error", *_TABLES))
+    return connection.execute(f"SELECT FROM ({union}) r LIMIT 1").fetchone() is not None
+
+
+def _drop_schema(connection: psycopg.Connection[Any]) -> str:
+    created = [found.groups() for version in VERSIONS for text in version if (found := _CREATED.match(text))]
+    try:
+        with connection.transaction():
+            # Nothing cascades: what somebody else put there or built on it is not ours to drop.
+            for kind, name in reversed(created):
+                connection.execute(f"DROP {kind} IF EXISTS {name}")
+            connection.execute("DROP SCHEMA headrace")
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist) as error:
+        return f"the schema headrace stays: {error.diag.message_primary}"
+    return "DROP SCHEMA headrace"
+
+
+def remove_origins(connection: psycopg.Connection[Any], topology: str) -> list[str]:
+    """Drop a topology's replication origins; they are few, and every one takes a place for good.
+
+    A change whose origin is gone reads as a user's own. So they stay while another topology's log stream of this
+    database may still have to read what was written with them.
+    """
+    names = [row[0] for row in connection.execute(
+        "SELECT roname FROM pg_catalog.pg_replication_origin WHERE starts_with(roname, %s) ORDER BY 1",
+        (f"headrace:{topology}/",),
+    )]
+    behind = _streams_behind(connection) if names else []
+    return [_drop_origin(connection, name, behind) for name in names]
+
+
+def _streams_behind(connection: psycopg.Connection[Any]) -> list[str]:
+    """Other topologies' slots in this database that have not passed the end of the log as it is now."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        behind = [found[0] for found in connection.execute(
+            "SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' AND slot_name LIKE 'headrace%%'"
+            " AND database = pg_catalog.current_database() AND confirmed_flush_lsn < %s ORDER BY 1", (row[0],),
+        )]
+        if not behind or time.monotonic() > deadline:
+            return behind
+        time.sleep(_POLL_S)
+
+
+def _drop_origin(connection: psycopg.Connection[Any], name: str, behind: list[str]) -> str:
+    statement = f"SELECT pg_replication_origin_drop('{name}')"
+    if behind:
+        return f"origin {name} stays until {', '.join(behind)} has read what was written with it; then: {statement}"
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("SELECT pg_catalog.pg_replication_origin_drop(%s)", (name,))
+        except psycopg.errors.InsufficientPrivilege:
+            return f"origin {name} stays, this role may not drop it; as a superuser: {statement}"
+        except psycopg.errors.ObjectInUse:
+            # A backend that ends lets go of its origin last.
+            if time.monotonic() > deadline:
+                return f"origin {name} stays, a session still uses it; later: {statement}"
+            time.sleep(_POLL_S)
+        else:
+            return statement

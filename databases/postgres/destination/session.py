@@ -1,0 +1,588 @@
+"""One apply server's session at a PostgreSQL destination.
+
+Job
+    Write sets of row changes and the progress they mean in one transaction, tagged and fenced.
+
+Main path
+    PostgresSession.describe -> begin -> write (plan_write, parameters, Pipeline.run) -> commit.
+
+States (memory only; the database has the durable truth)
+    IDLE      no transaction.
+    PENDING   `begin` was called, nothing was sent: BEGIN travels with the first write.
+    OPEN      in a transaction.
+    FAILED    a statement failed: only `rollback` or `rollback_to_savepoint` go on.
+    CLOSED    `close` was called, or the connection broke: every call raises DatabaseUnavailable.
+
+Durable when
+    COMMIT was answered. `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
+    sequence) in the transaction of the data: of two sessions that believe to be the same server at most one
+    commits, and after a newer epoch none of the older ones.
+
+Who holds what
+    Two session-level advisory locks: the apply process's in share mode (`raise_epoch` finds and ends all its sessions
+    by it, and knows by an exclusive lock that they are gone), the server's own exclusively (a successor finds and
+    ends the dead session of the same server). And the replication origin `headrace:<topology>/<apply>/<server>:<tag>`,
+    which marks every change of this session in the log.
+
+Worked flow
+    server 0 commits {100..140} with low watermark 90; the answer is lost -> DatabaseUnavailable
+    new session of server 0: waits until the old backend is gone, reads its row
+    ask_outcome({100..140}) -> True: it was made; False: it was not and never will be
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+
+from databases.ports import DestinationTable, ErrorTransaction, ScnRange, Write
+from databases.postgres.connection import connect, qualified, translated
+from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
+from databases.postgres.destination.error_queue import delete_error, put_error
+from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
+from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
+from databases.postgres.destination.write_errors import explain, is_stale, raise_refused
+from databases.postgres.destination.writes import (
+    COPY_ROWS_MIN,
+    WritePlan,
+    copy_blocks,
+    identity_may_change,
+    parameters,
+    plan_write,
+    row_chunks,
+    wrapper_name,
+)
+from databases.postgres.types import missing_alter
+from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
+from streams.errors import BugError, DatabaseError, DatabaseUnavailable, FencedError, UnfitTableError
+from streams.lcr_batch import Command, TableVersion
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["PostgresSession"]
+
+# A transaction that waits this long for a row lock gives up and is tried again: it may wait for a transaction that
+# waits in the coordinator for it, which PostgreSQL's deadlock detector cannot see.
+_LOCK_TIMEOUT_MS = 5000
+_SETTINGS = {
+    "session_replication_role": "replica",
+    "lock_timeout": str(_LOCK_TIMEOUT_MS),
+    # One plan per statement, made once, whatever the statistics say at that moment: rows are found by index, once
+    # per row of the set. Left to itself the planner scans a table it takes for small.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+    # Before 18 a switched-off scan that is needed all the same has a huge cost, which would start the compiler.
+    "jit": "off",
+}
+
+# Plans kept: a table's version and the set of its changed columns have one each, and a table of n large columns has 2 to the
+# n such sets. A plan has one prepared statement at least, so more of them than those would seldom help.
+PLANS_MAX = PREPARED_MAX
+
+_DIVISION_BY_ZERO = "22012"
+# A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
+# the same table, it is somebody else's.
+_NAMELESS = (
+    "a trigger, a rule or a function of the destination names what is not there, or without its schema (apply's sessions have"
+    " an empty search_path): mend it, then `headrace start` the apply process"
+)
+
+_BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_COMMIT = Statement(sql="COMMIT")
+_NO_LOOPS = Statement(sql="SET LOCAL enable_nestloop = off")
+_LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
+
+# Fails when the row is not as this session left it: a division by zero stops the transaction before its COMMIT,
+# without a round trip in between.
+_ADVANCE = """WITH moved AS (
+    UPDATE headrace.apply_progress
+    SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
+    WHERE topology = $1 AND apply = $2 AND server = $3 AND epoch = $4 AND sequence = $5 RETURNING 1)
+SELECT 1 / pg_catalog.count(*) FROM moved"""
+
+
+class _State(Enum):
+    IDLE = "idle"
+    PENDING = "pending"
+    OPEN = "open"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class PostgresSession:
+    """See the module, and `databases.ports.DestinationSession`. Used by one thread."""
+
+    def __init__(self, dsn: str, identity: SessionIdentity) -> None:
+        """Open the session; ends a predecessor's that is still there.
+
+        Args:
+            dsn: of the destination.
+            identity: which server of which incarnation.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DatabaseUnavailable: no connection, or the predecessor cannot be ended.
+            DatabaseError: a right is missing (`headrace check` names it).
+        """
+        self._identity = identity
+        self._connection = connect(dsn, application_name=identity.application_name)
+        try:
+            self._pipeline = Pipeline(self._connection)
+            self._tables: dict[tuple[str, str], CatalogTable] = {}
+            self._plans: OrderedDict[Any, WritePlan] = OrderedDict()  # the one that was used last is last
+            self._generation = 0
+            self._wrappers: set[str] = set()
+            self._wrapped_in_transaction = False
+            self._state = _State.IDLE
+            self._pending: list[Statement] = []
+            self._has_savepoint = False
+            self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
+            self._blamed: dict[tuple[str, str], CatalogTable | None] = {}  # for a stale statement, as described before it
+            with translated("opening an apply server's session"):
+                self._settle()
+            self._read_progress()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    # ------------------------------------------------------------------ opening
+
+    def _settle(self) -> None:
+        connection, identity = self._connection, self._identity
+        names, values = list(_SETTINGS), list(_SETTINGS.values())
+        connection.execute(
+            "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
+            (names, values),
+        )
+        connection.execute(
+            "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
+        )
+        take_server_lock(connection, identity)
+        take_origin(connection, identity.origin)
+
+    def _read_progress(self) -> None:
+        """Take over the server's row; raises FencedError when the epoch is not this session's."""
+        identity = self._identity
+        key = (identity.topology, identity.apply)
+        with translated("taking over an apply server's progress"), self._connection.transaction():
+            found = self._connection.execute(
+                "SELECT epoch FROM headrace.apply_process WHERE topology = %s AND apply = %s FOR SHARE", key
+            ).fetchone()
+            if found is None or found[0] != identity.epoch:
+                raise FencedError(
+                    f"apply process {identity.apply} has epoch {found[0] if found else 0}, this session {identity.epoch}",
+                    apply=identity.apply, epoch=identity.epoch,
+                )
+            row = self._connection.execute(
+                "INSERT INTO headrace.apply_progress AS p VALUES (%s, %s, %s, %s, 0, 0, '{}')"
+                " ON CONFLICT (topology, apply, server) DO UPDATE SET sequence = p.sequence + 1, epoch = excluded.epoch"
+                " RETURNING sequence, low_watermark, applied", (*key, identity.server, identity.epoch),
+            ).fetchone()
+        assert row is not None
+        self._sequence: int = row[0]
+        self._low_watermark: int = row[1]
+        self._applied = ranges_from_bounds(row[2])
+
+    # ------------------------------------------------------------------ tables
+
+    def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
+        """See `DestinationSession.describe`."""
+        catalog = self._catalog(owner, name, fresh=fresh)
+        return catalog.table if catalog else None
+
+    def missing_alter(self, version: TableVersion) -> str:
+        """See `DestinationSession.missing_alter`."""
+        return missing_alter(version, self._catalog(version.owner, version.name))
+
+    def _catalog(self, owner: str, name: str, *, fresh: bool = False) -> CatalogTable | None:
+        found = self._tables.get((owner, name))
+        if found is not None and not fresh:
+            return found
+        self._live()
+        self._send_pending()
+        catalog = describe_table(self._connection, owner, name)
+        if catalog == found and found is not None:
+            return found  # plans stay good
+        self._forget(owner, name)
+        if catalog is not None:
+            self._tables[owner, name] = catalog
+        return catalog
+
+    def _forget(self, owner: str, name: str) -> None:
+        self._tables.pop((owner, name), None)
+        self._plans = OrderedDict((key, plan) for key, plan in self._plans.items() if key[:2] != (owner, name))
+
+    # ------------------------------------------------------------------ transactions
+
+    def begin(self) -> None:
+        """See `DestinationSession.begin`."""
+        self._live()
+        if self._state is not _State.IDLE:
+            raise BugError(f"begin in a session that is {self._state.value}")
+        self._state = _State.PENDING
+        self._pending = [_BEGIN]
+        self._has_savepoint = False
+        self._checked.clear()
+
+    def savepoint(self) -> None:
+        """See `DestinationSession.savepoint`. Travels with the next statement."""
+        self._in_transaction()
+        if self._has_savepoint:
+            self._pending.append(Statement(sql="RELEASE SAVEPOINT headrace"))
+        self._pending.append(Statement(sql="SAVEPOINT headrace"))
+        self._has_savepoint = True
+
+    def rollback_to_savepoint(self) -> None:
+        """See `DestinationSession.rollback_to_savepoint`. Travels with the next statement."""
+        self._live()
+        if not self._has_savepoint:
+            raise BugError("there is no savepoint to go back to")
+        self._pending.append(Statement(sql="ROLLBACK TO SAVEPOINT headrace"))
+        self._checked.clear()  # a table's lock goes with what locked it
+        if self._state is _State.FAILED:
+            self._state = _State.OPEN
+        self._forget_wrappers()
+
+    def rollback(self) -> None:
+        """See `DestinationSession.rollback`."""
+        if self._state in {_State.OPEN, _State.FAILED}:
+            try:
+                self._pipeline.run([Statement(sql="ROLLBACK")], "rolling back")
+            except DatabaseError:
+                # Then the server rolls back by itself: it ends the transaction with the connection.
+                self._close()
+        if self._state is not _State.CLOSED:
+            self._state = _State.IDLE
+        self._pending = []
+        self._has_savepoint = False
+        self._forget_wrappers()
+
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn) -> None:
+        """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
+        self._in_transaction()
+        identity = self._identity
+        watermark = max(self._low_watermark, low_watermark)
+        ranges = merge_ranges([*self._applied, *applied], watermark)
+        advance = Statement(
+            sql=_ADVANCE, prepared=True, parameters=(
+                identity.topology.encode(), identity.apply.encode(), _int4(identity.server), _int8(identity.epoch),
+                _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
+            ),
+        )
+        statements = [*self._pending, advance, _COMMIT]
+        try:
+            results = self._pipeline.run(statements, "committing")
+        except DatabaseError as error:
+            self._fail()
+            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and error.context.get("statement") == len(statements) - 2:
+                raise FencedError(
+                    f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
+                    apply=identity.apply, epoch=identity.epoch,
+                ) from error
+            if error.context.get("statement") == len(statements) - 1:
+                raise_refused(error)  # by a trigger that runs at the end of the transaction
+            raise
+        self._pending = []
+        if results[-1].command_status != b"COMMIT":
+            self._fail()
+            raise BugError("a transaction that had failed was committed")
+        self._state = _State.IDLE
+        self._has_savepoint = False
+        self._wrapped_in_transaction = False
+        self._blamed.clear()
+        self._sequence += 1
+        self._low_watermark = watermark
+        self._applied = ranges
+
+    def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
+        """See `DestinationSession.ask_outcome`."""
+        if not applied:
+            raise BugError("a commit that recorded nothing has no outcome to ask for")
+        return all(covers(self._low_watermark, self._applied, wanted) for wanted in applied)
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
+        """See `DestinationSession.write`. Sends as much as possible in one round trip."""
+        self._in_transaction()
+        counts = [0] * len(writes)
+        statements: list[tuple[int, Statement]] = []
+        for number, write in enumerate(writes):
+            if write.row_count == 0:
+                continue
+            plan = self._plan(write)
+            if plan.copy and write.row_count >= COPY_ROWS_MIN:
+                self._run_writes(writes, statements, counts)
+                statements = []
+                counts[number] += self._copy(plan, write)
+                continue
+            for statement in plan.statements:
+                for first, last in row_chunks(statement, write):
+                    values = parameters(statement, write, first, last)
+                    if plan.paired:
+                        statements.append((-1, _NO_LOOPS))
+                    statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
+                    if plan.paired:
+                        statements.append((-1, _LOOPS))
+                    if last < write.row_count:
+                        # Chunks are as large as one round trip should be.
+                        self._run_writes(writes, statements, counts)
+                        statements = []
+        self._run_writes(writes, statements, counts)
+        return tuple(counts)
+
+    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:
+        """See `DestinationSession.truncate`."""
+        self._in_transaction()
+        names = ", ".join(self._relation(table) for table in tables)
+        words = (" RESTART IDENTITY" if restart_identity else "") + (" CASCADE" if cascade else "")
+        try:
+            self._run([Statement(sql=f"TRUNCATE {names}{words}")], "truncating")
+        except DatabaseError as error:
+            self._explain(error, tables, "TRUNCATE")
+            raise
+
+    def _relation(self, table: DestinationTable) -> str:
+        catalog = self._tables.get((table.owner, table.name))
+        return catalog.relation if catalog else qualified(table.owner, table.name)
+
+    def _plan(self, write: Write) -> WritePlan:
+        version = write.version
+        catalog = self._catalog(version.owner, version.name)
+        columns = catalog.table.columns if catalog else ()
+        moves = (
+            write.command is Command.UPDATE and any(column.is_identity_always for column in columns)
+            and catalog is not None and identity_may_change(write, catalog)
+        )
+        key = (
+            version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
+            write.compare_columns, write.set_columns, moves,
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            missing = missing_alter(version, catalog)
+            if missing or catalog is None:
+                raise UnfitTableError(
+                    f"the destination table {version.qualified_name} does not fit the source's rows",
+                    hint=missing, table=version.qualified_name,
+                )
+            plan = plan_write(write, catalog, generation=self._generation, moves=moves)
+            self._make_wrappers(plan)
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.popitem(last=False)
+            self._plans[key] = plan
+        else:
+            self._plans.move_to_end(key)
+        return plan
+
+    def _make_wrappers(self, plan: WritePlan) -> None:
+        statements = []
+        for form in plan.wrapped:
+            name = wrapper_name(form, self._generation)
+            if name not in self._wrappers:
+                statements.append(Statement(sql=f"CREATE TYPE {name} AS (f {form.type_name})"))
+                self._wrappers.add(name)
+        if not statements:
+            return
+        if self._state is _State.PENDING:
+            # Before the transaction begins, so that its rollback does not take them away.
+            self._pipeline.run(statements, "making types for array values")
+        else:
+            self._wrapped_in_transaction = True
+            self._run(statements, "making types for array values")
+
+    def _forget_wrappers(self) -> None:
+        if self._wrapped_in_transaction:
+            self._wrapped_in_transaction = False
+            self._generation += 1
+            self._wrappers.clear()
+            self._plans.clear()
+
+    def _run_writes(
+        self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int], *,
+        unchecked: Sequence[int] = (),
+    ) -> None:
+        """Run statements, and see that their tables have the form they were written for.
+
+        Args:
+            writes: what statements belong to.
+            statements: number of the write, -1 for none; and the statement.
+            counts: rows affected, by write; added to.
+            unchecked: writes whose statement ran before (COPY).
+        """
+        numbers = dict.fromkeys([*unchecked, *(number for number, _ in statements if number >= 0)])
+        tables = {(w.version.owner, w.version.name) for w in (writes[number] for number in numbers)} - self._checked
+        check = self._check(tables)
+        if not statements and not check:
+            return
+        ahead = len(self._pending)
+        try:
+            results = self._run([*(statement for _, statement in statements), *check], "writing")
+        except DatabaseError as error:
+            place = error.context.get("statement", -1)
+            if place == ahead + len(statements):
+                self._raise_altered(tables, error)
+            number = statements[place - ahead][0] if isinstance(place, int) and place >= ahead else -1
+            if number >= 0:
+                self._explain(error, [writes[number].version], writes[number].command.name)
+            raise
+        self._checked |= tables
+        for (number, _), result in zip(statements, results[: len(statements)], strict=True):
+            if number >= 0:
+                counts[number] += result.command_tuples or 0
+
+    def _check(self, tables: set[tuple[str, str]]) -> list[Statement]:
+        """Whether tables that were just written, and so are locked, still are what they were described as.
+
+        A statement that was made for another form often works all the same, through an assignment cast or because two types
+        have values of one length: it would write something else.
+        """
+        described = [catalog for catalog in (self._tables.get(key) for key in sorted(tables)) if catalog is not None]
+        if not described:
+            return []
+        parameters = (_int8_array([catalog.oid for catalog in described]), _int8_array([catalog.form for catalog in described]))
+        return [Statement(sql=SAME_FORM, parameters=parameters, prepared=True)]
+
+    def _raise_altered(self, tables: set[tuple[str, str]], error: DatabaseError) -> None:
+        if error.context.get("sqlstate") != _DIVISION_BY_ZERO:
+            return
+        for key in tables:
+            self._forget(*key)
+        names = ", ".join(".".join(key) for key in sorted(tables))
+        raise UnfitTableError(
+            f"the destination table {names} was altered meanwhile", hint="it is described again at the next attempt", table=names,
+        ) from error
+
+    def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
+        """Raise what an error means for these tables; one that was altered meanwhile is described anew."""
+        if is_stale(error):
+            described = {(table.owner, table.name): self._tables.get((table.owner, table.name)) for table in tables}
+            if all(key in self._blamed and self._blamed[key] == catalog for key, catalog in described.items()):
+                raise DatabaseError(
+                    f"{error.message}, again, with {', '.join('.'.join(key) for key in described)} as it was", hint=_NAMELESS,
+                    **error.context,
+                ) from error
+            self._blamed |= described
+            for key in described:
+                self._forget(*key)
+        explain(error, [f"{table.owner}.{table.name}" for table in tables], command)
+
+    def _copy(self, plan: WritePlan, write: Write) -> int:
+        self._send_pending()
+        try:
+            chunks = list(row_chunks(plan.statements[0], write))
+            copied = self._pipeline.copy_in(plan.copy, copy_blocks(plan, write, chunks), "writing")
+            self._run_writes([write], [], [0], unchecked=[0])
+            return copied
+        except DatabaseError as error:
+            self._fail()
+            self._explain(error, [write.version], write.command.name)
+            raise
+        except BaseException:
+            self._fail()
+            raise
+
+    # ------------------------------------------------------------------ error queue
+
+    def put_error(
+        self, transaction: ErrorTransaction, batch: bytes, key_hashes: NDArray[np.uint64],
+        *, part: int, readable: Sequence[str] = (),
+    ) -> int:
+        """See `DestinationSession.put_error`."""
+        with self._own_statements("writing to the error queue"):
+            return put_error(
+                self._connection, self._identity.topology, transaction, batch, key_hashes, part=part,
+                readable=readable or transaction.readable,
+            )
+
+    def delete_error(self, number: int) -> bool:
+        """See `DestinationSession.delete_error`."""
+        with self._own_statements("deleting an error transaction"):
+            return delete_error(self._connection, self._identity.topology, number)
+
+    def close(self) -> None:
+        """See `DestinationSession.close`."""
+        self._close()
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The session itself, tagged and with triggers off, for `table_copy`. Not inside a transaction of `begin`."""
+        self._live()
+        return self._connection
+
+    # ------------------------------------------------------------------ below
+
+    @contextlib.contextmanager
+    def _own_statements(self, what: str) -> Iterator[None]:
+        """Statements through psycopg inside the transaction; an error fails it."""
+        self._in_transaction()
+        self._send_pending()
+        try:
+            with translated(what):
+                yield
+        except BaseException:
+            self._fail()
+            raise
+
+    def _run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
+        pending = self._pending
+        try:
+            results = self._pipeline.run([*pending, *statements], what)
+        except BaseException:
+            self._fail()
+            raise
+        self._pending = []
+        self._state = _State.OPEN
+        return results[len(pending) :]
+
+    def _send_pending(self) -> None:
+        if self._pending:
+            self._run([], "beginning a transaction")
+
+    def _fail(self) -> None:
+        """After any error: what was pending was sent, and the transaction cannot go on."""
+        self._pending = []
+        if self._connection.closed or self._connection.pgconn.status != pq.ConnStatus.OK:
+            self._close()
+        elif self._state is not _State.CLOSED:
+            self._state = _State.FAILED
+
+    def _close(self) -> None:
+        self._state = _State.CLOSED
+        self._connection.close()
+
+    def _live(self) -> None:
+        if self._state is _State.CLOSED or self._connection.closed:
+            self._close()
+            raise DatabaseUnavailable("the session at the destination is closed: open a new one")
+
+    def _in_transaction(self) -> None:
+        self._live()
+        if self._state not in {_State.PENDING, _State.OPEN}:
+            raise BugError(f"a transaction is needed, the session is {self._state.value}")
+
+
+def _int4(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
+
+
+def _int8(value: int) -> bytes:
+    return value.to_bytes(8, "big", signed=True)
+
+
+def _int8_array(values: Sequence[int]) -> bytes:
+    int8 = 20
+    if not values:
+        return _int4(0) + _int4(0) + _int4(int8)
+    header = _int4(1) + _int4(0) + _int4(int8) + _int4(len(values)) + _int4(1)
+    return header + b"".join(_int4(8) + _int8(value) for value in values)

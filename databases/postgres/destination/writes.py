@@ -1,0 +1,418 @@
+"""Sets of row changes as SQL: one statement per set, its values as one array parameter per column.
+
+The forms, with `u` for the set (`SELECT unnest($1::int8[]) AS o0, unnest($2::text[]) AS n1, ...`, which PostgreSQL
+runs in lockstep without storing it):
+
+    INSERT  INSERT INTO t (...) SELECT unnest(...), ...; large binary sets as COPY
+    UPDATE  UPDATE t SET b = u.n1 FROM u WHERE t.id = u.o0 AND record_image_eq(ROW(t.b), ROW(u.o1))
+    DELETE  DELETE FROM t USING u WHERE ...
+
+Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
+1.00 to somebody who reads it. A row is found by its key through the key index's own operator.
+
+Without a unique key in the values that find the row ("paired"), equal rows are numbered on both sides and matched one
+to one, then changed by ctid: so a set changes exactly as many rows as it has.
+
+A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change are deleted and inserted again with
+OVERRIDING SYSTEM VALUE, in one statement ("move").
+
+Values of types that are arrays cannot be elements of an array parameter: each travels in a composite type with one
+field, which the session makes in pg_temp. Values in text form travel as text[] and are cast. Values of a type that only
+converts to the column's travel as what they are and are converted in the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from databases.ports import Write
+from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
+from databases.postgres.destination.write_kernels import array_sizes, fill_arrays, fill_copy_rows, row_bytes
+from databases.postgres.types import conversion_of, type_with_modifier
+from streams.errors import BugError
+from streams.lcr_batch import Column, ColumnValues, Command
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "COPY_ROWS_MIN", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "parameters", "plan_write",
+    "row_chunks", "wrapper_name",
+]
+
+# From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
+# and unnest, single runs on a busy machine: 0.27-0.34 and 0.25-0.28 in sets of 2,000, 0.20-0.21 and 0.24-0.26 in sets
+# of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (it writes whole pages at once).
+COPY_ROWS_MIN = 2000
+# Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more; far below it, memory on both sides
+# stays small and the next chunk is built while the server works on this one. A single larger row travels alone.
+CHUNK_BYTES = 32 << 20
+_COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
+_COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
+_BYTEA = 17
+_TEXT = 25
+# What the header of an array of wrapped values names as its elements' type. The server compares it with what it
+# expects only when both are built in.
+_RECORD = 2249
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Values:
+    """Which columns of the old or of the new values are parameters. Every array is int64[k]; see `fill_arrays`."""
+
+    columns: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    wrapped: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SetStatement:
+    """One statement of a plan.
+
+    Args:
+        sql: with the old values' parameters first, then the new ones'.
+        old: None: no old values are needed.
+        new: likewise.
+    """
+
+    sql: str
+    old: _Values | None
+    new: _Values | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WritePlan:
+    """How a write with these columns is executed; made once, used for every set like it.
+
+    Args:
+        statements: run in order; the rows they affect add up.
+        paired: a table scan cannot be avoided: nested loops must be.
+        wrapped: types whose values travel in a composite type the session must have made.
+        copy: the COPY statement for large inserts; empty when it cannot be used.
+        copy_columns: positions in `version.columns`, in the order of COPY's list.
+    """
+
+    statements: tuple[SetStatement, ...]
+    paired: bool = False
+    wrapped: tuple[ValueForm, ...] = ()
+    copy: str = ""
+    copy_columns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def wrapper_name(form: ValueForm, generation: int) -> str:
+    """The composite type a session makes for a type that has no array type.
+
+    Args:
+        form: of that type.
+        generation: raised by the session when a rollback took its types away.
+    """
+    return f"pg_temp.headrace_{form.type_number}_{generation}"
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Collects the set's columns, numbering parameters: all old ones first."""
+
+    write: Write
+    catalog: CatalogTable
+    generation: int
+    old: list[int]
+    new: list[int]
+    wrapped: dict[int, ValueForm] = field(default_factory=dict)
+
+    def details(self, position: int) -> CatalogColumn:
+        """The destination's column for a position in `version.columns`."""
+        return self.catalog.columns[self.catalog.positions[self.write.version.columns[position].name]]
+
+    def conversion(self, position: int) -> Conversion | None:
+        """What makes the values of a position in `version.columns` the destination column's."""
+        column = self.write.version.columns[position]
+        place = self.catalog.positions[column.name]
+        return conversion_of(column, self.catalog.table.columns[place], self.catalog.columns[place])
+
+    def form(self, position: int) -> ValueForm:
+        """How the values of a position in `version.columns` travel."""
+        conversion = self.conversion(position)
+        return conversion.form if conversion else self.details(position).form
+
+    def expression(self, number: int, position: int) -> str:
+        """The set's expression for parameter `number`."""
+        value = self._value(number, position)
+        conversion = self.conversion(position)
+        if conversion is None:
+            return value
+        if conversion.function:
+            return f"{conversion.function}({value})"
+        return f"({value})::{self.details(position).form.type_name}"
+
+    def found_by(self, number: int, position: int) -> str:
+        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50."""
+        conversion, value = self.conversion(position), self.expression(number, position)
+        if conversion is None or not conversion.function:
+            return value
+        target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
+        return f"{value}::{type_with_modifier(target.type_name, target.type_modifier)}"
+
+    def _value(self, number: int, position: int) -> str:
+        form = self.form(position)
+        if not self.write.version.columns[position].is_binary:
+            text = f"pg_catalog.unnest(${number}::pg_catalog.text[])"
+            value = form.input % f"pg_catalog.textout({text})" if form.input else f"({text})"
+            return f"{value}::{form.type_name}"
+        if form.array_type:
+            return f"pg_catalog.unnest(${number}::{form.array_type})"
+        self.wrapped[form.type_number] = form
+        return f"(pg_catalog.unnest(${number}::{wrapper_name(form, self.generation)}[])).f"
+
+    def select_list(self) -> str:
+        """`unnest($1::...) AS o0, ...`."""
+        old = [f"{self.found_by(k, p)} AS o{p}" for k, p in enumerate(self.old, 1)]
+        new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
+        return ", ".join(old + new)
+
+    def values(self, positions: list[int]) -> _Values | None:
+        """What the kernels need for these columns."""
+        if not positions:
+            return None
+        forms = [_element(self.write.version.columns[p], self.form(p)) for p in positions]
+        return _Values(
+            columns=np.array(positions, np.int64), elements=np.array([element for element, _ in forms], np.int64),
+            wrapped=np.array([wrapped for _, wrapped in forms], np.int64),
+        )
+
+    def statement(self, sql: str) -> SetStatement:
+        """The statement with this builder's parameters."""
+        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new))
+
+
+def _element(column: Column, form: ValueForm) -> tuple[int, int]:
+    """(element type, wrapped type) of a column's array parameter."""
+    if not column.is_binary:
+        return _TEXT, 0
+    return (form.type_number, 0) if form.array_type else (_RECORD, form.type_number)
+
+
+def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: bool) -> WritePlan:
+    """Make the statements for a write.
+
+    Args:
+        write: only its command, version and columns matter.
+        catalog: the destination table; every column of the version fits.
+        generation: see `wrapper_name`.
+        moves: an identity column that cannot be SET may have changed in this write.
+    """
+    if write.command is Command.INSERT:
+        return _plan_insert(write, catalog, generation)
+    target = catalog.table.columns
+    at = [catalog.positions[column.name] for column in write.version.columns]
+    find = [p for p in write.match_columns if not target[at[p]].is_generated]
+    compare = [p for p in write.compare_columns if not target[at[p]].is_generated and p not in find]
+    sets: list[int] = []
+    identity: list[int] = []
+    if write.command is Command.UPDATE:
+        written = [p for p in write.set_columns if not target[at[p]].is_generated]
+        sets = [p for p in written if not target[at[p]].is_identity_always]
+        identity = [p for p in written if target[at[p]].is_identity_always and moves]
+    builder = _Builder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
+    key = set(catalog.table.key)
+    paired = not key or not key <= {at[p] for p in find}
+    if paired:
+        with_, source, condition = _paired(builder)
+    else:
+        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", _keyed(builder, find, compare)
+    statements = []
+    if write.command is Command.DELETE:
+        statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
+    else:
+        same = "".join(f" AND t.{builder.details(p).name} OPERATOR(pg_catalog.=) u.n{p}" for p in identity)
+        statements.append(with_ + _update(builder, sets, source, condition + same))
+        if identity:
+            differs = " OR ".join(f"t.{builder.details(p).name} OPERATOR(pg_catalog.<>) u.n{p}" for p in identity)
+            statements.append(_move(builder, [*sets, *identity], with_, source, f"{condition} AND ({differs})"))
+    return WritePlan(
+        statements=tuple(builder.statement(sql) for sql in statements), paired=paired,
+        wrapped=tuple(builder.wrapped.values()),
+    )
+
+
+def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
+    at = [catalog.positions[column.name] for column in write.version.columns]
+    columns = [p for p in write.set_columns if not catalog.table.columns[at[p]].is_generated]
+    builder = _Builder(write, catalog, generation, old=[], new=columns)
+    relation = catalog.relation.removeprefix("ONLY ")
+    if not columns:
+        # A row of defaults for every row: the parameter is only there to be counted.
+        sql = f"INSERT INTO {relation} SELECT FROM pg_catalog.unnest($1::pg_catalog.bytea[])"
+        count = _Values(columns=np.zeros(1, np.int64), elements=np.array([_BYTEA]), wrapped=np.zeros(1, np.int64))
+        return WritePlan(statements=(SetStatement(sql=sql, old=None, new=count),))
+    names = ", ".join(builder.details(p).name for p in columns)
+    is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
+    overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
+    select = ", ".join(builder.expression(k, p) for k, p in enumerate(columns, 1))
+    can_copy = all(write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns)
+    return WritePlan(
+        statements=(builder.statement(f"INSERT INTO {relation} ({names}){overriding} SELECT {select}"),),
+        wrapped=tuple(builder.wrapped.values()),
+        copy=f"COPY {relation} ({names}) FROM STDIN (FORMAT binary)" if can_copy else "",
+        copy_columns=np.array(columns, np.int64),
+    )
+
+
+def _keyed(builder: _Builder, find: list[int], compare: list[int]) -> str:
+    by_operator = [p for p in find if builder.details(p).equals]
+    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.o{p}" for p in by_operator]
+    images = [p for p in find if p not in by_operator] + compare
+    if images:
+        rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
+        values = ", ".join(f"u.o{p}" for p in images)
+        terms.append(f"pg_catalog.record_image_eq(ROW({rows}), ROW({values}))")
+    return " AND ".join(terms)
+
+
+def _paired(builder: _Builder) -> tuple[str, str, str]:
+    """WITH clause, source and condition where equal rows are matched one to one."""
+    names = [builder.details(p).name for p in builder.old]
+    hashed = [p for p in builder.old if builder.details(p).is_hashable]
+    candidates = ""
+    if hashed:
+        # A cheap hash first: most rows of the table are then never turned into text.
+        row = ", ".join(f"t.{builder.details(p).name}" for p in hashed)
+        values = ", ".join(f"o{p}" for p in hashed)
+        candidates = (
+            f" WHERE pg_catalog.hash_record_extended(ROW({row}), 0) OPERATOR(pg_catalog.=) ANY"
+            f" (SELECT pg_catalog.hash_record_extended(ROW({values}), 0) FROM v)"
+        )
+    image, values = ", ".join(f"t.{name}" for name in names), ", ".join(f"o{p}" for p in builder.old)
+    new = "".join(f", w.n{p}" for p in builder.new)
+    number = 'pg_catalog.row_number() OVER (PARTITION BY i COLLATE "C") AS r'
+    with_ = (
+        f"WITH v AS MATERIALIZED (SELECT {builder.select_list()}), "
+        f"w AS (SELECT *, {number} FROM (SELECT *, ROW({values})::pg_catalog.text AS i FROM v) v), "
+        f"c AS (SELECT *, {number} FROM (SELECT t.ctid AS c, t.tableoid AS o, ROW({image})::pg_catalog.text AS i"
+        f" FROM {builder.catalog.relation} t{candidates}) t), "
+        f'p AS MATERIALIZED (SELECT c.c, c.o{new} FROM w JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r) '
+    )
+    return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
+
+
+def _update(builder: _Builder, sets: list[int], source: str, condition: str) -> str:
+    if not sets:
+        # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
+        return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"
+    assignments = ", ".join(f"{builder.details(p).name} = u.n{p}" for p in sets)
+    return f"UPDATE {builder.catalog.relation} t SET {assignments} FROM {source} WHERE {condition}"
+
+
+def _move(builder: _Builder, written: list[int], with_: str, source: str, condition: str) -> str:
+    catalog = builder.catalog
+    new = {builder.details(p).name: f"u.n{p}" for p in written}
+    kept = [
+        details.name for details, column in zip(catalog.columns, catalog.table.columns, strict=True)
+        if not column.is_generated
+    ]
+    returning = ", ".join(f"{new.get(name, f't.{name}')} AS c{k}" for k, name in enumerate(kept))
+    columns = ", ".join(kept)
+    values = ", ".join(f"c{k}" for k in range(len(kept)))
+    start = f"{with_.rstrip()}, " if with_ else "WITH "
+    return (
+        f"{start}moved AS (DELETE FROM {catalog.relation} t USING {source} WHERE {condition} RETURNING {returning}) "
+        f"INSERT INTO {catalog.relation.removeprefix('ONLY ')} ({columns}) OVERRIDING SYSTEM VALUE"
+        f" SELECT {values} FROM moved"
+    )
+
+
+def identity_may_change(write: Write, catalog: CatalogTable) -> bool:
+    """Whether an UPDATE may change an identity column that cannot be SET: its old value differs or is not known."""
+    if write.command is not Command.UPDATE or write.old is None or write.new is None:
+        return False
+    for position in write.set_columns:
+        column = write.version.columns[position]
+        if not catalog.table.columns[catalog.positions[column.name]].is_identity_always:
+            continue
+        old, new = write.old.lengths[position], write.new.lengths[position]
+        absent = old < -1
+        if column.is_key and absent.all():
+            continue  # the log carries old keys when they change
+        if absent.any() or (old != new).any() or _bytes(write.old, position) != _bytes(write.new, position):
+            return True
+    return False
+
+
+def _bytes(values: ColumnValues, column: int) -> bytes:
+    return values.data[int(values.starts[column]) : int(values.starts[column + 1])].tobytes()
+
+
+def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int]]:
+    """Cut a write's rows into runs whose values fit into one statement: (first, after last)."""
+    count = write.row_count
+    large = [
+        (values, columns.columns) for values, columns in ((write.old, statement.old), (write.new, statement.new))
+        if values is not None and columns is not None and int(values.starts[-1]) > CHUNK_BYTES // 2
+    ]
+    if not large:  # the usual case, not worth looking at rows
+        if count:
+            yield 0, count
+        return
+    total = np.zeros(count, np.int64)
+    for values, columns in large:
+        total += row_bytes(_read_only(values.lengths), columns)
+    ends = np.cumsum(total)
+    first = 0
+    while first < count:
+        done = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, done + CHUNK_BYTES, side="right")))
+        yield first, last
+        first = last
+
+
+def parameters(statement: SetStatement, write: Write, first: int, last: int) -> list[NDArray[np.uint8]]:
+    """The parameters of a statement for the rows first..last-1."""
+    found: list[NDArray[np.uint8]] = []
+    for values, columns in ((write.old, statement.old), (write.new, statement.new)):
+        if columns is None:
+            continue
+        if values is None:
+            raise BugError(f"a write to {write.version.qualified_name} lacks the values it needs")
+        lengths, data = _read_only(values.lengths), _read_only(values.data)
+        sizes, complete = array_sizes(lengths, columns.columns, columns.wrapped, first, last)
+        if not complete:
+            raise BugError(
+                f"a write to {write.version.qualified_name} uses a value that is not in the LCR",
+                command=write.command.name,
+            )
+        starts = np.zeros(sizes.shape[0] + 1, np.int64)
+        np.cumsum(sizes, out=starts[1:])
+        out = np.empty(int(starts[-1]), np.uint8)
+        fill_arrays(
+            lengths, data, _read_only(values.starts), columns.columns, columns.elements, columns.wrapped, first, last,
+            starts, out,
+        )
+        found += [out[starts[k] : starts[k + 1]] for k in range(sizes.shape[0])]
+    return found
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    # numba types read-only arrays apart, and batches come both ways: one form, one compilation.
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) -> Iterator[NDArray[np.uint8]]:
+    """The bytes COPY reads for an INSERT: header, rows chunk by chunk, trailer."""
+    assert write.new is not None
+    yield _COPY_HEADER
+    lengths, data, starts = _read_only(write.new.lengths), _read_only(write.new.data), _read_only(write.new.starts)
+    fixed = 2 + 4 * plan.copy_columns.shape[0]
+    for first, last in chunks:
+        size = int(np.maximum(lengths[plan.copy_columns, first:last], 0).sum(dtype=np.int64)) + fixed * (last - first)
+        out = np.empty(size, np.uint8)
+        written = int(fill_copy_rows(lengths, data, starts, plan.copy_columns, first, last, out))
+        if written < 0:
+            raise BugError(f"an insert into {write.version.qualified_name} uses a value that is not in the LCR")
+        yield out[:written]
+    yield _COPY_TRAILER

@@ -1,0 +1,1 @@
+"""PostgreSQL as a source: catalog, preflight, log stream and log decoder."""

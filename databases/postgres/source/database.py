@@ -1,0 +1,468 @@
+"""PostgreSQL as a source: publication and slot, log streams, snapshots, markers.
+
+Everything `prepare` makes has one name, `headrace_<topology>_<site>`: the publication of this database and the
+slot of this cluster. The publication is made before the slot: a slot older than its publication cannot read the
+changes between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
+from databases.postgres.connection import connect, qualified, quote, translated
+from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.source.catalog import (
+    CatalogTable,
+    binary_obstacles,
+    publication_tables,
+    published_objects,
+    published_relations,
+    select_tables,
+    slot_name,
+    source_tables,
+)
+from databases.postgres.source.preflight import identity_breaks, preflight_source
+from databases.postgres.table_copy import use_snapshot
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
+from streams.lcr_batch import TableVersion
+from streams.scn import FIRST_SCN, Scn
+
+if TYPE_CHECKING:
+    from databases.postgres.source.replication_stream import PostgresLogStream
+
+__all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
+
+MARKER_PREFIX = "headrace.marker"
+_LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
+_RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
+_POLL_S = 0.05
+# How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
+_VISIBLE_TIMEOUT_S = 60.0
+_VISIBLE_POLL_S = 0.002  # what a commit's flush takes
+# What is running now is in none of the exported snapshot's parts that count as committed.
+_IS_VISIBLE = """
+    SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
+        SELECT FROM pg_snapshot_xip(present) AS running WHERE pg_visible_in_snapshot(running, %(exported)s::pg_snapshot)
+    )
+    FROM pg_current_snapshot() AS present
+"""
+
+
+class PostgresSnapshot:
+    """See `databases.ports.Snapshot`: a temporary slot's snapshot, alive as long as its session."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, scn: Scn, name: str) -> None:
+        self._connection = connection
+        self._scn = scn
+        self._name = name
+
+    @property
+    def scn(self) -> Scn:
+        """See `Snapshot.scn`."""
+        return self._scn
+
+    @property
+    def name(self) -> str:
+        """See `Snapshot.name`: for `SET TRANSACTION SNAPSHOT` in the same database."""
+        return self._name
+
+    def close(self) -> None:
+        """See `Snapshot.close`."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+
+class PostgresSource:
+    """See `databases.ports.SourceDatabase`. Connects when first used, and again after a break.
+
+    Args:
+        dsn: connection string.
+        site: the site's name; by default the database's.
+        allow_any_version: take server versions that were never tried.
+    """
+
+    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False) -> None:
+        self._dsn = dsn
+        self._site = site
+        self._allow_any_version = allow_any_version
+        self._connection: psycopg.Connection[Any] | None = None
+
+    # ------------------------------------------------------------------ what there is
+
+    def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
+        """See `SourceDatabase.tables`. Neither partitions, temporary, unlogged and system tables, nor our own schema."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            return source_tables(connection, select_tables(connection, rules))
+
+    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+        """See `SourceDatabase.table_versions`."""
+        is_binary = self._is_binary(tables)
+        with translated("describing the tables"):
+            found = [describe_table(self._session(), table.owner, table.name) for table in tables]
+            return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
+
+    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+        """See `SourceDatabase.preflight`."""
+        with translated("checking the source"):
+            connection = self._session()
+            return preflight_source(
+                connection, rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
+            )
+
+    def current_scn(self) -> Scn:
+        """See `SourceDatabase.current_scn`: what is flushed, because nothing else is ever sent."""
+        return Scn(int(self._value("asking for the position", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")))
+
+    def retained_bytes(self, topology: str) -> int:
+        """Bytes of WAL that the server keeps because of our slot; 0 without a slot."""
+        query = """
+            SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::int8
+            FROM pg_replication_slots WHERE slot_name = %s
+        """
+        return int(self._value("asking for the slot", query, (self._name(topology),)))
+
+    # ------------------------------------------------------------------ publication and slot
+
+    def check_prepared(self, topology: str, start: Scn) -> None:
+        """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
+        name = self._name(topology)
+        if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
+            raise _publication_gone(name)
+        with translated("asking for the slot"):
+            self._slot_positions(self._session(), name, start)
+
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.uncaptured`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            there = publication_tables(connection, self._name(topology))
+            return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """What `prepare` would do, in order, with the locks it takes; what is there already is marked as done."""
+        with translated("planning the source"):
+            connection = self._session()
+            name = self._name(topology)
+            tables = select_tables(connection, rules)
+            steps = [*_publication_steps(connection, name, tables), _slot_step(connection, name)]
+            return tuple(steps)
+
+    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
+
+        Raises:
+            DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
+            DatabaseError: something else has our name, or a right is missing.
+            LogGone: the publication of a slot that exists is gone.
+        """
+        steps = self.plan(topology, rules)
+        if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
+            raise _publication_gone(self._name(topology))
+        statements = [step.statement for step in steps if not step.is_done]
+        with translated("preparing the source"):
+            connection = self._session()
+            connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+            try:
+                for statement in statements:
+                    connection.execute(statement)
+            finally:
+                with contextlib.suppress(psycopg.Error):
+                    connection.execute("SET lock_timeout = 0")
+        return tuple(statements)
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """See `SourceDatabase.remove`. Ends the session that still reads the slot."""
+        name = self._name(topology)
+        statements = []
+        with translated("removing the slot and the publication"):
+            connection = self._session()
+            if self._release_slot(connection, name):
+                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+                statements.append(f"SELECT pg_drop_replication_slot('{name}')")
+            if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None:
+                statement = f"DROP PUBLICATION {quote(name)}"
+                connection.execute(statement)
+                statements.append(statement)
+        return tuple(statements)
+
+    def _release_slot(self, connection: psycopg.Connection[Any], name: str) -> bool:
+        """Tell whether the slot exists, after ending whoever uses it."""
+        deadline = time.monotonic() + _RELEASE_TIMEOUT_S
+        while True:
+            row = connection.execute(
+                "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (name,)
+            ).fetchone()
+            if row is None or row[0] is None:
+                return row is not None
+            if time.monotonic() > deadline:
+                raise DatabaseUnavailable(f"slot {name} is still in use", hint="stop the log writer first", pid=int(row[0]))
+            connection.execute("SELECT pg_terminate_backend(%s)", (row[0],))
+            time.sleep(_POLL_S)
+
+    # ------------------------------------------------------------------ the log
+
+    def open_stream(
+        self, topology: str, start: Scn, *, allow_binary: bool = True, force_libpq: bool = False
+    ) -> PostgresLogStream:
+        """See `SourceDatabase.open_stream`.
+
+        Args:
+            topology: names the slot and the publication.
+            start: see the port.
+            allow_binary: see the port.
+            force_libpq: read through libpq, as over TLS.
+        """
+        from databases.postgres.source.replication_stream import open_log_stream
+
+        name = self._name(topology)
+        with translated("opening the log stream"):
+            connection = self._session()
+            begin = self._check_slot(connection, name, start)
+            if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
+                raise _publication_gone(name)
+            binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
+        return open_log_stream(
+            self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=f"headrace {topology} log",
+            force_libpq=force_libpq,
+        )
+
+    def check_stream(self, topology: str, options: StreamOptions) -> None:
+        """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
+        if not options.binary:
+            return
+        with translated("reading the catalog"):
+            connection = self._session()
+            obstacles = binary_obstacles(connection, published_relations(connection, self._name(topology)))
+        if obstacles:
+            found = obstacles[0]
+            raise UnsupportedType(
+                f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
+                f"{found.reason}", hint="nothing to mend: changes travel in text form from now on",
+            )
+
+    def _slot_positions(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
+        """What the slot was confirmed up to, and where the log ends; `start`: how far redo is, for messages."""
+        reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
+        row = connection.execute(
+            f"""
+            SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
+                   database = current_database() AND plugin = 'pgoutput', {reason}
+            FROM pg_replication_slots WHERE slot_name = %s
+            """,
+            (name,),
+        ).fetchone()
+        if row is None:
+            hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
+            raise LogGone(f"slot {name} does not exist: everything after SCN {start} is gone", hint=hint, after_scn=start)
+        if not row[3]:
+            raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
+        confirmed = int(row[0] or 0)
+        if row[1] == "lost":
+            setting = {"idle_timeout": "idle_replication_slot_timeout", "wal_level_insufficient": "wal_level"}.get(
+                row[4] or "", "max_slot_wal_keep_size"
+            )
+            raise LogGone(
+                f"slot {name} was invalidated (see {setting}): its WAL after SCN {max(start, confirmed)} is gone",
+                hint=f"mend {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
+            )
+        return confirmed, int(row[2])
+
+    def _check_slot(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
+        """Where the stream can begin; the slot must still have everything after `start`."""
+        confirmed, end = self._slot_positions(connection, name, start)
+        if start != FIRST_SCN and confirmed > start:
+            raise LogGone(
+                f"slot {name} is ahead of the redo log: transactions that committed after SCN {start} and up to SCN "
+                f"{confirmed} are missing ({confirmed - start} bytes of log)",
+                hint=f"the slot was made again or advanced by somebody else: {INSTANTIATE_AGAIN}", after_scn=start,
+                through_scn=confirmed,
+            )
+        if start > end:
+            raise LogGone(
+                f"the log ends at SCN {end}, the redo log at SCN {start}: the database was set back to an older state",
+                hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
+                through_scn=start,
+            )
+        return start if start != FIRST_SCN else Scn(confirmed)
+
+    def dictionary_build(self, topology: str) -> DictionaryBuild:
+        """See `SourceDatabase.dictionary_build`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            # First the position, then the tables: a table made between is described by the log as well.
+            scn = Scn(int(self._value("asking for the position", "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")))
+            return DictionaryBuild(scn=scn, tables=published_objects(connection, self._name(topology)))
+
+    def write_marker(self, content: bytes) -> Scn:
+        """See `SourceDatabase.write_marker`: a transactional logical message, flushed before this returns."""
+        query = "SELECT pg_logical_emit_message(true, %s, %s::bytea) - '0/0'::pg_lsn"
+        return Scn(int(self._value("writing a marker", query, (MARKER_PREFIX, content))))
+
+    def open_snapshot(self, topology: str) -> PostgresSnapshot:
+        """See `SourceDatabase.open_snapshot`. Waits for every transaction that is running.
+
+        The server makes an exported snapshot from the log, and a transaction's commit is in the log a moment before its
+        rows are visible. A reader within this moment would not only miss them: it would mark them dead for everybody
+        (all versions until now). So the snapshot is given out when everything in it is visible.
+
+        Raises:
+            DatabaseUnavailable: something in the snapshot does not become visible, or the server cannot be reached.
+        """
+        from databases.postgres.source.replication_stream import parse_lsn
+
+        connection = connect(self._dsn, application_name=f"headrace {topology} snapshot", replication="database")
+        try:
+            slot = f"headrace_snapshot_{secrets.token_hex(8)}"
+            command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+            with translated("exporting a snapshot"):
+                row = connection.execute(command).fetchone()
+            assert row is not None
+            snapshot = PostgresSnapshot(connection, scn=parse_lsn(row[1]), name=row[2])
+            self._wait_visible(snapshot)
+            return snapshot
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """See `SourceDatabase.close`."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    # ------------------------------------------------------------------ inside
+
+    def _session(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, application_name="headrace source")
+            # A marker must be in the flushed log when its call returns, whatever the role's default is.
+            self._connection.execute("SET synchronous_commit = local")
+        return self._connection
+
+    def _is_binary(self, tables: Sequence[SourceTable]) -> bool:
+        """Tell whether the changes of these tables can travel in binary form; see `source_catalog.binary_obstacles`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            rows = connection.execute(
+                """
+                SELECT c.oid::int8 FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+                JOIN pg_namespace n ON n.nspname = wanted.owner
+                JOIN pg_class root ON root.relnamespace = n.oid AND root.relname = wanted.name
+                CROSS JOIN LATERAL (SELECT root.oid UNION SELECT t.relid FROM pg_partition_tree(root.oid) t) AS c (oid)
+                """,
+                ([table.owner for table in tables], [table.name for table in tables]),
+            ).fetchall()
+            return not binary_obstacles(connection, [int(row[0]) for row in rows])
+
+    def _wait_visible(self, snapshot: PostgresSnapshot) -> None:
+        """Wait until no transaction of the snapshot is still on its way out: its commit logged, its rows not visible."""
+        with translated("waiting for the snapshot's transactions"):
+            session = self._session()
+            with use_snapshot(session, snapshot.name):
+                (exported,) = session.execute("SELECT pg_current_snapshot()::text").fetchone() or ("",)
+            deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
+            while not (session.execute(_IS_VISIBLE, {"exported": exported}).fetchone() or (False,))[0]:
+                if time.monotonic() > deadline:
+                    raise DatabaseUnavailable(
+                        f"a transaction that committed before SCN {snapshot.scn} is not visible after {_VISIBLE_TIMEOUT_S:.0f} s",
+                        hint="see SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep': is a synchronous standby away?",
+                    )
+                time.sleep(_VISIBLE_POLL_S)
+
+    def _name(self, topology: str) -> str:
+        return slot_name(topology, self._site or self._session().info.dbname)
+
+    def _value(self, what: str, query: str, parameters: Sequence[object] = ()) -> Any:  # noqa: ANN401 - one SQL value
+        with translated(what):
+            row = self._session().execute(query, parameters or None).fetchone()
+            assert row is not None
+            return row[0]
+
+
+def _publication_gone(name: str) -> LogGone:
+    """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
+    return LogGone(
+        f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
+    )
+
+
+# --------------------------------------------------------------------------- the steps of `prepare`
+
+
+def _publication_steps(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable]
+) -> list[PlannedStatement]:
+    """Make the publication, or bring it to these tables and our options."""
+    has_generated = connection.info.server_version >= 180000
+    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
+    options += ", publish_generated_columns = stored" if has_generated else ""
+    wanted = {table.number: table for table in tables}
+    row = connection.execute(
+        "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
+        + (" AND pubgencols = 's'" if has_generated else "")
+        + ", pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
+        (name,),
+    ).fetchone()
+    breaks = tuple(line for table in tables for line in identity_breaks(table))
+    lock = "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
+    if row is None:
+        listed = f" FOR TABLE {_listed(wanted.values())}" if wanted else ""
+        statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
+        effect = f"names the {len(wanted)} captured tables to the log decoder"
+        return [PlannedStatement(statement=statement, effect=effect, lock=lock if wanted else "", breaks=breaks)]
+    if row[0] or not row[2]:
+        raise DatabaseError(
+            f"publication {name} is not ours: it is for all tables, or another role's",
+            hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name", publication=name,
+        )
+    steps = []
+    if not row[1]:
+        statement = f"ALTER PUBLICATION {quote(name)} SET ({options})"
+        steps.append(PlannedStatement(statement=statement, effect="sets what is published"))
+    there = publication_tables(connection, name)
+    added = [table for number, table in wanted.items() if number not in there]
+    dropped = [qualified(*there[number]) for number in there if number not in wanted]
+    if added:
+        statement = f"ALTER PUBLICATION {quote(name)} ADD TABLE {_listed(added)}"
+        broken = tuple(line for table in added for line in identity_breaks(table))
+        steps.append(PlannedStatement(statement=statement, effect="captures further tables", lock=lock, breaks=broken))
+    if dropped:
+        statement = f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(dropped)}"
+        steps.append(PlannedStatement(statement=statement, effect="stops capturing tables", lock=lock))
+    if not steps:
+        statement = f"CREATE PUBLICATION {quote(name)}"
+        effect = f"names the {len(wanted)} captured tables to the log decoder"
+        steps.append(PlannedStatement(statement=statement, effect=effect, breaks=breaks, is_done=True))
+    return steps
+
+
+def _listed(tables: Sequence[CatalogTable] | Any) -> str:  # noqa: ANN401 - or a view of a dict's values
+    """For a publication: without ONLY a plain table would bring the tables that inherit from it."""
+    return ", ".join(("" if t.is_partitioned else "ONLY ") + qualified(t.owner, t.name) for t in tables)
+
+
+def _slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatement:
+    row = connection.execute(
+        "SELECT database = current_database() AND plugin = 'pgoutput' FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    ).fetchone()
+    if row is not None and not row[0]:
+        raise DatabaseError(
+            f"slot {name} belongs to another database or plugin",
+            hint=f"drop it (SELECT pg_drop_replication_slot('{name}')), or give the topology another name", slot=name,
+        )
+    return PlannedStatement(
+        statement=f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')",
+        effect="makes the server keep its log until Headrace has written it to its own redo log",
+        lock="none, but it waits until every transaction that is running now has ended",
+        is_done=row is not None,
+    )

@@ -1,0 +1,381 @@
+"""The log decoder of PostgreSQL: framed pgoutput messages (protocol version 1) to arrays.
+
+The work is in `pgoutput_kernels.decode`. Here are the rare messages: table descriptions ('R'), names of user-defined
+types ('Y', right before the description that needs them), new origins ('O'), TRUNCATE ('T') and messages ('M').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from databases.ports import DecodedChunk, StreamOptions
+from databases.postgres.builtin_types import BUILTIN_TYPES
+from databases.postgres.source import pgoutput_kernels as kernels
+from streams.errors import ProtocolError
+from streams.lcr_batch import Column, OldImage, TableVersion, content_version
+from streams.scn import ObjectNumber
+from streams.tags import Tag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ORIGIN_PREFIX", "PostgresLogDecoder", "tag_of_origin"]
+
+ORIGIN_PREFIX = "headrace:"
+"""Origins named `headrace:<topology>/<apply>/<server>:<hex tag>` carry tags; all others mean a NULL tag."""
+
+# One scratch array for values, reused; a row with more values than that cannot exist (1600 columns, old and new).
+_VALUES_MAX = 1 << 20
+_ROWS_MIN = 1 << 10  # scratch arrays are at least that long
+
+
+class PostgresLogDecoder:
+    """See `databases.ports.LogDecoder`.
+
+    Between calls it keeps the transaction in progress, the names of user-defined types, the tables described so far
+    and the origins seen. `reset` forgets the transaction only.
+
+    Args:
+        options: of the stream the bytes came from.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._binary = options.binary
+        self._encoding = "utf-8"  # of names: the session's client_encoding, whatever the database's
+        self._state = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._type_names: dict[int, str] = {}
+        self._tables: dict[int, TableVersion] = {}
+        self._origins: list[tuple[bytes, int]] = []
+        self._tags: list[Tag] = []
+        self._versions: dict[int, TableVersion] = {}
+        self._truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
+        self._messages: list[tuple[int, str, bytes]] = []
+        self._scratch = _Scratch(_ROWS_MIN)
+        self._index_tables()
+        self._index_origins()
+
+    def learn(self, versions: Iterable[TableVersion]) -> None:
+        """Take table versions from the start of a segment, so that values in another form are noticed.
+
+        Not needed to decode: without it only the correction of `Column.is_binary` starts with the table's next
+        description.
+        """
+        for version in versions:
+            self._tables[version.object_number] = version
+        self._index_tables()
+
+    def reset(self) -> None:
+        """See `LogDecoder.reset`."""
+        self._state[:] = 0
+
+    def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
+        """See `LogDecoder.decode`. May stop early, so go on until `consumed` covers the data.
+
+        Raises:
+            ProtocolError: the bytes are not whole pgoutput messages.
+        """
+        state = self._state
+        scratch = self._scratch = self._scratch.at_least(rows_max)
+        # One array type for the compiled kernels, wherever the bytes come from.
+        data = data.view()
+        data.flags.writeable = False
+        state[kernels.STATE_POSITION] = start
+        state[kernels.STATE_ROWS] = state[kernels.STATE_VALUES] = state[kernels.STATE_TRANSACTIONS] = 0
+        continues = bool(state[kernels.STATE_OPEN]) and start < data.shape[0]
+        if continues:
+            scratch.continue_transaction(state)
+        # A form that was corrected when the last call stopped belongs to this call's rows.
+        versions, self._versions = self._versions, {}
+        self._truncates, self._messages = {}, []
+        while True:
+            why = kernels.decode(
+                data, state, rows_max, *scratch.arrays, *self._table_index, *self._origin_index, self._origin_tags
+            )
+            if why in {kernels.AT_END, kernels.FULL} or not self._handle(why, data, versions):
+                break
+        consumed = int(state[kernels.STATE_POSITION]) - start
+        if why == kernels.AT_END and start + consumed != data.shape[0]:
+            raise ProtocolError("a redo record ends inside a message", position=start + consumed)
+        return scratch.chunk(
+            state, consumed=consumed, continues=continues, versions=tuple(versions.values()),
+            truncates=self._truncates, tags=tuple(self._tags), messages=tuple(self._messages),
+        )
+
+    def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
+        """See `LogDecoder.describe`."""
+        data = data.view()
+        data.flags.writeable = False
+        size = 64
+        while True:
+            starts, ends = np.empty(size, np.int64), np.empty(size, np.int64)
+            found, end = kernels.find_descriptions(data, starts, ends)
+            if end < 0:
+                raise ProtocolError("bytes of the redo log are not pgoutput messages")
+            if found <= size:
+                break
+            size = found
+        names: dict[int, str] = {}
+        versions = []
+        for start, stop in zip(starts[:found].tolist(), ends[:found].tolist(), strict=True):
+            message = _Message(data[start:stop].tobytes(), self._encoding)
+            if data[start] == ord("Y"):
+                number, name = message.type_name()
+                names[number] = name
+            else:
+                versions.append(self._describe(message, names))
+        return tuple(versions)
+
+    # ------------------------------------------------------------------ what the kernel leaves to Python
+
+    def _handle(self, why: int, data: NDArray[np.uint8], versions: dict[int, TableVersion]) -> bool:
+        """Do what the kernel stopped for; False: the chunk ends before it."""
+        state = self._state
+        has_rows = bool(state[kernels.STATE_ROWS])
+        if has_rows and why in {kernels.RELATION, kernels.TYPE}:
+            return False
+        start, end = int(state[kernels.STATE_PAYLOAD]), int(state[kernels.STATE_FRAME_END])
+        if why == kernels.BROKEN:
+            raise ProtocolError("bytes of the redo log are not pgoutput messages", position=int(state[0]))
+        if why == kernels.WRONG_FORM:
+            object_number = int.from_bytes(data[start + 1 : start + 5].tobytes(), "big")
+            version = self._correct_form(object_number, int(state[kernels.STATE_COLUMN]))
+            (self._versions if has_rows else versions)[object_number] = version
+            return not has_rows
+        message = _Message(data[start:end].tobytes(), self._encoding)
+        if why == kernels.RELATION:
+            version = self._relation(message)
+            # Moved to the end: a later description replaces an earlier one.
+            versions.pop(version.object_number, None)
+            versions[version.object_number] = version
+        elif why == kernels.TYPE:
+            number, name = message.type_name()
+            self._type_names[number] = name
+        elif why == kernels.ORIGIN:
+            message.integer(8)
+            self._add_origin(message.raw_text())
+            return True
+        elif why == kernels.TRUNCATE:
+            count, flags = message.integer(4), message.integer(1)
+            numbers = tuple(message.integer(4) for _ in range(count))
+            self._truncates[int(state[kernels.STATE_ROWS]) - 1] = (numbers, bool(flags & 1), bool(flags & 2))
+            return True
+        elif why == kernels.MESSAGE:
+            self._message(message)
+        state[kernels.STATE_POSITION] = end
+        return True
+
+    def _relation(self, message: _Message) -> TableVersion:
+        version = self._describe(message, self._type_names)
+        known = self._tables.get(version.object_number)
+        if known is not None:
+            version = _with_forms(version, known)
+        self._tables[version.object_number] = version
+        self._index_tables()
+        return version
+
+    def _describe(self, message: _Message, type_names: dict[int, str]) -> TableVersion:
+        number, owner, name = message.integer(4), message.text() or "pg_catalog", message.text()
+        identity = chr(message.integer(1))
+        columns = tuple(self._column(message, type_names) for _ in range(message.integer(2)))
+        if identity == "f":
+            old_image = OldImage.FULL
+        else:
+            old_image = OldImage.KEY if any(column.is_key for column in columns) else OldImage.NONE
+        version = TableVersion(
+            object_number=ObjectNumber(number), version=0, owner=owner, name=name, columns=columns, old_image=old_image
+        )
+        return replace(version, version=content_version(version))
+
+    def _column(self, message: _Message, type_names: dict[int, str]) -> Column:
+        flags, name, number, modifier = message.integer(1), message.text(), message.integer(4), message.signed(4)
+        builtin = BUILTIN_TYPES.get(number)
+        if builtin is not None:
+            type_name, has_binary = f"pg_catalog.{builtin[0]}", builtin[1]
+        else:
+            type_name, has_binary = type_names.get(number, f"pg_catalog.oid{number}"), True
+        return Column(
+            name=name, type_name=type_name, type_number=number, type_modifier=modifier, is_key=bool(flags & 1),
+            is_binary=self._binary and has_binary,
+        )
+
+    def _correct_form(self, object_number: int, position: int) -> TableVersion:
+        """The description with one column's form turned over, as its values show: it is a matter of the type."""
+        known = self._tables[object_number]
+        number, form = known.columns[position].type_number, not known.columns[position].is_binary
+        columns = tuple(replace(c, is_binary=form) if c.type_number == number else c for c in known.columns)
+        version = replace(known, columns=columns)
+        version = replace(version, version=content_version(version))
+        self._tables[object_number] = version
+        self._index_tables()
+        return version
+
+    def _add_origin(self, name: bytes) -> None:
+        tag = tag_of_origin(name.decode(self._encoding, "replace"))
+        number = -1
+        if tag is not None:
+            if tag not in self._tags:
+                self._tags.append(tag)
+            number = self._tags.index(tag)
+        self._origins.append((name, number))
+        self._index_origins()
+
+    def _message(self, message: _Message) -> None:
+        is_transactional, position, prefix = message.integer(1) & 1, message.integer(8), message.text()
+        content = message.take(message.integer(4))
+        order_scn = int(self._state[kernels.STATE_ORDER_SCN]) if is_transactional else position
+        self._messages.append((order_scn, prefix, content))
+
+    def _index_tables(self) -> None:
+        ordered = sorted(self._tables.items())
+        counts = [len(version.columns) for _, version in ordered]
+        forms = [column.is_binary for _, version in ordered for column in version.columns]
+        self._table_index = (
+            np.array([number for number, _ in ordered], np.int64),
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
+            np.array(forms, np.uint8),
+        )
+
+    def _index_origins(self) -> None:
+        names = [name for name, _ in self._origins]
+        self._origin_index = (
+            np.concatenate([np.zeros(1, np.int64), np.cumsum([len(name) for name in names], dtype=np.int64)]),
+            np.array(list(b"".join(names)), np.uint8),
+        )
+        self._origin_tags = np.array([number for _, number in self._origins], np.int16)
+
+
+class _Scratch:
+    """Output arrays of the kernel, reused from call to call."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        transactions = rows + 1
+        self.command = np.empty(rows, np.uint8)
+        self.object_number = np.empty(rows, np.int64)
+        self.old_image = np.empty(rows, np.uint8)
+        self.old_first = np.empty(rows, np.int64)
+        self.new_first = np.empty(rows, np.int64)
+        self.value_offset = np.empty(_VALUES_MAX, np.int64)
+        self.value_length = np.empty(_VALUES_MAX, np.int32)
+        self.value_binary = np.empty(_VALUES_MAX, np.bool_)
+        self.transaction_id = np.empty(transactions, np.int64)
+        self.order_scn = np.empty(transactions, np.int64)
+        self.commit_scn = np.empty(transactions, np.int64)
+        self.commit_time = np.empty(transactions, np.int64)
+        self.tag = np.empty(transactions, np.int16)
+        self.first_row = np.empty(transactions + 1, np.int32)
+        self.arrays = (
+            self.command, self.object_number, self.old_image, self.old_first, self.new_first,
+            self.value_offset, self.value_length, self.value_binary,
+            self.transaction_id, self.order_scn, self.commit_scn, self.commit_time, self.tag, self.first_row,
+        )
+
+    def at_least(self, rows: int) -> _Scratch:
+        return self if rows <= self.rows else _Scratch(rows)
+
+    def continue_transaction(self, state: NDArray[np.int64]) -> None:
+        """The first transaction is the one that was open."""
+        self.transaction_id[0] = state[kernels.STATE_TRANSACTION_ID]
+        self.order_scn[0] = state[kernels.STATE_ORDER_SCN]
+        self.commit_scn[0] = 0
+        self.commit_time[0] = state[kernels.STATE_COMMIT_TIME]
+        self.tag[0] = state[kernels.STATE_TAG]
+        self.first_row[0] = 0
+        state[kernels.STATE_TRANSACTIONS] = 1
+
+    def chunk(
+        self, state: NDArray[np.int64], *, consumed: int, continues: bool, versions: tuple[TableVersion, ...],
+        truncates: dict[int, tuple[tuple[int, ...], bool, bool]], tags: tuple[Tag, ...],
+        messages: tuple[tuple[int, str, bytes], ...],
+    ) -> DecodedChunk:
+        rows, values = int(state[kernels.STATE_ROWS]), int(state[kernels.STATE_VALUES])
+        transactions = int(state[kernels.STATE_TRANSACTIONS])
+        self.first_row[transactions] = rows
+        return DecodedChunk(
+            consumed=consumed,
+            versions=versions,
+            command=self.command[:rows].copy(),
+            object_number=self.object_number[:rows].copy(),
+            old_image=self.old_image[:rows].copy(),
+            old_first=self.old_first[:rows].copy(),
+            new_first=self.new_first[:rows].copy(),
+            value_offset=self.value_offset[:values].copy(),
+            value_length=self.value_length[:values].copy(),
+            value_binary=self.value_binary[:values].copy(),
+            truncates=truncates,
+            transaction_id=self.transaction_id[:transactions].copy(),
+            order_scn=self.order_scn[:transactions].copy(),
+            commit_scn=self.commit_scn[:transactions].copy(),
+            commit_time_us=self.commit_time[:transactions].copy(),
+            tag=self.tag[:transactions].copy(),
+            first_row=self.first_row[: transactions + 1].copy(),
+            tags=tags,
+            continues=continues,
+            messages=messages,
+        )
+
+
+class _Message:
+    """Reads one pgoutput message's fields, in order, after its kind byte."""
+
+    def __init__(self, data: bytes, encoding: str) -> None:
+        self._data, self._at, self._encoding = data, 1, encoding
+
+    def take(self, length: int) -> bytes:
+        taken = self._data[self._at : self._at + length]
+        if len(taken) != length:
+            raise ProtocolError("a pgoutput message is shorter than it says", kind=chr(self._data[0]))
+        self._at += length
+        return taken
+
+    def integer(self, length: int) -> int:
+        return int.from_bytes(self.take(length), "big")
+
+    def signed(self, length: int) -> int:
+        return int.from_bytes(self.take(length), "big", signed=True)
+
+    def raw_text(self) -> bytes:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise ProtocolError("a name in a pgoutput message does not end", kind=chr(self._data[0]))
+        taken = self._data[self._at : end]
+        self._at = end + 1
+        return taken
+
+    def type_name(self) -> tuple[int, str]:
+        """A whole 'Y' message: the type's number and qualified name; of a domain it is the base type's name."""
+        number, owner, name = self.integer(4), self.text(), self.text()
+        return number, f"{owner or 'pg_catalog'}.{name}"
+
+    def text(self) -> str:
+        return self.raw_text().decode(self._encoding, "replace")
+
+
+def tag_of_origin(name: str) -> Tag | None:
+    """The tag an origin's name carries; None (a NULL tag) when no apply process of Headrace made the origin.
+
+    A name that begins like ours and does not go on like ours is a tag all the same: taking it for NULL could send
+    a change in circles.
+    """
+    if not name.startswith(ORIGIN_PREFIX):
+        return None
+    where, _, tag_text = name[len(ORIGIN_PREFIX) :].rpartition(":")
+    topology, _, apply = where.rpartition("/")[0].partition("/")
+    try:
+        return Tag(value=bytes.fromhex(tag_text), topology=topology, apply=apply)
+    except ValueError:
+        return Tag(value=b"", topology=topology, apply=apply)
+
+
+def _with_forms(version: TableVersion, known: TableVersion) -> TableVersion:
+    """Keep what values have shown: user-defined types without a binary form stay in text."""
+    in_text = {c.type_number for c in known.columns if not c.is_binary and c.type_number not in BUILTIN_TYPES}
+    if not in_text:
+        return version
+    columns = tuple(replace(c, is_binary=False) if c.type_number in in_text else c for c in version.columns)
+    version = replace(version, columns=columns)
+    return replace(version, version=content_version(version))

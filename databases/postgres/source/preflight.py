@@ -1,0 +1,260 @@
+"""What keeps a PostgreSQL database from being a source, with the statement that mends it.
+
+Nothing is changed. An error means that `prepare`, a snapshot or the stream would fail, or that the user's own
+statements would start to fail; a warning is something the operator should know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from databases.ports import Finding
+from databases.postgres.connection import qualified, quote
+from databases.postgres.source.catalog import (
+    BinaryObstacle,
+    CatalogTable,
+    binary_obstacles,
+    select_tables,
+    unlogged_tables,
+)
+from databases.postgres.versions import version_findings
+from rules.rule import RuleSet
+
+__all__ = ["identity_breaks", "preflight_source"]
+
+_OBSTACLES_SHOWN = 3  # columns named in one warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """What one query says of the server and the session's role."""
+
+    wal_level: str
+    is_standby: bool
+    role: str
+    database: str
+    can_replicate: bool
+    can_create: bool
+    slots_free: int
+    slots_max: int
+    senders_free: int
+    senders_max: int
+    has_slot: bool
+    has_sender: bool
+    keeps_mb: int
+    idle_slot_timeout: str
+    encoding: str
+
+
+def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
+    """The user's statements that would start to fail once the table is published."""
+    lines = []
+    for leaf in table.leaves:
+        name = qualified(leaf.owner, leaf.name)
+        if not leaf.has_identity:
+            lines.append(f"UPDATE and DELETE on {name}: it has no replica identity")
+        elif leaf.identity == "f" and leaf.generated_virtual:
+            columns = ", ".join(leaf.generated_virtual)
+            lines.append(f"UPDATE and DELETE on {name}: REPLICA IDENTITY FULL with virtual generated columns ({columns})")
+    return tuple(lines)
+
+
+def preflight_source(
+    connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool
+) -> tuple[Finding, ...]:
+    """Check everything; see the module.
+
+    Args:
+        connection: a session of the role that will capture.
+        rules: rule sets of the captures.
+        site: for the findings' paths.
+        streams: log streams and snapshots needed at once.
+        allow_any_version: do not refuse versions that were never tried.
+    """
+    server = _server(connection)
+    path = f"sites.{site}" if site else f"database {server.database}"
+    tables = select_tables(connection, rules)
+    findings = [
+        *version_findings(connection, path, allow_any_version=allow_any_version),
+        *_server_findings(server, path, streams),
+        *_role_findings(server, path),
+        *_rule_findings(rules, tables, path),
+    ]
+    for table in tables:
+        findings += _table_findings(table, server, path)
+    for unlogged in unlogged_tables(connection, rules):
+        name = qualified(unlogged.owner, unlogged.name)
+        findings.append(
+            Finding(
+                path=f"{path} table {unlogged.owner}.{unlogged.name}", problem="is unlogged: its changes are in no log",
+                fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it", is_error=False,
+            )
+        )
+    relations = [leaf.number for table in tables for leaf in table.leaves]
+    findings += _form_findings(binary_obstacles(connection, relations), path)
+    return tuple(findings)
+
+
+def _server(connection: psycopg.Connection[Any]) -> _Server:
+    idle = "current_setting('idle_replication_slot_timeout', true)"
+    row = connection.execute(
+        f"""
+        SELECT current_setting('wal_level'), pg_is_in_recovery(), current_user::text, current_database()::text,
+               EXISTS (SELECT FROM pg_roles r WHERE r.rolname = current_user AND (r.rolsuper OR r.rolreplication))
+                   -- managed services give the right through a role
+                   OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname IN ('rds_replication', 'cloudsqlsuperuser')
+                              AND pg_has_role(r.oid, 'MEMBER')),
+               has_database_privilege(current_database(), 'CREATE'),
+               current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
+               current_setting('max_replication_slots')::int8,
+               current_setting('max_wal_senders')::int8 - (SELECT count(*) FROM pg_stat_replication),
+               current_setting('max_wal_senders')::int8,
+               ours.has_slot, ours.has_sender,
+               (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
+               coalesce({idle}, '0'), current_setting('server_encoding')
+        FROM (SELECT count(*) > 0, count(s.active_pid) > 0 FROM pg_replication_slots s
+              JOIN pg_publication p ON p.pubname = s.slot_name AND p.pubname ~ '^headrace_'
+              WHERE s.database = current_database()) AS ours (has_slot, has_sender)
+        """
+    ).fetchone()
+    assert row is not None
+    return _Server(
+        wal_level=row[0], is_standby=row[1], role=row[2], database=row[3], can_replicate=row[4], can_create=row[5],
+        slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
+        has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
+    )
+
+
+def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Finding]:
+    if server.is_standby:
+        yield Finding(path=path, problem="is a standby: nothing can be prepared there", fix="name the primary in the dsn")
+    if server.wal_level != "logical":
+        yield Finding(
+            path=path, problem=f"wal_level is {server.wal_level}: the log cannot be decoded",
+            fix="ALTER SYSTEM SET wal_level = logical; -- and restart the server",
+        )
+    # When everything runs already, one of those in use is ours.
+    for setting, free, most, ours in (
+        ("max_replication_slots", server.slots_free, server.slots_max, server.has_slot),
+        ("max_wal_senders", server.senders_free, server.senders_max, server.has_sender),
+    ):
+        needed = streams - ours
+        if free < needed:
+            yield Finding(
+                path=path, problem=f"{max(free, 0)} of {most} {setting} are free, {needed} are needed",
+                fix=f"ALTER SYSTEM SET {setting} = {most + needed - free}; -- and restart the server",
+            )
+    if server.keeps_mb >= 0:
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"max_slot_wal_keep_size is {server.keeps_mb} MB: an outage of the log writer that takes longer loses the slot",
+            fix="ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf();",
+        )
+    if server.idle_slot_timeout not in {"", "0"}:
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"idle_replication_slot_timeout is {server.idle_slot_timeout}: a stopped log writer loses its slot after that",
+            fix="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+        )
+    if server.encoding == "SQL_ASCII":
+        yield Finding(
+            path=path, problem="its encoding is SQL_ASCII: text travels unchecked, and only to a database of the same encoding",
+            fix="move to a UTF8 database", is_error=False,
+        )
+
+
+def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
+    role = quote(server.role)
+    if not server.can_replicate:
+        yield Finding(
+            path=path, problem=f"role {server.role} may not read the log", fix=f"ALTER ROLE {role} REPLICATION;"
+        )
+    if not server.can_create:
+        yield Finding(
+            path=path, problem=f"role {server.role} may not create a publication",
+            fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role};",
+        )
+
+
+def _rule_findings(rules: Sequence[object], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
+    if not tables:
+        yield Finding(
+            path=path, problem="no table of this database is selected by the rules",
+            fix="create the tables, and run the command again; or mend the names in `replicate` or `include`",
+        )
+        return
+    reported = set()
+    for rule_set in rules:
+        for rule in (rule_set.include or ()) if isinstance(rule_set, RuleSet) else ():
+            name = f"{rule.owner}.{rule.name}"
+            if rule.dml and name not in reported and not any(rule.matches_object(t.owner, t.name) for t in tables):
+                reported.add(name)
+                yield Finding(
+                    path=f"{path} rule {name}", problem="matches no table here",
+                    fix="correct the name (upper and lower case count), or remove the rule", is_error=False,
+                )
+
+
+def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator[Finding]:
+    where = f"{path} table {table.owner}.{table.name}"
+    name, role = qualified(table.owner, table.name), quote(server.role)
+    if not table.is_owned:
+        yield Finding(
+            path=where, problem=f"role {server.role} does not own it and cannot publish it",
+            # Nobody should be made a superuser for this.
+            fix=f"ALTER TABLE {name} OWNER TO {role};" if table.is_superusers else f"GRANT {quote(table.owner_role)} TO {role};",
+        )
+    elif not table.can_select:
+        yield Finding(
+            path=where, problem=f"role {server.role} may not read it",
+            fix=f"GRANT USAGE ON SCHEMA {quote(table.owner)} TO {role}; GRANT SELECT ON {name} TO {role};",
+        )
+    if table.hides_rows:
+        yield Finding(
+            path=where, problem=f"row-level security hides rows from role {server.role}", fix=f"ALTER ROLE {role} BYPASSRLS;"
+        )
+    for leaf in table.leaves:
+        leaf_where = where if leaf.number == table.number else f"{where} partition {leaf.owner}.{leaf.name}"
+        leaf_name = qualified(leaf.owner, leaf.name)
+        if leaf.is_unlogged:
+            yield Finding(
+                path=leaf_where, problem="is unlogged: its changes are in no log", fix=f"ALTER TABLE {leaf_name} SET LOGGED;"
+            )
+        if not leaf.has_identity:
+            yield Finding(
+                path=leaf_where,
+                problem=f"{_why_no_identity(leaf.identity)}: your own UPDATE and DELETE on it would start to fail",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL; -- or give it a primary key",
+            )
+        elif leaf.identity == "f" and leaf.generated_virtual:
+            columns = ", ".join(leaf.generated_virtual)
+            yield Finding(
+                path=leaf_where,
+                problem=f"has REPLICA IDENTITY FULL and virtual generated columns ({columns}): your own UPDATE and DELETE"
+                " on it would start to fail",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns STORED",
+            )
+
+
+def _why_no_identity(identity: str) -> str:
+    return {
+        "n": "its replica identity is NOTHING",
+        "i": "the index of its replica identity is gone",
+    }.get(identity, "it has neither a primary key (not deferrable) nor another replica identity")
+
+
+def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[Finding]:
+    if not obstacles:
+        return
+    shown = "; ".join(
+        f"{o.owner}.{o.table}.{o.column} ({o.type_name}): {o.reason}" for o in obstacles[:_OBSTACLES_SHOWN]
+    )
+    more = len(obstacles) - _OBSTACLES_SHOWN
+    yield Finding(
+        path=path, problem=f"changes travel in text form, which is slower: {shown}" + (f"; and {more} more" if more > 0 else ""),
+        fix="nothing to mend; exclude these tables if speed matters more", is_error=False,
+    )

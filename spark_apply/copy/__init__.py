@@ -1,0 +1,1 @@
+"""Spark jobs beside apply: instantiation and comparison."""

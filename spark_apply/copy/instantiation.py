@@ -1,0 +1,451 @@
+"""Instantiation: bring the source's tables to the destination, consistent with the stream of changes.
+
+Job
+    Copy every table that is not there yet, prove the copy equal, record its instantiation SCN.
+
+Main path
+    Instantiation.run -> a snapshot of the source -> _begin_table -> pieces on the CopyBoard -> one Spark job whose
+    tasks take them (`copying`) -> _copied -> digests of the destination -> _compared -> DONE.
+
+States (of a table; recorded at the destination)
+    PENDING    nothing was done. Not recorded, or recorded by an earlier version.
+    COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
+    COMPARING  every chunk is copied; both sides are digested.
+    DONE       equal; changes up to the instantiation SCN are in the copy.
+    KEPT       its rows were kept as they were; only the instantiation SCN was set.
+    FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
+
+Durable when
+    A table is DONE when that is recorded, after its digests were equal. A table that is COPYING or COMPARING when
+    the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others keep
+    theirs.
+
+Worked flow
+    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a chunk in hand -> nobody knows whether
+    the chunk was committed -> b is emptied, snapshot at 180, b: DONE at 180.
+    The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from databases.ports import DestinationTable, Instantiation, SourceTable
+from databases.table_digest import TableDigest
+from protos import apply_pb2 as pb
+from rules.rule import Rule, RuleSet
+from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.board import CopyBoard, PieceOutcome
+from spark_apply.copy.tasks import copy_pieces
+from streams.errors import DatabaseError, DatabaseUnavailable, StreamsError
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
+    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
+    from spark_apply.application.spark import SparkApplication
+    from spark_apply.driver.gate import Gate
+    from spark_apply.server.task import TaskAccess
+
+__all__ = ["TableInstantiation", "TableProgress"]
+
+_FINISHED = frozenset({"DONE", "KEPT"})
+_OURS = frozenset({"COPYING", "COMPARING"})
+# Copying tasks: at least two, so that one reads while the other writes, at most as many as apply servers, whose
+# numbers and replication origins they use before those start.
+_WORKERS_MIN = 2
+_OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
+_RETRY_S = 1.0  # after something that time heals
+_LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
+# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
+# out of line far more, and a destination with many indexes is slow.
+_STALL_S = 1800.0
+_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress:
+    """How far a table's instantiation is, for people."""
+
+    owner: str
+    name: str
+    state: str = "PENDING"
+    rows: int = 0
+    rows_estimated: int = 0
+    scn: int = 0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One table being copied."""
+
+    table: TableToInstantiate
+    columns: dict[str, str]  # name -> type at the destination
+    scn: Scn
+    rows_estimated: int
+    pieces: int = 0  # not reported yet
+    digests: int = 0  # likewise
+    copied: TableDigest = field(default_factory=TableDigest)
+    found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
+    problem: str = ""
+    is_final: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.table.owner, self.table.name
+
+
+@dataclass(slots=True)
+class _Round:
+    """One pass over the tables that are not finished, under one snapshot."""
+
+    snapshot: str
+    scn: Scn
+    board: CopyBoard = field(default_factory=CopyBoard)
+    copies: dict[tuple[str, str], _Copy] = field(default_factory=dict)
+    needs_somebody: bool = False
+    has_failed: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class TableInstantiation:
+    """See the module. `run` is called on the driver's main thread and returns when every table is there.
+
+    Args:
+        application: the Spark application.
+        config: of the apply process.
+        access: to the driver, for its tasks.
+        gate: hands the tasks' requests to the board of the round.
+        source: the source database.
+        destination: the destination database.
+        epoch: this driver's.
+        moved: told when a table's progress changes.
+        should_end: asked between waits.
+        problem: what keeps it from going on now; for status.
+    """
+
+    application: SparkApplication
+    config: ApplyJobConfig
+    access: TaskAccess
+    gate: Gate
+    source: SourceDatabase
+    destination: DestinationDatabase
+    epoch: int
+    moved: Callable[[TableProgress], None]
+    should_end: Callable[[], bool]
+    problem: str = ""
+    _progress: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
+
+    def run(self) -> Mapping[tuple[str, str], Scn]:
+        """Instantiate what is pending; instantiation SCN by (owner, name). Fewer tables when told to end.
+
+        Raises:
+            FencedError: a newer driver runs.
+            DatabaseError: a right is missing, or the like.
+        """
+        while True:
+            recorded = self._recorded()
+            for table in self.config.tables:
+                self._show_recorded(table, recorded.get((table.owner, table.name)))
+            pending = [t for t in self.config.tables if not _is_finished(recorded.get((t.owner, t.name)))]
+            if not pending or self.should_end():
+                return {key: found.scn for key, found in recorded.items() if _is_finished(found)}
+            try:
+                pause_s = self._round(pending, recorded)
+                self.problem = ""
+            except DatabaseUnavailable as error:
+                self.problem, pause_s = error.message, _RETRY_S
+            self._sleep(pause_s)
+
+    # ------------------------------------------------------------------ a round
+
+    def _round(self, pending: Sequence[TableToInstantiate], recorded: Mapping[tuple[str, str], Instantiation]) -> float:
+        """One pass; seconds to wait before the next."""
+        include = tuple(Rule(owner=table.owner, name=table.name) for table in pending)
+        facts = {(t.owner, t.name): t for t in self.source.tables((RuleSet(include=include),))}
+        with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
+            this = _Round(snapshot.name, snapshot.scn)
+            self._begin(this, pending, facts, recorded)
+            if this.copies:
+                self._copy(this)
+        if this.needs_somebody:
+            return _LOOK_AGAIN_S
+        return _RETRY_S if this.has_failed else 0.0
+
+    def _begin(
+        self, this: _Round, pending: Sequence[TableToInstantiate], facts: Mapping[tuple[str, str], SourceTable],
+        recorded: Mapping[tuple[str, str], Instantiation],
+    ) -> None:
+        """Check the tables, empty those we began before, and record that their copy begins."""
+        config = self.config
+        begun: list[DestinationTable] = []
+        session = self.destination.open_session(
+            config.topology, config.apply, server=0, epoch=self.epoch, tag=config.tag
+        )
+        with contextlib.closing(session):
+            for table in pending:
+                known = recorded.get((table.owner, table.name))
+                found, target, problem = self._fit(session, table, facts)
+                # Rows of a copy that was begun are not the destination's own: they are never kept.
+                is_ours = known is not None and (known.state in _OURS or (known.state == "FAILED" and known.scn > 0))
+                if not problem and target is not None and not is_ours and _has_rows(session, target):
+                    if table.keep_existing:
+                        self._record(table, this.scn, "KEPT")
+                        continue
+                    problem = (
+                        "the destination table is not empty: empty it, or keep its rows with `headrace up --keep-existing`"
+                    )
+                if problem or target is None:
+                    this.needs_somebody = True
+                    self._record(table, known.scn if known is not None and is_ours else Scn(0), "FAILED", problem=problem)
+                    continue
+                this.copies[table.owner, table.name] = found
+                found.scn = this.scn
+                self._record(table, this.scn, "COPYING", estimated=found.rows_estimated)
+                if is_ours:
+                    begun.append(target)
+            if begun:
+                _empty(session, begun)
+
+    def _fit(
+        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[tuple[str, str], SourceTable],
+    ) -> tuple[_Copy, DestinationTable | None, str]:
+        """What is to be copied, where to, and why it cannot be."""
+        from databases.postgres.table_copy import copied_columns
+
+        there = facts.get((table.owner, table.name))
+        target = session.describe(table.owner, table.name, fresh=True)
+        copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
+        if there is None:
+            return copy, target, "the source has no such table any more"
+        if target is None:
+            return copy, None, "the destination has no such table: create it there, with the same columns"
+        writable = set(copied_columns(target))
+        missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
+        if missing:
+            return copy, target, f"the destination table lacks columns of the source's: {', '.join(missing)}"
+        types = {column.name: column.type_name for column in target.columns}
+        copy.columns = {name: types[name] for name in there.columns if name in writable}
+        return copy, target, ""
+
+    def _copy(self, this: _Round) -> None:
+        """Run the Spark job that copies, and follow it."""
+        self._offer_copies(this)
+        workers = max(_WORKERS_MIN, min(self.config.parallelism, self.application.slots))
+        job = _CopyJob(self.application.context, self.access, self.config, workers)
+        self.gate.board = this.board
+        try:
+            job.start()
+            heard_at = time.monotonic()
+            while any(copy.pieces or copy.digests for copy in this.copies.values()) and not self.should_end():
+                outcomes = this.board.take_outcomes(_OUTCOME_WAIT_S)
+                for outcome in outcomes:
+                    self._take(this, outcome)
+                if outcomes or this.board.asked_at > heard_at:
+                    heard_at = time.monotonic()
+                if job.error is not None:
+                    raise job.error
+                if time.monotonic() - heard_at > _STALL_S:
+                    raise SparkUnavailable(
+                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
+                    )
+        finally:
+            this.board.close()
+            job.join()
+            self.gate.board = None
+
+    def _offer_copies(self, this: _Round) -> None:
+        from databases.postgres.connection import connect
+        from databases.postgres.table_copy import copy_format, plan_chunks
+
+        pieces: list[pb.CopyPiece] = []
+        with contextlib.closing(connect(self.config.source.dsn, application_name="headrace instantiation")) as source:
+            for copy in this.copies.values():
+                owner, name = copy.key
+                is_text = copy_format(source, owner, name, copy.columns) == "text"
+                chunks = plan_chunks(source, owner, name)
+                copy.pieces = len(chunks)
+                pieces += [
+                    self._piece(copy, chunk, snapshot=this.snapshot, is_text=is_text) for chunk in chunks
+                ]
+                if not chunks:
+                    self._copied(this, copy)
+        # Large pieces first: the last one to end is then a small one.
+        pieces.sort(key=lambda piece: piece.end_block - piece.first_block if piece.end_block >= 0 else 0, reverse=True)
+        this.board.add(pieces)
+
+    def _piece(
+        self, copy: _Copy, chunk: Any, *, snapshot: str = "", is_text: bool = False, is_digest: bool = False,  # noqa: ANN401
+    ) -> pb.CopyPiece:
+        return pb.CopyPiece(
+            is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
+            stored=pb.TableName(owner=chunk.owner, name=chunk.name), first_block=chunk.first_block,
+            end_block=-1 if chunk.end_block is None else chunk.end_block, columns=list(copy.columns), is_text=is_text,
+            snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
+        )
+
+    # ------------------------------------------------------------------ what tasks report
+
+    def _take(self, this: _Round, outcome: PieceOutcome) -> None:
+        copy = this.copies[outcome.piece.table.owner, outcome.piece.table.name]
+        if outcome.piece.is_digest:
+            copy.digests -= 1
+            copy.found += outcome.digest
+        else:
+            copy.pieces -= 1
+            copy.copied += outcome.digest
+            self._show(replace(self._progress[copy.key], rows=copy.copied.row_count))
+        if outcome.problem and not copy.problem:
+            copy.problem, copy.is_final = outcome.problem, outcome.is_final
+            copy.pieces -= this.board.withdraw(*copy.key) if copy.pieces else 0
+        if copy.pieces == 0 and copy.digests == 0:
+            if copy.problem:
+                self._fail(this, copy)
+            elif outcome.piece.is_digest:
+                self._compared(this, copy)
+            else:
+                self._copied(this, copy)
+
+    def _copied(self, this: _Round, copy: _Copy) -> None:
+        """Every chunk is copied: have the destination's rows digested."""
+        from databases.postgres.connection import connect
+        from databases.postgres.table_copy import plan_chunks
+
+        self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
+        with contextlib.closing(connect(self.config.destination.dsn, application_name="headrace instantiation")) as found:
+            chunks = plan_chunks(found, *copy.key)
+        copy.digests = len(chunks)
+        this.board.add(self._piece(copy, chunk, is_digest=True) for chunk in chunks)
+        if not chunks:
+            self._compared(this, copy)
+
+    def _compared(self, this: _Round, copy: _Copy) -> None:
+        if copy.copied != copy.found:
+            # Nothing of ours changes rows on their way: another copy would differ as well.
+            copy.is_final = True
+            copy.problem = (
+                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
+                f"digests {copy.copied} and {copy.found}: take away what changes its rows at the destination "
+                "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
+            )
+            self._fail(this, copy)
+            return
+        self._record(
+            copy.table, copy.scn, "DONE", rows=copy.copied.row_count, digest=str(copy.copied), estimated=copy.rows_estimated
+        )
+
+    def _fail(self, this: _Round, copy: _Copy) -> None:
+        """The table is copied again in the next round; at once when time heals it."""
+        this.has_failed = True
+        this.needs_somebody |= copy.is_final
+        state = "FAILED" if copy.is_final else "COPYING"
+        self._record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)
+
+    # ------------------------------------------------------------------ records
+
+    def _recorded(self) -> dict[tuple[str, str], Instantiation]:
+        while True:
+            try:
+                found = self.destination.instantiations(self.config.topology, self.config.apply)
+            except DatabaseUnavailable as error:
+                self.problem = error.message
+                if self.should_end():
+                    return {}
+                self._sleep(_RETRY_S)
+            else:
+                return {(each.owner, each.name): each for each in found if each.source == self.config.source.site}
+
+    def _record(
+        self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
+        problem: str = "",
+    ) -> None:
+        self.destination.record_instantiation(
+            self.config.topology, self.config.apply, self.epoch,
+            Instantiation(
+                source=self.config.source.site, owner=table.owner, name=table.name, scn=scn, state=state,
+                row_count=rows, digest=digest, problem=problem,
+            ),
+        )
+        self._show(TableProgress(
+            owner=table.owner, name=table.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
+        ))
+
+    def _show_recorded(self, table: TableToInstantiate, found: Instantiation | None) -> None:
+        if found is None:
+            self._show(TableProgress(owner=table.owner, name=table.name))
+        else:
+            self._show(TableProgress(
+                owner=table.owner, name=table.name, state=found.state, rows=found.row_count, scn=found.scn,
+                problem=found.problem,
+            ))
+
+    def _show(self, progress: TableProgress) -> None:
+        self._progress[progress.owner, progress.name] = progress
+        self.moved(progress)
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.should_end():
+            time.sleep(min(0.1, seconds))
+
+
+class _CopyJob:
+    """The Spark job whose tasks take pieces from the board; collected on a thread of its own."""
+
+    def __init__(self, context: Any, access: TaskAccess, config: ApplyJobConfig, workers: int) -> None:  # noqa: ANN401
+        self._context, self._workers = context, workers
+        self._task = partial(copy_pieces, access, config.topology, config.apply)
+        self._thread = threading.Thread(target=self._run, name="instantiation", daemon=True)
+        self.error: StreamsError | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the tasks to notice that the board is closed."""
+        self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        try:
+            workers = range(self._workers)
+            self._context.parallelize(workers, self._workers).mapPartitionsWithIndex(self._task).collect()
+        except Exception as error:  # noqa: BLE001 - whatever py4j raises: the driver's main thread decides
+            message = f"the Spark job that copies tables ended: {str(error).strip().partition(chr(10))[0]}"
+            self.error = SparkUnavailable(message, hint=SEE_LOG)
+
+
+def _is_finished(found: Instantiation | None) -> bool:
+    return found is not None and found.state in _FINISHED
+
+
+def _has_rows(session: Any, table: DestinationTable) -> bool:  # noqa: ANN401 - a PostgresSession
+    from databases.postgres.connection import qualified, translated
+
+    with translated("looking whether a table is empty", table=f"{table.owner}.{table.name}"):
+        row = session.connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(table.owner, table.name)})").fetchone()
+    return bool(row[0])
+
+
+def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: ANN401 - a PostgresSession
+    """Remove the rows of copies that were not finished, tagged like everything else we write."""
+    from databases.postgres.connection import qualified, translated
+
+    try:
+        session.begin()
+        session.truncate(tables, cascade=False, restart_identity=False)
+        session.commit([], Scn(0))
+    except DatabaseUnavailable:
+        raise
+    except DatabaseError:
+        # A table that another one refers to cannot be truncated alone.
+        session.rollback()
+        for table in tables:
+            with translated("emptying a table", table=f"{table.owner}.{table.name}"):
+                session.connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}")

@@ -1,0 +1,268 @@
+"""Answers the apply actor and the command line: status, comparison, the error queue, stopping.
+
+Called on gRPC's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when that
+is busy with its destination, status answers with what it knew last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from databases.connectors import open_destination, open_source
+from protos import apply_pb2 as pb
+from spark_apply.copy.comparison import Comparison, TableComparison
+from spark_apply.copy.instantiation import TableProgress
+from streams.errors import ApplyError, StreamsError
+
+if TYPE_CHECKING:
+    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.application.spark import SparkApplication
+    from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
+    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.reader import ApplyReader
+    from spark_apply.server.task import TaskAccess
+
+__all__ = ["ApplyControl", "Cores"]
+
+_STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up behind a slow destination
+_WATCH_POLL_S = 0.2  # progress of an instantiation that runs for minutes
+_OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
+_DRAIN_POLL_S = 0.01
+_RECHECK_DELAY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """What exists once the apply process applies."""
+
+    host: CoordinatorHost
+    reader: ApplyReader
+    coordinator: ApplyCoordinator
+    epoch: int
+
+
+@dataclass(slots=True)
+class ApplyControl:
+    """See the module, and `protos.apply_link.ControlHandler`.
+
+    Args:
+        config: of the apply process.
+        application: its Spark application.
+    """
+
+    config: ApplyJobConfig
+    application: SparkApplication
+    access: TaskAccess | None = None
+    state: str = "INITIALIZING"
+    detail: str = ""
+    hint: str = ""
+    tables: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
+    cores: Cores | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _latest: pb.ApplyStatus = field(default_factory=pb.ApplyStatus)
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+
+    # ------------------------------------------------------------------ the driver's main thread
+
+    @property
+    def should_end(self) -> bool:
+        """Somebody asked the driver to end."""
+        return self.stopped.is_set()
+
+    def enter(self, state: str, detail: str = "", hint: str = "") -> None:
+        """Say what the driver does before its coordinator runs."""
+        self.state, self.detail, self.hint = state, detail, hint
+
+    def table_moved(self, progress: TableProgress) -> None:
+        """A table's instantiation went on; called on any thread."""
+        self.tables[progress.owner, progress.name] = progress
+
+    # ------------------------------------------------------------------ control
+
+    def status(self) -> pb.ApplyStatus:
+        """See `ControlHandler.status`."""
+        cores = self.cores
+        status = pb.ApplyStatus(state=self.state, detail=self.detail, hint=self.hint)
+        if cores is not None and not self.stopped.is_set():
+            status = self._core_status(cores)
+        status.instantiation.extend(_progress_message(table) for table in list(self.tables.values()))
+        return status
+
+    def watch_instantiation(self, is_active: Callable[[], bool]) -> Iterator[pb.InstantiationProgress]:
+        """See `ControlHandler.watch_instantiation`."""
+        told: dict[tuple[str, str], TableProgress] = {}
+        while is_active() and not self.stopped.is_set():
+            done = self.cores is not None
+            for key, table in list(self.tables.items()):
+                if told.get(key) != table:
+                    told[key] = table
+                    yield _progress_message(table)
+            if done:
+                return
+            time.sleep(_WATCH_POLL_S)
+
+    def compare(self, request: pb.CompareRequest, is_active: Callable[[], bool]) -> Iterator[pb.TableComparison]:
+        """See `ControlHandler.compare`."""
+        if self.access is None:
+            raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
+        wanted = {(table.owner, table.name) for table in request.tables}
+        tables = [
+            (table.owner, table.name) for table in self.config.tables if not wanted or (table.owner, table.name) in wanted
+        ]
+        for missing in sorted(wanted - set(tables)):
+            yield pb.TableComparison(
+                owner=missing[0], name=missing[1], problem=f"apply process {self.config.apply} does not replicate it",
+            )
+        with contextlib.ExitStack() as opened:
+            source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
+            destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
+            comparison = Comparison(
+                context=self.application.context, config=self.config, access=self.access, source=source,
+                destination=destination, tasks=max(1, self.application.slots - self.config.parallelism),
+                is_active=is_active,
+            )
+            delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
+            for found in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
+                yield _comparison_message(found)
+
+    def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
+        """See `ControlHandler.execute_errors`."""
+        cores = self._running()
+        numbers = self._numbers(cores, request)
+        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers))
+        for _ in numbers:
+            try:
+                outcome: ErrorOutcome = outcomes.get(timeout=_OUTCOME_TIMEOUT_S)
+            except queue.Empty:
+                raise ApplyError(
+                    f"apply {self.config.apply}: an error transaction was not executed within {_OUTCOME_TIMEOUT_S:g} s",
+                    hint="it will be; look again with `headrace errors list`",
+                ) from None
+            yield pb.ErrorOutcome(
+                number=outcome.number, done=outcome.failure is None,
+                problem="" if outcome.failure is None else outcome.failure.message,
+            )
+
+    def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
+        """See `ControlHandler.delete_errors`."""
+        cores = self._running()
+        for number in self._numbers(cores, request):
+            found = cores.host.call(partial(cores.host.delete_error, number))
+            yield pb.ErrorOutcome(
+                number=number, done=bool(found), problem="" if found else "it is not in the error queue",
+            )
+
+    def stop(self, request: pb.StopRequest) -> pb.StopReply:
+        """See `ControlHandler.stop`."""
+        cores = self.cores
+        low_watermark = 0
+        self._stopping.set()
+        if cores is not None:
+            deadline = time.monotonic() + request.timeout_s
+            try:
+                cores.host.call(cores.host.drain)
+                while not cores.host.call(cores.host.is_drained) and time.monotonic() < deadline:
+                    time.sleep(_DRAIN_POLL_S)
+                low_watermark = self._low_watermark(cores)
+                cores.host.call(cores.host.servers.stop)
+            except StreamsError as error:
+                # It ends all the same: what was not reported is read back from the destination at the next start.
+                self.detail = error.message
+        self.stopped.set()
+        if cores is not None:
+            cores.host.wake()
+        return pb.StopReply(low_watermark_scn=low_watermark)
+
+    # ------------------------------------------------------------------ inside
+
+    @staticmethod
+    def _low_watermark(cores: Cores) -> int:
+        return cores.host.call(lambda: int(cores.coordinator.low_watermark))
+
+    def _running(self) -> Cores:
+        if self.cores is None:
+            raise ApplyError(f"apply {self.config.apply} is {self.state}: it does not apply yet")
+        return self.cores
+
+    @staticmethod
+    def _numbers(cores: Cores, request: pb.ErrorsRequest) -> list[int]:
+        if request.all:
+            return list(cores.host.call(cores.host.error_numbers))
+        return sorted(set(request.numbers))
+
+    def _core_status(self, cores: Cores) -> pb.ApplyStatus:
+        """Ask the cores; what was known last when they do not answer at once."""
+        if self._asking.acquire(blocking=False):
+            try:
+                answer = cores.host.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
+                if answer is not None:
+                    self._latest = answer[0]
+            finally:
+                self._asking.release()
+        status = pb.ApplyStatus()
+        status.CopyFrom(self._latest)
+        if not status.state:
+            status.state = self.state
+        return status
+
+    def _read(self, cores: Cores) -> pb.ApplyStatus:
+        """On the coordinator's thread."""
+        facts, reader = cores.host.servers.facts(), cores.reader
+        numbers = {name: value for name, value in cores.coordinator.status().items() if isinstance(value, int)}
+        seen = reader.statistics
+        numbers |= {
+            "batches_received": seen.batches, "rows_received": seen.rows, "returned_changes": seen.returned_changes,
+            "rows_applied_before": seen.rows_applied_before, "rows_instantiated": seen.rows_instantiated,
+            "rows_discarded": seen.rows_discarded,
+        }
+        status = pb.ApplyStatus(
+            state=cores.coordinator.state, reader_state=reader.state, detail=cores.host.problem, epoch=cores.epoch,
+            low_watermark_scn=cores.coordinator.low_watermark, high_watermark_scn=cores.coordinator.high_watermark,
+            received_scn=numbers.get("received_scn", 0), last_commit_time_us=numbers.get("last_commit_time_us", 0),
+            last_applied_us=cores.host.last_applied_us, transactions_applied=numbers.get("total_applied", 0),
+            rows_applied=numbers.get("total_rows", 0), groups_applied=numbers.get("total_groups", 0),
+            transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
+            rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
+            ready=all(server.has_joined for server in facts),
+        )
+        for server in facts:
+            status.servers.append(pb.ServerStatus(
+                server=server.server, state=server.state, detail=server.detail, pid=server.pid, host=server.host,
+                attempts=server.attempts, group=cores.coordinator.waits_for(server.server)[0],
+                waits_for_group=cores.coordinator.waits_for(server.server)[1],
+            ))
+        if reader.unfit is not None and cores.coordinator.is_idle:
+            status.state, status.detail, status.hint = reader.state, reader.unfit.message, reader.unfit.hint
+        elif not any(server.has_joined for server in facts):
+            status.state = "INITIALIZING"
+            status.detail = status.detail or next((server.detail for server in facts if server.detail), "")
+        elif not status.detail:
+            # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
+            paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
+            status.detail = next(paused, "")
+        if self._stopping.is_set():
+            status.state = "SHUTTING DOWN CLEANLY"
+        return status
+
+
+def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
+    return pb.InstantiationProgress(
+        owner=table.owner, name=table.name, state=table.state, rows=table.rows, rows_estimated=table.rows_estimated,
+        instantiation_scn=table.scn, problem=table.problem,
+    )
+
+
+def _comparison_message(found: TableComparison) -> pb.TableComparison:
+    return pb.TableComparison(
+        owner=found.owner, name=found.name, equal=found.is_equal, source_rows=found.source.rows,
+        destination_rows=found.destination.rows, source_digest=found.source.digest,
+        destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
+    )

@@ -1,0 +1,666 @@
+"""Apply coordinator: hand groups to the apply servers and know what is applied.
+
+Job
+    Form groups of consecutive transactions, hand each to an apply server, let it write when everything it
+    depends on is applied, keep the low watermark.
+
+Main path
+    ApplyCoordinator.accept -> messages (form, assign, let go) -> ApplyServer -> report -> low_watermark.
+
+States (V$STREAMS_APPLY_COORDINATOR.STATE)
+    INITIALIZING  until a server has joined, memory only.
+    IDLE          nothing to apply, memory only.
+    APPLYING      a group is unfinished, memory only.
+
+Durable when
+    A group is durable when its server says so: data and progress are committed together at the destination.
+    `durable_scn` is what the destination would answer after a crash at this moment, at least.
+
+Worked flow (two servers, low watermark 10)
+    run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
+    group 1 to A with go; group 2 to B with go; group 3 to A without go: it is prepared while A writes group 1
+    B reports 2: applied above the low watermark: 20..30. A reports 1: low watermark 30; group 3 may go.
+
+Groups are formed only when a server can take one, from what has arrived by then: small when idle, large behind
+a backlog, and never waiting to fill. A group is handed out only when what it depends on is done or handed out
+itself (see `groups` for why nothing can wait for ever).
+
+A streamed transaction is a barrier, and so is the execution of an error transaction. When a streamed
+transaction fails, or its server dies, everything from it on is forgotten and dequeued again from the low
+watermark (`must_replay`), as after a restart; this time it is known what to do with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from databases.ports import ApplyProgress, ScnRange
+from spark_apply.driver.dependencies import DependencyTracker, KeyHashes
+from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
+from spark_apply.driver.holds import ErrorHolds
+from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece
+from spark_apply.groups import (
+    PARTS_AHEAD,
+    AppliedRange,
+    CoordinatorMessage,
+    Failure,
+    GroupAbandon,
+    GroupAbandoned,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupPart,
+    GroupRetry,
+    GroupStatistics,
+    HeldTransaction,
+    PartDone,
+    RetryReason,
+    ServerMessage,
+    TransactionError,
+)
+from streams.errors import BugError
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN, Scn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome"]
+
+# Groups a server may hold: one being written and one prepared meanwhile. More would only be formed too early,
+# from less than what arrives until they are needed.
+_GROUPS_PER_SERVER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorOutcome:
+    """What became of an error transaction that was to be executed. `failure` None: applied and deleted."""
+
+    number: int
+    failure: Failure | None
+
+
+@dataclass(slots=True)
+class CoordinatorStatistics:
+    """Totals since the start; source transactions unless said otherwise."""
+
+    received: int = 0
+    assigned: int = 0
+    applied: int = 0
+    errors: int = 0
+    wait_deps: int = 0  # groups that waited for another
+    groups: int = 0  # groups done
+    rows: int = 0
+    rows_written: int = 0
+    commits: int = 0  # destination transactions
+    rollbacks: int = 0  # destination transactions
+    retried: int = 0  # destination transactions
+    replays: int = 0
+    last_commit_time_us: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """A formed group that is not below the low watermark yet."""
+
+    number: int
+    after_scn: Scn
+    through_scn: Scn
+    mode: GroupMode = GroupMode.SETS
+    batches: tuple[bytes, ...] = ()
+    hashes: KeyHashes | None = None
+    commit_scns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    waits: set[int] = field(default_factory=set)  # unfinished groups it depends on
+    server: int = -1
+    attempt: int = -1
+    went: bool = False  # it may write
+    done: bool = False
+    in_doubt: bool = False  # its server died after the go
+    abandoned: bool = False  # what was written of it is being rolled back
+    next_transaction: int = 0  # those before it are applied
+    applied: list[ScnRange] = field(default_factory=list)  # of attempts that did not finish
+    watermark_sent: Scn = FIRST_SCN
+    error_number: int = 0
+    failure: Failure | None = None
+    large: Large | None = None
+    parts_sent: int = 0
+    parts_done: int = 0
+    unchecked: list[KeyHashes] = field(default_factory=list)  # of parts sent before the go
+
+    @property
+    def is_large(self) -> bool:
+        return self.large is not None
+
+    def completed(self) -> None:
+        """Take over where a large transaction ends, once its last part is here."""
+        if self.large is not None and self.large.is_complete:
+            self.through_scn = self.large.through_scn
+            self.commit_scns = np.array([self.large.commit_scn], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Escalation:
+    """Why a large transaction goes into the error queue when it comes again."""
+
+    failure: Failure | None
+    depends_on: int
+
+
+class ApplyCoordinator:
+    """Coordinates the apply servers of one apply process. See the module.
+
+    Args:
+        progress: what is durable at the destination.
+        errors: (number, key hashes) of the error queue.
+        encode: serializes a batch.
+        group_transactions: most source transactions in one group.
+        group_rows: most rows in one group (a single transaction may have more).
+    """
+
+    def __init__(
+        self, *, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]],
+        encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int,
+    ) -> None:
+        self._new_former = functools.partial(
+            GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
+        )
+        self._holds = ErrorHolds(errors)
+        self._epoch, self._number = progress.epoch, 0
+        self._servers: dict[int, set[int]] = {}
+        self._outbox: list[tuple[int, CoordinatorMessage]] = []
+        self._outcomes: list[ErrorOutcome] = []
+        self._escalations: dict[Scn, _Escalation] = {}
+        self._to_execute: deque[int] = deque()
+        self.statistics = CoordinatorStatistics()
+        self._durable = progress.low_watermark
+        self._reset(progress)
+
+    def _reset(self, progress: ApplyProgress) -> None:
+        self._groups: dict[int, _Group] = {}  # in ascending order
+        self._former = self._new_former()
+        self._tracker = DependencyTracker()
+        self._low_watermark = self._formed_through = self._received_through = progress.low_watermark
+        self._above = list(progress.above)
+        self._replay = False
+
+    # ------------------------------------------------------------------ what the host asks
+
+    @property
+    def low_watermark(self) -> Scn:
+        """Everything up to here is applied or in the error queue."""
+        return self._low_watermark
+
+    @property
+    def durable_scn(self) -> Scn:
+        """The low watermark the destination is sure to remember."""
+        return self._durable
+
+    @property
+    def unrecorded_scn(self) -> Scn | None:
+        """A low watermark that moved without data and should be recorded now that nothing else moves it."""
+        idle = not self._groups and self._former.is_empty
+        return self._low_watermark if idle and self._low_watermark > self._durable else None
+
+    def recorded(self, scn: Scn) -> None:
+        """`unrecorded_scn` was made durable."""
+        self._durable = max(self._durable, scn)
+
+    @property
+    def high_watermark(self) -> Scn:
+        """Nothing above is applied, neither by this incarnation nor by those before it."""
+        return max([self._low_watermark, *(found.through for found in self.progress.above)])
+
+    @property
+    def wants(self) -> bool:
+        """Another piece can be accepted."""
+        return not self._replay and self._former.wants
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything accepted is applied, or in the error queue."""
+        return not self._groups and self._former.is_empty and not self._replay
+
+    @property
+    def must_replay(self) -> bool:
+        """Everything from `progress` on must be dequeued again; then call `replayed`."""
+        return self._replay and not any(group.went and not group.done for group in self._groups.values())
+
+    @property
+    def progress(self) -> ApplyProgress:
+        """What is applied, as the reader needs it to start again."""
+        above = [found for found in self._above if found.through > self._low_watermark]
+        for group in self._groups.values():
+            above += group.applied
+            if group.done and group.through_scn > group.after_scn:
+                above.append(ScnRange(after=group.after_scn, through=group.through_scn))
+        above.sort(key=lambda found: found.after)
+        return ApplyProgress(epoch=self._epoch, low_watermark=self._low_watermark, above=tuple(above))
+
+    @property
+    def state(self) -> str:
+        """The manuals' state."""
+        if not self._servers and not self.statistics.groups:
+            return "INITIALIZING"
+        return "IDLE" if not self._groups and self._former.is_empty else "APPLYING"
+
+    def take_outcomes(self) -> tuple[ErrorOutcome, ...]:
+        """What became of error transactions that were to be executed, since the last call."""
+        outcomes, self._outcomes = tuple(self._outcomes), []
+        return outcomes
+
+    def status(self) -> dict[str, int | str]:
+        """State, positions and statistics by name."""
+        totals = self.statistics
+        return {
+            "state": self.state, "low_watermark_scn": self._low_watermark, "high_watermark_scn": self.high_watermark,
+            "durable_scn": self._durable, "received_scn": self._received_through, "total_received": totals.received,
+            "total_assigned": totals.assigned, "total_applied": totals.applied, "total_errors": totals.errors,
+            "total_wait_deps": totals.wait_deps, "total_rollbacks": totals.rollbacks, "total_rows": totals.rows,
+            "total_rows_written": totals.rows_written, "total_commits": totals.commits,
+            "total_groups": totals.groups, "total_retried": totals.retried, "total_replays": totals.replays,
+            "unassigned_complete_txns": self._former.transactions, "active_server_count": len(self._servers),
+            "groups_in_flight": len(self._groups), "error_transactions": len(self._holds),
+            "last_commit_time_us": totals.last_commit_time_us,
+        }
+
+    def waits_for(self, server: int) -> tuple[int, int]:
+        """(group a server holds and cannot write yet, group that it waits for); zeros when there is none."""
+        for number in sorted(self._servers.get(server, ())):
+            group = self._groups[number]
+            if not group.went and group.waits:
+                return number, min(group.waits)
+        return 0, 0
+
+    # ------------------------------------------------------------------ what the host tells
+
+    def accept(self, piece: Piece) -> None:
+        """Take what the reader passes on; in order, while `wants` is true."""
+        if isinstance(piece, LargePart):
+            self._accept_part(piece)
+        elif isinstance(piece, LargeDropped):
+            dropped = self._former.drop_large(piece)
+            for group in self._groups.values():
+                if dropped is not None and group.large is dropped:
+                    self._abandon(group)
+        elif isinstance(piece, Mark):
+            self._received_through = piece.through_scn
+            self._former.extend(piece.through_scn)
+        else:
+            self._received_through = piece.through_scn
+            self.statistics.received += len(piece.batch.transactions)
+            self._former.add_run(piece)
+        self._advance()
+
+    def server_joined(
+        self, server: int, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]] | None = None,
+    ) -> None:
+        """A server has its destination session and waits for work.
+
+        Args:
+            server: its number.
+            progress: read from the destination *after* the session was opened, so that nothing of a dead
+                predecessor can still be committed.
+            errors: the error queue, read after that too; needed when `has_doubts`.
+        """
+        self.server_lost(server)
+        queued = set()
+        for number, hashes in errors or ():
+            queued.add(number)
+            if number not in self._holds.numbers:
+                self._holds.add(number, hashes)
+        self._servers[server] = set()
+        for group in list(self._groups.values()):
+            if group.in_doubt and group.server == server:
+                group.in_doubt = False
+                self._settle(group, progress, queued)
+        self._advance()
+
+    def has_doubts(self, server: int) -> bool:
+        """Whether a server, were it to die now, could have committed what nobody knows of."""
+        return any(group.server == server and group.went and not group.done for group in self._groups.values())
+
+    def server_lost(self, server: int) -> None:
+        """A server is gone. What it may have committed stays in doubt until it joins again."""
+        for number in sorted(self._servers.pop(server, set())):
+            group = self._groups[number]
+            if group.abandoned:
+                self._forget(group)
+            elif group.went:
+                group.in_doubt = True
+            else:
+                group.server = -1
+                if group.parts_sent:
+                    self._start_replay()
+        self._outbox = [(to, message) for to, message in self._outbox if to != server]
+        self._advance()
+
+    def report(self, server: int, message: ServerMessage) -> None:
+        """Take what a server says; reports about an attempt that is over are ignored."""
+        group = self._groups.get(message.group)
+        if group is None or group.server != server or group.attempt != message.attempt or group.in_doubt:
+            return
+        if isinstance(message, PartDone):
+            group.parts_done = message.part + 1
+            return
+        if isinstance(message, GroupAbandoned) and not group.abandoned:
+            return
+        self._servers[server].discard(group.number)
+        if isinstance(message, GroupAbandoned):
+            self._forget(group)
+        elif not group.abandoned:
+            self._count(message.statistics)
+            self._add_errors(message.errors)
+            if not message.statistics.commits:
+                group.watermark_sent = FIRST_SCN  # nothing was committed that would have recorded it
+            if isinstance(message, GroupRetry):
+                self._give_back(group, message)
+            else:
+                self._finish(group, message.failure)
+        self._advance()
+
+    def execute_errors(self, numbers: Iterable[int]) -> None:
+        """Execute error transactions again, in the order of the queue; see `take_outcomes`."""
+        self._to_execute.extend(sorted(set(numbers)))
+
+    def error_deleted(self, number: int) -> None:
+        """An error transaction was deleted from the queue: it holds nobody any more."""
+        self._holds.remove(number)
+
+    def replayed(self) -> None:
+        """The caller makes the reader start again from `progress`, as it was before this call."""
+        if not self.must_replay:
+            raise BugError("replayed without need")
+        self.statistics.replays += 1
+        # Whoever asked for them waits for their outcomes, and they do not come from the queue.
+        executions = [
+            group.error_number for group in self._groups.values()
+            if group.mode is GroupMode.EXECUTE_ERROR and not group.done
+        ]
+        self._reset(self.progress)
+        self._to_execute.extendleft(reversed(executions))
+        for held in self._servers.values():
+            held.clear()
+
+    def messages(self) -> list[tuple[int, CoordinatorMessage]]:
+        """Hand out what can be handed out now: (server, message), in the order to send."""
+        while not self._replay and (self._assign() or self._form()):
+            pass
+        for group in self._groups.values():
+            if group.server >= 0 and not (group.done or group.abandoned or group.in_doubt):
+                self._let_go(group)
+                self._send_parts(group)
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    # ------------------------------------------------------------------ forming and handing out
+
+    def _form(self) -> bool:
+        """Form the next group when a server can take it."""
+        if not any(len(held) < _GROUPS_PER_SERVER for held in self._servers.values()):
+            return False
+        if any(group.server < 0 and not group.done for group in self._groups.values()):
+            return False
+        # One after the other: whether the next can be executed is known only then.
+        executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
+        if self._to_execute and self._former.open is None and not executing:
+            self._form_execution(self._to_execute.popleft())
+            return True
+        formed = self._former.take()
+        if formed is None:
+            return False
+        # Not below what is recorded: a range the destination has folded in already.
+        after = max(self._formed_through, self._durable)
+        number = self._number + 1
+        if isinstance(formed, FormedRun):
+            group = _Group(
+                number=number, after_scn=after, through_scn=formed.through_scn, batches=formed.batches,
+                hashes=formed.hashes, commit_scns=formed.commit_scns,
+            )
+            group.waits = self._tracker.add(number, formed.hashes.hashes, self._unfinished())
+        else:
+            group = self._large_group(formed, number, after)
+        self.statistics.wait_deps += bool(group.waits)
+        self._add(group)
+        return True
+
+    def _large_group(self, large: Large, number: int, after: Scn) -> _Group:
+        escalation = self._escalations.get(large.order_scn)
+        group = _Group(number=number, after_scn=after, through_scn=after, large=large)
+        group.completed()
+        if escalation is not None:
+            group.mode = GroupMode.ERROR_QUEUE
+            group.failure, group.error_number = escalation.failure, escalation.depends_on
+        group.waits = set(self._unfinished())
+        self._tracker.add_barrier(number)
+        return group
+
+    def _form_execution(self, error_number: int) -> None:
+        problem = ""
+        if error_number not in self._holds.numbers:
+            problem = "it is not in the error queue"
+        elif blocker := self._holds.blocker(error_number):
+            problem = f"it depends on error transaction {blocker}, which must be executed or deleted first"
+        if problem:
+            message = f"error transaction {error_number} cannot be executed: {problem}"
+            failure = Failure(position=-1, conflict_type="", sqlstate="", message=message)
+            self._outcomes.append(ErrorOutcome(number=error_number, failure=failure))
+            return
+        number = self._number + 1
+        group = _Group(
+            number=number, after_scn=self._formed_through, through_scn=self._formed_through,
+            mode=GroupMode.EXECUTE_ERROR, error_number=error_number, waits=set(self._unfinished()),
+        )
+        self._tracker.add_barrier(number)
+        self._add(group)
+
+    def _add(self, group: _Group) -> None:
+        self._number = group.number
+        self._groups[group.number] = group
+        self._formed_through = group.through_scn
+
+    def _unfinished(self) -> list[int]:
+        return [number for number, group in self._groups.items() if not group.done]
+
+    def _assign(self) -> bool:
+        """Hand out the lowest group that can be handed out."""
+        is_lowest = True
+        for group in self._groups.values():
+            if group.done:
+                continue
+            if group.server < 0 and all(self._groups[number].server >= 0 for number in self._still(group)):
+                server = min(self._servers, key=lambda number: (len(self._servers[number]), number), default=-1)
+                if server < 0 or (not is_lowest and len(self._servers[server]) >= _GROUPS_PER_SERVER):
+                    return False
+                self._hand_out(group, server)
+                return True
+            is_lowest = False
+        return False
+
+    def _still(self, group: _Group) -> set[int]:
+        """The groups it waits for that are not done."""
+        group.waits = {number for number in group.waits if number in self._groups and not self._groups[number].done}
+        return group.waits
+
+    def _hand_out(self, group: _Group, server: int) -> None:
+        group.server, group.went = server, False
+        group.attempt += 1
+        self._servers[server].add(group.number)
+        self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
+        self._outbox.append((server, GroupAssignment(
+            group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
+            batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
+            first_transaction=group.next_transaction, error_number=group.error_number, failure=group.failure,
+        )))
+
+    def _let_go(self, group: _Group) -> None:
+        if group.went or self._replay or self._still(group):
+            return
+        held: tuple[HeldTransaction, ...] = ()
+        if group.hashes is not None:
+            held = tuple(h for h in self._holds.held(group.hashes) if h.transaction >= group.next_transaction)
+        for hashes in group.unchecked:
+            if self._hold_large(group, hashes):
+                return
+        group.unchecked.clear()
+        group.went, group.watermark_sent = True, self._low_watermark
+        self._outbox.append((group.server, GroupGo(
+            group=group.number, attempt=group.attempt, low_watermark=self._low_watermark,
+            below_applied=self._unfinished()[0] == group.number, held=held,
+        )))
+
+    # ------------------------------------------------------------------ large transactions
+
+    def _accept_part(self, piece: LargePart) -> None:
+        part = self._former.add_part(piece)
+        if part is None or not part.is_last:
+            return
+        self._received_through = part.through_scn
+        self.statistics.received += 1
+        for group in self._groups.values():
+            if group.large is not None and group.large.order_scn == piece.order_scn and not group.done:
+                group.completed()
+                self._formed_through = group.through_scn
+
+    def _send_parts(self, group: _Group) -> None:
+        large = group.large
+        if large is None:
+            return
+        while large.unsent and group.parts_sent - group.parts_done < PARTS_AHEAD and not group.abandoned:
+            part = large.unsent.popleft()
+            if not group.went:
+                group.unchecked.append(part.hashes)
+            elif self._hold_large(group, part.hashes):
+                return
+            group.parts_sent += 1
+            self._outbox.append((group.server, _part_message(group, part)))
+
+    def _hold_large(self, group: _Group, hashes: KeyHashes) -> bool:
+        """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
+        held = self._holds.held(hashes) if group.mode is GroupMode.SETS else ()
+        if held and group.large is not None:
+            self._escalations[group.large.order_scn] = _Escalation(None, max(h.depends_on for h in held))
+            self._start_replay(group)
+        return bool(held)
+
+    def _start_replay(self, failed: _Group | None = None) -> None:
+        """Forget what was not let go, have rolled back what `failed` wrote; the rest comes to its end."""
+        self._replay = True
+        for group in self._groups.values():
+            settled = group.done or group.abandoned or group.in_doubt
+            if group.server >= 0 and not settled and (group is failed or not group.went):
+                self._abandon(group)
+
+    def _abandon(self, group: _Group) -> None:
+        if group.server < 0 or group.server not in self._servers:
+            self._forget(group)
+            return
+        group.abandoned = True
+        self._outbox.append((group.server, GroupAbandon(group=group.number, attempt=group.attempt)))
+
+    def _forget(self, group: _Group) -> None:
+        """Nothing of the group is written.
+
+        In a replay it comes again: until then it stays where it is, for the low watermark must not pass it.
+        Else it never comes again: it is done and covers nothing, not even what is below it.
+        """
+        group.abandoned, group.went, group.server = False, False, -1
+        if not self._replay:
+            group.done, group.through_scn = True, FIRST_SCN
+
+    # ------------------------------------------------------------------ what became of groups
+
+    def _give_back(self, group: _Group, retry: GroupRetry) -> None:
+        group.applied += [_scn_range(found) for found in retry.applied]
+        if retry.reason is RetryReason.REPLAY:
+            if group.large is not None and retry.failure is not None:
+                # Without a failure it was the environment's fault: it comes again as it came now.
+                self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
+            self._start_replay()
+            self._forget(group)
+            return
+        group.server, group.went = -1, False
+        group.next_transaction = retry.next_transaction
+        group.waits = {number for number in self._unfinished() if number < group.number}
+
+    def _settle(self, group: _Group, progress: ApplyProgress, queued: set[int]) -> None:
+        """Find out what a server that died had committed of a group; `queued`: what is in the error queue."""
+        if group.mode is GroupMode.EXECUTE_ERROR:
+            if group.error_number in queued:
+                group.server, group.went = -1, False
+            else:
+                # Executed, or deleted meanwhile: whether the low watermark of its go is recorded is not known.
+                group.watermark_sent = FIRST_SCN
+                self._finish(group, None)
+            return
+        covered = group.commit_scns <= progress.low_watermark
+        for found in progress.above:
+            covered |= (group.commit_scns > found.after) & (group.commit_scns <= found.through)
+        if covered.shape[0] and covered.all():
+            self._finish(group, None)
+        elif group.is_large:
+            self._start_replay()
+            self._forget(group)
+        else:
+            # Transactions of a group are committed in order: a prefix is applied.
+            group.next_transaction = int(np.argmin(covered))
+            if group.next_transaction:
+                through = Scn(int(group.commit_scns[group.next_transaction - 1]))
+                group.applied.append(ScnRange(after=group.after_scn, through=through))
+            group.server, group.went = -1, False
+
+    def _finish(self, group: _Group, failure: Failure | None) -> None:
+        group.done = True
+        self.statistics.groups += 1
+        if group.large is not None:
+            self._escalations.pop(group.large.order_scn, None)
+        if group.mode is GroupMode.EXECUTE_ERROR:
+            if failure is None:
+                self._holds.remove(group.error_number)
+            self._outcomes.append(ErrorOutcome(number=group.error_number, failure=failure))
+
+    def _add_errors(self, errors: Iterable[TransactionError]) -> None:
+        for error in errors:
+            self.statistics.errors += 1
+            self._holds.add(error.number, np.frombuffer(error.key_hashes, np.uint64))
+
+    def _count(self, found: GroupStatistics) -> None:
+        totals = self.statistics
+        totals.applied += found.transactions
+        totals.rows += found.rows
+        totals.rows_written += found.rows_written
+        totals.commits += found.commits
+        totals.rollbacks += found.rollbacks
+        totals.retried += found.retried
+        totals.last_commit_time_us = max(totals.last_commit_time_us, found.last_commit_time_us)
+
+    def _advance(self) -> None:
+        """Move the low watermark over what is done."""
+        for number in list(self._groups):
+            group = self._groups[number]
+            if not group.done:
+                break
+            self._low_watermark = max(self._low_watermark, group.through_scn)
+            # The commit recorded the low watermark of its go, and its own range.
+            self._durable = max(self._durable, group.watermark_sent)
+            if group.after_scn <= self._durable:
+                self._durable = max(self._durable, group.through_scn)
+            del self._groups[number]
+        if self.is_idle:
+            self._low_watermark = max(self._low_watermark, self._received_through)
+
+
+def _scn_range(found: AppliedRange) -> ScnRange:
+    return ScnRange(after=Scn(found.after_scn), through=Scn(found.through_scn))
+
+
+def _part_message(group: _Group, part: Part) -> GroupPart:
+    return GroupPart(
+        group=group.number, attempt=group.attempt, part=part.number, batch=part.data, is_last=part.is_last,
+        through_scn=part.through_scn if part.is_last else 0,
+    )

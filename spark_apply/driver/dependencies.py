@@ -1,0 +1,299 @@
+"""Which groups and transactions depend on each other: by the keys of the rows they change.
+
+Every row LCR gives a 64-bit hash per unique key of the destination table, for its old and its new values, in a
+canonical form by the type's equality (`tables.Equality`). Two transactions that share a hash are dependent. A
+false match only costs parallelism.
+
+The low bits tell three kinds apart:
+
+    ...0    a row's key
+    ...01   use of a table: any row of it
+    ...11   exclusive use of a table: TRUNCATE, a table whose dependencies cannot be told from values, a row
+            whose key is not in the log. Depends on every use and every exclusive use of the same table.
+
+With old values of the key alone in the log, the old value of a second unique column is unknown. A transaction
+that needs it freed then fails early and is applied again when everything below it is applied
+(`groups.RetryReason.BELOW`); the other way round cannot happen, for whoever takes a value has it as new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_apply.driver.dependencies_kernels import (
+    combine_key,
+    follow_held,
+    hash_values,
+    refill,
+    sort_by_transaction,
+    track,
+)
+from spark_apply.driver.selection import row_transactions
+from spark_apply.server.cells import fixed
+from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersion
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spark_apply.tables import HashedKey, TableFit
+
+__all__ = [
+    "EVERYTHING", "DependencyTracker", "KeyHashes", "hash_batch", "held_transactions", "is_table_use", "stored_hashes",
+]
+
+EVERYTHING = 3
+"""Exclusive use of every table: what an error transaction with too many keys stands for."""
+
+_EXCLUSIVE = 2  # the bit that turns use of a table into exclusive use
+_MAP_SIZE_MIN = 1 << 14  # keys; grows with the window, which the coordinator bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHashes:
+    """Hashes of some transactions.
+
+    Args:
+        hashes: uint64, in the order of the transactions.
+        first: int64, shape (t + 1,); transaction i has hashes[first[i]:first[i + 1]].
+    """
+
+    hashes: NDArray[np.uint64]
+    first: NDArray[np.int64]
+
+    def of(self, transaction: int) -> NDArray[np.uint64]:
+        """One transaction's hashes."""
+        return self.hashes[self.first[transaction] : self.first[transaction + 1]]
+
+    def part(self, first: int, last: int) -> KeyHashes:
+        """The hashes of the transactions `first .. last - 1`."""
+        starts = self.first[first : last + 1]
+        return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0])
+
+    @classmethod
+    def joined(cls, parts: Sequence[KeyHashes]) -> KeyHashes:
+        """Hashes of several runs of transactions, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        firsts, base = [np.zeros(1, np.int64)], 0
+        for part in parts:
+            firsts.append(part.first[1:] + base)
+            base += int(part.first[-1])
+        empty = np.empty(0, np.uint64)
+        return cls(hashes=np.concatenate([empty, *[part.hashes for part in parts]]), first=np.concatenate(firsts))
+
+
+def is_table_use(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Where a hash stands for a table, not for a row."""
+    return (hashes & np.uint64(1)).astype(np.bool_)
+
+
+def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What later transactions are checked against: unique, exclusive use of a table is also use of it."""
+    exclusive = hashes[(hashes & np.uint64(3)) == np.uint64(3)]
+    return np.unique(np.concatenate([hashes, exclusive ^ np.uint64(_EXCLUSIVE)]))
+
+
+def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> KeyHashes:
+    """Hash every row of a batch.
+
+    Args:
+        batch: the batch.
+        fit_of: the fit of a table version.
+
+    Raises:
+        UnfitTableError: from `fit_of`.
+    """
+    owner = row_transactions(batch.transactions)
+    hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
+    owners: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+    for group in batch.groups:
+        fit = fit_of(batch.tables[group.table])
+        transactions = owner[group.row_numbers]
+        exclusive = _hash_group(group, fit, transactions, hashes, owners)
+        _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
+    for truncate in batch.truncates:
+        for table in truncate.tables:
+            touch = fit_of(batch.tables[table]).touch
+            hashes.append(np.array([touch | _EXCLUSIVE], np.uint64))
+            owners.append(owner[truncate.row_number : truncate.row_number + 1])
+    sorted_hashes, first = sort_by_transaction(
+        np.concatenate(hashes), np.concatenate(owners), len(batch.transactions),
+    )
+    return KeyHashes(hashes=sorted_hashes, first=first)
+
+
+def _add_table_use(
+    touch: int, transactions: NDArray[np.int32], exclusive: NDArray[np.bool_],
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+) -> None:
+    """One hash per transaction that uses the table; rows are in source order, so transactions ascend."""
+    if not transactions.shape[0]:
+        return
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(transactions) != 0]))
+    alone = np.bitwise_or.reduceat(exclusive, starts)
+    hashes.append(np.where(alone, np.uint64(touch | _EXCLUSIVE), np.uint64(touch)))
+    owners.append(transactions[starts])
+
+
+def _hash_group(
+    group: RowGroup, fit: TableFit, transactions: NDArray[np.int32],
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+) -> NDArray[np.bool_]:
+    """Add the hashes of a group's rows; where the row must have the table for itself."""
+    if fit.is_serialised:
+        return np.ones(group.row_count, np.bool_)
+    exclusive = np.zeros(group.row_count, np.bool_)
+    known: dict[tuple[bool, int], NDArray[np.uint64]] = {}
+    for key in fit.hashed_keys:
+        for values, is_new in ((group.old, False), (group.new, True)):
+            if values is None:
+                continue
+            found, usable = _hash_key(key, group, known, is_new=is_new, exclusive=exclusive)
+            if usable.all():
+                hashes.append(found)
+                owners.append(transactions)
+            elif usable.any():
+                hashes.append(found[usable])
+                owners.append(transactions[usable])
+    return exclusive
+
+
+def _hash_key(
+    key: HashedKey, group: RowGroup, known: dict[tuple[bool, int], NDArray[np.uint64]], *,
+    is_new: bool, exclusive: NDArray[np.bool_],
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Hashes of one key in one image, and where they count. Marks rows whose key cannot be known at all."""
+    count = group.row_count
+    hashes = np.empty((len(key.columns), count), np.uint64)
+    lengths = np.empty((len(key.columns), count), np.int32)
+    for place, (column, equality) in enumerate(zip(key.columns, key.equalities, strict=True)):
+        hashes[place], lengths[place] = _column_hashes(group, column, int(equality), known, is_new=is_new)
+    out, nulls, missing = np.empty(count, np.uint64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
+    if key.is_identity and (is_new or group.new is None):
+        exclusive |= missing
+    usable = ~missing if key.is_identity else ~(missing | nulls)
+    return out, usable
+
+
+def _column_hashes(
+    group: RowGroup, column: int, equality: int, known: dict[tuple[bool, int], NDArray[np.uint64]], *, is_new: bool,
+) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """A column's hashes and lengths in one image; a new value that is UNCHANGED is the old one."""
+    values = group.new if is_new else group.old
+    assert values is not None
+    hashes, lengths = _value_hashes(values, column, equality, known, is_new=is_new), values.lengths[column]
+    if is_new and group.old is not None:
+        unchanged = (lengths < NULL) & (group.old.lengths[column] >= NULL)
+        if unchanged.any():
+            old = _value_hashes(group.old, column, equality, known, is_new=False)
+            return np.where(unchanged, old, hashes), np.where(unchanged, group.old.lengths[column], lengths)
+    return hashes, lengths
+
+
+def _value_hashes(
+    values: ColumnValues, column: int, equality: int, known: dict[tuple[bool, int], NDArray[np.uint64]], *,
+    is_new: bool,
+) -> NDArray[np.uint64]:
+    found = known.get((is_new, column))
+    if found is None:
+        found = np.empty(values.row_count, np.uint64)
+        hash_values(
+            fixed(values.data), fixed(values.offsets(column)), fixed(values.lengths[column]), np.int64(equality), found,
+        )
+        known[is_new, column] = found
+    return found
+
+
+def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int64]:
+    """Find every transaction that depends on a held one.
+
+    Args:
+        hashes: of all the transactions.
+        held: indexes of transactions that are held, or fail, themselves.
+
+    Returns:
+        int64 per transaction: -1 free, its own index if it is in `held`, else the index of the last
+        transaction it must wait behind.
+    """
+    behind = np.full(hashes.first.shape[0] - 1, -1, np.int64)
+    for transaction in held:
+        behind[transaction] = transaction
+    follow_held(fixed(hashes.hashes), fixed(hashes.first), behind)
+    return behind
+
+
+@dataclass(slots=True)
+class _TableUse:
+    exclusive: int = 0  # last group with exclusive use
+    users: set[int] = field(default_factory=set)  # groups with use since then
+
+
+class DependencyTracker:
+    """What each group depends on: the last unfinished groups that had one of its keys.
+
+    Only the last one is kept per key: groups with the same key depend on each other in a chain. The map is
+    bounded by the rows of unfinished groups, which the coordinator bounds.
+    """
+
+    def __init__(self) -> None:
+        self._keys = np.zeros(_MAP_SIZE_MIN, np.uint64)
+        self._groups = np.zeros(_MAP_SIZE_MIN, np.int64)
+        self._used = 0
+        self._tables: dict[int, _TableUse] = {}
+        self._barrier = 0
+
+    def add(self, group: int, hashes: NDArray[np.uint64], unfinished: Sequence[int]) -> set[int]:
+        """Register a group; groups come in ascending order.
+
+        Args:
+            group: its number.
+            hashes: of all its transactions.
+            unfinished: numbers of the groups that are not done, ascending.
+
+        Returns:
+            Which of them it depends on directly.
+        """
+        base = unfinished[0] if unfinished else group
+        self._make_room(hashes.shape[0], base)
+        found = np.zeros(group - base + 1, np.bool_)
+        self._used += track(
+            fixed(hashes), np.int64(group), np.int64(base), self._keys, self._groups, found,
+        )
+        needed = set((np.flatnonzero(found) + base).tolist())
+        for touch in np.unique(hashes[is_table_use(hashes)]).tolist():
+            self._use_table(group, touch, needed, base)
+        needed.add(self._barrier)
+        return needed.intersection(unfinished)
+
+    def add_barrier(self, group: int) -> None:
+        """Register a group that everything after it depends on (it depends on everything below)."""
+        self._barrier = group
+
+    def _use_table(self, group: int, touch: int, needed: set[int], base: int) -> None:
+        use = self._tables.setdefault(touch & ~_EXCLUSIVE, _TableUse())
+        needed.add(use.exclusive)
+        if touch & _EXCLUSIVE:
+            needed |= use.users
+            use.exclusive = group
+            use.users = set()
+        else:
+            use.users = {user for user in use.users if user >= base}
+            use.users.add(group)
+
+    def _make_room(self, count: int, base: int) -> None:
+        size = self._keys.shape[0]
+        if 2 * (self._used + count) <= size:
+            return
+        live = int((self._groups >= base).sum())
+        size = _MAP_SIZE_MIN
+        # Twice what is needed now, so that the next groups do not rebuild the map again.
+        while size < 4 * (live + count):
+            size *= 2
+        keys, groups = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self._used = refill(self._keys, self._groups, np.int64(base), keys, groups)
+        self._keys, self._groups = keys, groups

@@ -1,0 +1,363 @@
+"""Hashing of key values in their canonical form, and the map from key to the last group that had it.
+
+Values come in the database's binary or text form. A canonical form is never written out: each routine feeds
+the 64-bit words of it to the same mixing function.
+"""
+
+# Numba compiles these: its types are inferred at the first call.
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+# The finaliser of splitmix64 and its increment: every input bit reaches every output bit.
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_U8 = np.uint64(8)
+_U27 = np.uint64(27)
+_U30 = np.uint64(30)
+_U31 = np.uint64(31)
+
+# Hashes of the values that have no bytes of their own.
+_NULL_HASH = np.uint64(0x6E756C6C00000001)
+_NAN_HASH = np.uint64(0x6E616E0000000002)
+
+NULL_LENGTH = -1  # `streams.lcr_batch.NULL`; below it: UNCHANGED, ABSENT
+
+# `spark_apply.tables.Equality`
+_BYTES, _INTEGER_BINARY, _INTEGER_TEXT, _PADDED, _NUMERIC_BINARY, _NUMERIC_TEXT, _FLOAT_BINARY, _UUID_TEXT = 1, 2, 3, 4, 5, 6, 7, 8
+
+_BLANK, _ZERO, _NINE, _MINUS, _POINT = 32, 48, 57, 45, 46
+_LETTER_N, _LETTER_I, _LETTER_A = 78, 73, 97  # "NaN", "Infinity", "a"
+_NUMERIC_NAN, _NUMERIC_PLUS, _NUMERIC_MINUS = 0xC000, 0xD000, 0xF000  # signs of the binary form's specials
+_NUMERIC_NEGATIVE = 0x4000
+
+
+@njit(cache=True, inline="always")
+def mix(state, word):
+    """Feed one 64-bit word into a hash."""
+    value = (state ^ word) + _INCREMENT
+    value = (value ^ (value >> _U30)) * _MULTIPLIER_1
+    value = (value ^ (value >> _U27)) * _MULTIPLIER_2
+    return value ^ (value >> _U31)
+
+
+@njit(cache=True)
+def hash_bytes(data, offset, length, state):
+    """Hash raw bytes, eight at a time; the length goes in too."""
+    whole = length // 8
+    position = offset
+    for _ in range(whole):
+        word = np.uint64(0)
+        for k in range(8):
+            word = (word << _U8) | np.uint64(data[position + k])
+        state = mix(state, word)
+        position += 8
+    word = np.uint64(0)
+    for k in range(length - whole * 8):
+        word = (word << _U8) | np.uint64(data[position + k])
+    return mix(mix(state, word), np.uint64(length))
+
+
+@njit(cache=True)
+def _uuid_text(data, offset, length, state):
+    """As `hash_bytes` of the binary form: 32 hexadecimal digits in small letters, with hyphens."""
+    word, digits = np.uint64(0), 0
+    for k in range(length):
+        character = data[offset + k]
+        if character == _MINUS:
+            continue
+        digit = character - _ZERO if character <= _NINE else character - _LETTER_A + 10
+        word = (word << np.uint64(4)) | np.uint64(digit)
+        digits += 1
+        if digits % 16 == 0:
+            state = mix(state, word)
+            word = np.uint64(0)
+    return mix(mix(state, word), np.uint64(digits // 2))
+
+
+@njit(cache=True)
+def _big_endian(data, offset, length):
+    value = np.int64(0)
+    if length and data[offset] >= 128:
+        value = np.int64(-1)
+    for k in range(length):
+        value = (value << 8) | np.int64(data[offset + k])
+    return value
+
+
+@njit(cache=True)
+def _integer_text(data, offset, length):
+    value = np.int64(0)
+    negative = length > 0 and data[offset] == _MINUS
+    for k in range(1 if negative else 0, length):
+        value = value * 10 + (np.int64(data[offset + k]) - _ZERO)
+    return -value if negative else value
+
+
+@njit(cache=True)
+def _numeric_binary(data, offset, state):
+    digits = (np.int64(data[offset]) << 8) | np.int64(data[offset + 1])
+    weight = _big_endian(data, offset + 2, 2)
+    sign = (np.int64(data[offset + 4]) << 8) | np.int64(data[offset + 5])
+    if sign in (_NUMERIC_NAN, _NUMERIC_PLUS, _NUMERIC_MINUS):
+        return mix(mix(state, _NAN_HASH), np.uint64(sign))
+    first, last = 0, digits - 1
+    while first <= last and data[offset + 8 + 2 * first] == 0 and data[offset + 9 + 2 * first] == 0:
+        first += 1
+        weight -= 1
+    while last >= first and data[offset + 8 + 2 * last] == 0 and data[offset + 9 + 2 * last] == 0:
+        last -= 1
+    if first > last:
+        return mix(state, np.uint64(0))
+    state = mix(mix(state, np.uint64(sign + 1)), np.uint64(weight))
+    for k in range(first, last + 1):
+        state = mix(state, (np.uint64(data[offset + 8 + 2 * k]) << _U8) | np.uint64(data[offset + 9 + 2 * k]))
+    return state
+
+
+@njit(cache=True)
+def _numeric_group(data, whole_start, whole_length, point, end, group, whole_groups):
+    """The base-10000 digit `group` of a number written in decimal; groups are aligned to the point."""
+    value = np.int64(0)
+    for k in range(4):
+        if group < whole_groups:
+            place = whole_start + whole_length - (whole_groups - group) * 4 + k
+            digit = np.int64(data[place]) - _ZERO if place >= whole_start else np.int64(0)
+        else:
+            place = point + 1 + (group - whole_groups) * 4 + k
+            digit = np.int64(data[place]) - _ZERO if place < end else np.int64(0)
+        value = value * 10 + digit
+    return value
+
+
+@njit(cache=True)
+def _numeric_text(data, offset, length, state):
+    end = offset + length
+    start = offset
+    sign = 0
+    if length and data[start] == _MINUS:
+        sign = _NUMERIC_NEGATIVE
+        start += 1
+    if start < end and data[start] == _LETTER_N:
+        return mix(mix(state, _NAN_HASH), np.uint64(_NUMERIC_NAN))
+    if start < end and data[start] == _LETTER_I:
+        special = _NUMERIC_MINUS if sign else _NUMERIC_PLUS
+        return mix(mix(state, _NAN_HASH), np.uint64(special))
+    point = start
+    while point < end and data[point] != _POINT:
+        point += 1
+    whole_groups = (point - start + 3) // 4
+    fraction = end - point - 1 if point < end else 0
+    groups = whole_groups + (fraction + 3) // 4
+    first, last = 0, groups - 1
+    while first <= last and _numeric_group(data, start, point - start, point, end, first, whole_groups) == 0:
+        first += 1
+    while last >= first and _numeric_group(data, start, point - start, point, end, last, whole_groups) == 0:
+        last -= 1
+    if first > last:
+        return mix(state, np.uint64(0))
+    state = mix(mix(state, np.uint64(sign + 1)), np.uint64(whole_groups - 1 - first))
+    for k in range(first, last + 1):
+        state = mix(state, np.uint64(_numeric_group(data, start, point - start, point, end, k, whole_groups)))
+    return state
+
+
+@njit(cache=True)
+def _float_bits(data, offset, length):
+    """A float as the bits of the 8-byte float of the same value; every NaN and both zeros alike."""
+    bits = np.uint64(0)
+    for k in range(length):
+        bits = (bits << _U8) | np.uint64(data[offset + k])
+    if length == 4:
+        sign = (bits >> np.uint64(31)) << np.uint64(63)
+        exponent = np.int64((bits >> np.uint64(23)) & np.uint64(0xFF))
+        fraction = bits & np.uint64(0x7FFFFF)
+        if exponent == 0xFF:
+            exponent = np.int64(0x7FF)
+        elif exponent != 0:
+            exponent += 1023 - 127
+        elif fraction != 0:
+            # A subnormal 4-byte float is a normal 8-byte float.
+            exponent = np.int64(1023 - 126)
+            while not fraction & np.uint64(0x800000):
+                fraction <<= np.uint64(1)
+                exponent -= 1
+            fraction &= np.uint64(0x7FFFFF)
+        bits = sign | (np.uint64(exponent) << np.uint64(52)) | (fraction << np.uint64(29))
+    magnitude = bits & np.uint64(0x7FFFFFFFFFFFFFFF)
+    if magnitude == 0:
+        return np.uint64(0)
+    if magnitude > np.uint64(0x7FF0000000000000):
+        return _NAN_HASH
+    return bits
+
+
+@njit(cache=True)
+def hash_values(data, offsets, lengths, equality, out):
+    """Hash one column's values in their canonical form; values without bytes get the NULL hash."""
+    start = np.uint64(0)
+    for i in range(lengths.shape[0]):
+        length = np.int64(lengths[i])
+        offset = offsets[i]
+        if length < 0:
+            out[i] = _NULL_HASH
+        elif equality == _BYTES:
+            out[i] = hash_bytes(data, offset, length, start)
+        elif equality == _INTEGER_BINARY:
+            out[i] = mix(start, np.uint64(_big_endian(data, offset, length)))
+        elif equality == _INTEGER_TEXT:
+            out[i] = mix(start, np.uint64(_integer_text(data, offset, length)))
+        elif equality == _PADDED:
+            while length > 0 and data[offset + length - 1] == _BLANK:
+                length -= 1
+            out[i] = hash_bytes(data, offset, length, start)
+        elif equality == _NUMERIC_BINARY:
+            out[i] = _numeric_binary(data, offset, start)
+        elif equality == _NUMERIC_TEXT:
+            out[i] = _numeric_text(data, offset, length, start)
+        elif equality == _UUID_TEXT:
+            out[i] = _uuid_text(data, offset, length, start)
+        else:
+            out[i] = mix(start, _float_bits(data, offset, length))
+
+
+@njit(cache=True)
+def combine_key(values, lengths, seed, out, nulls, missing):
+    """Combine the columns of a key; rows' hashes are even. Marks rows with a NULL, and with a value not there."""
+    columns, rows = lengths.shape
+    for i in range(rows):
+        state = seed
+        for column in range(columns):
+            state = mix(state, values[column, i])
+            if lengths[column, i] == NULL_LENGTH:
+                nulls[i] = True
+            elif lengths[column, i] < NULL_LENGTH:
+                missing[i] = True
+        out[i] = (state >> np.uint64(1)) << np.uint64(1)
+
+
+@njit(cache=True)
+def sort_by_transaction(hashes, transactions, count):
+    """Bring hashes into the order of their transactions: (hashes, first[count + 1])."""
+    first = np.zeros(count + 1, np.int64)
+    for i in range(transactions.shape[0]):
+        first[transactions[i] + 1] += 1
+    for i in range(count):
+        first[i + 1] += first[i]
+    place = first[:count].copy()
+    out = np.empty_like(hashes)
+    for i in range(hashes.shape[0]):
+        transaction = transactions[i]
+        out[place[transaction]] = hashes[i]
+        place[transaction] += 1
+    return out, first
+
+
+@njit(cache=True)
+def track(hashes, group, base, keys, groups, found):
+    """Put a group's row hashes into the map; mark the unfinished groups that had them last.
+
+    Args:
+        hashes: uint64; odd ones (tables) are passed over.
+        group: number of the group.
+        base: number of the lowest unfinished group.
+        keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free.
+        groups: int64, last group of each key.
+        found: bool, shape (window,); found[g - base] is set when the group depends on g.
+
+    Returns:
+        How many keys are new in the map.
+    """
+    mask = np.uint64(keys.shape[0] - 1)
+    added = 0
+    for i in range(hashes.shape[0]):
+        key = hashes[i]
+        if key & np.uint64(1):
+            continue
+        if key == 0:
+            key = np.uint64(2)
+        place = (key >> np.uint64(1)) & mask
+        while keys[place] != key and keys[place] != 0:
+            place = (place + np.uint64(1)) & mask
+        if keys[place] == 0:
+            keys[place] = key
+            added += 1
+        else:
+            last = groups[place]
+            if base <= last < group:
+                found[last - base] = True
+        groups[place] = group
+    return added
+
+
+@njit(cache=True)
+def refill(keys, groups, base, out_keys, out_groups):
+    """Move the keys of unfinished groups into an empty map; how many there are."""
+    mask = np.uint64(out_keys.shape[0] - 1)
+    kept = 0
+    for i in range(keys.shape[0]):
+        if keys[i] == 0 or groups[i] < base:
+            continue
+        place = (keys[i] >> np.uint64(1)) & mask
+        while out_keys[place] != 0:
+            place = (place + np.uint64(1)) & mask
+        out_keys[place] = keys[i]
+        out_groups[place] = groups[i]
+        kept += 1
+    return kept
+
+
+@njit(cache=True)
+def follow_held(hashes, first, behind):
+    """Find the transactions that depend on a held one of the same group.
+
+    Args:
+        hashes: uint64, in the order of their transactions, low bits as in `spark_apply.driver.dependencies`.
+        first: int64, shape (t + 1,).
+        behind: int64, shape (t,): -1 free; else held (its own index when it fails or waits for another
+            group's error). Set for every transaction that must follow: the index of the last one it needs.
+    """
+    size = 16
+    while size < 4 * hashes.shape[0]:
+        size *= 2
+    mask = np.uint64(size - 1)
+    keys = np.zeros(size, np.uint64)
+    owners = np.zeros(size, np.int64)
+    for transaction in range(first.shape[0] - 1):
+        if behind[transaction] < 0:
+            last = np.int64(-1)
+            for i in range(first[transaction], first[transaction + 1]):
+                wanted = hashes[i] ^ np.uint64(2) if hashes[i] & np.uint64(1) else hashes[i]
+                place = (mix(np.uint64(0), wanted)) & mask
+                while keys[place] != 0 and keys[place] != wanted:
+                    place = (place + np.uint64(1)) & mask
+                if keys[place] == wanted and wanted != 0:
+                    last = max(last, owners[place])
+            behind[transaction] = last
+        if behind[transaction] < 0:
+            continue
+        for i in range(first[transaction], first[transaction + 1]):
+            for twin in range(2):
+                key = hashes[i]
+                if twin == 1:
+                    # Exclusive use of a table is use of the table too.
+                    if key & np.uint64(3) != np.uint64(3):
+                        continue
+                    key = key ^ np.uint64(2)
+                if key == 0:
+                    continue
+                place = (mix(np.uint64(0), key)) & mask
+                while keys[place] != 0 and keys[place] != key:
+                    place = (place + np.uint64(1)) & mask
+                keys[place] = key
+                owners[place] = transaction
+
+
+def hash_text(text: str) -> int:
+    """Hash a name, the same in every process."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    return int(hash_bytes(data, 0, data.shape[0], np.uint64(0)))

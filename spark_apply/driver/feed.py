@@ -1,0 +1,177 @@
+"""Dequeuing for the apply process: connected to its queue, again and again.
+
+The queue's address is asked of its actor on every connect, because its port changes when it restarts. What arrives is
+marked with the number of the dequeue it belongs to, so that a late batch of an abandoned stream is recognised. When a
+stream breaks, the host decides where to go on: only the reader knows what it has taken.
+
+An apply process that never applied anything asks first where its queue begins for it (`ask_beginning`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from protos.queue_link import DequeueClient
+from protos.transport import Bell, new_incarnation
+from streams.backoff import Backoff
+from streams.errors import StreamsError
+from streams.scn import FIRST_SCN, Scn
+
+if TYPE_CHECKING:
+    from protos.codec import BatchHeader
+    from spark_apply.application.job_config import ApplyJobConfig
+
+__all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
+
+# Bytes of batches on their way or waiting in the driver: several groups, so that servers never wait for the queue.
+CREDIT_BYTES = 16 << 20
+_BEGINNING_POLL_S = 0.2  # how soon it is noticed that the driver shall end
+
+
+class FeedListener(Protocol):
+    """Who is told of batches; called on the feed's thread: only pass it on."""
+
+    def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
+        """A batch came."""
+        ...
+
+    def feed_broke(self, mark: int) -> None:
+        """The stream broke; call `start` again."""
+        ...
+
+
+class QueueFeed:
+    """See the module, and `spark_apply.driver.loop.Feed`.
+
+    Args:
+        config: of the apply process.
+        resolve: asks where the queue serves now.
+    """
+
+    def __init__(self, config: ApplyJobConfig, resolve: Callable[[], str]) -> None:
+        self._config, self._resolve = config, resolve
+        self.listener: FeedListener | None = None
+        self._lock = threading.Lock()
+        self._bell = Bell()
+        self._mark = 0
+        self._needed = FIRST_SCN
+        self._durable = FIRST_SCN
+        self._client: DequeueClient | None = None
+        self._problem = "not connected to the queue yet"
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ the host's thread
+
+    def start(self, needed: Scn) -> int:
+        """See `Feed.start`."""
+        with self._lock:
+            self._mark += 1
+            self._needed = needed
+            mark = self._mark
+        self._bell.ring()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="queue-feed", daemon=True)
+            self._thread.start()
+        return mark
+
+    def taken(self, size: int) -> None:
+        """See `Feed.taken`."""
+        client = self._client
+        if client is not None:
+            client.grant(size)
+
+    def durable(self, scn: Scn) -> None:
+        """See `Feed.durable`."""
+        self._durable = scn
+        client = self._client
+        if client is not None:
+            client.acknowledge(self._config.source.site, scn)
+
+    def problem(self) -> str:
+        """See `Feed.problem`."""
+        return self._problem
+
+    # ------------------------------------------------------------------ the feed's thread
+
+    def _run(self) -> None:
+        backoff, done = Backoff(), 0
+        while True:
+            with self._lock:
+                mark, needed = self._mark, self._needed
+            if mark == done:
+                self._bell.wait(None)
+                continue
+            assert self.listener is not None
+            try:
+                with contextlib.closing(self._connect(needed)) as client:
+                    backoff.reset()
+                    self._deliver(client, mark)
+                done = mark  # a newer one was wanted
+            except StreamsError as error:
+                was_connected, self._client = self._client is not None, None
+                self._problem = error.message
+                # Not on the bell, which the stream's end has rung.
+                time.sleep(backoff.next_s())
+                if was_connected:
+                    done = mark
+                    self.listener.feed_broke(mark)
+
+    def _connect(self, needed: Scn) -> DequeueClient:
+        config = self._config
+        client = _client(config, self._resolve, self._bell.ring)
+        client.subscribe({config.source.site: needed}, CREDIT_BYTES)
+        self._client, self._problem = client, ""
+        # After that: what the host tells meanwhile must not be lost between the two.
+        if self._durable > FIRST_SCN:
+            client.acknowledge(config.source.site, self._durable)
+        return client
+
+    def _deliver(self, client: DequeueClient, mark: int) -> None:
+        """Pass on what comes until another dequeue is wanted."""
+        assert self.listener is not None
+        while self._mark == mark:
+            delivery = client.poll()
+            if delivery is None:
+                self._bell.wait(None)
+            else:
+                self.listener.arrived(mark, delivery.header, delivery.data)
+        self._client = None
+
+
+def ask_beginning(
+    config: ApplyJobConfig, resolve: Callable[[], str], *, should_end: Callable[[], bool], problem: Callable[[str], None],
+) -> Scn:
+    """Where the queue begins for an apply process that never applied anything.
+
+    From the answer on the queue keeps everything for it. FIRST_SCN: told to end before the queue knew.
+
+    Args:
+        config: of the apply process.
+        resolve: asks where the queue serves now.
+        should_end: asked all the time.
+        problem: told why there is no answer yet.
+    """
+    backoff = Backoff()
+    while not should_end():
+        try:
+            with contextlib.closing(_client(config, resolve)) as client:
+                client.subscribe({config.source.site: FIRST_SCN}, credit_bytes=1)
+                problem("the queue does not know yet where its LCRs begin")
+                while not should_end():
+                    if (delivery := client.poll(_BEGINNING_POLL_S)) is not None:
+                        return delivery.header.through_scn if delivery.header.is_progress_mark else FIRST_SCN
+        except StreamsError as error:
+            problem(error.message)
+            time.sleep(backoff.next_s())
+    return FIRST_SCN
+
+
+def _client(config: ApplyJobConfig, resolve: Callable[[], str], wake: Callable[[], None] | None = None) -> DequeueClient:
+    return DequeueClient(
+        resolve(), topology=config.topology, component=config.apply, queue=config.queue_name,
+        incarnation=new_incarnation(), wake=wake,
+    )

@@ -1,0 +1,228 @@
+"""What waits to become a group: runs of transactions and large open ones, in source order, within bounds.
+
+A group is cut from what is there when a server can take one: up to a number of transactions, rows and bytes,
+never waiting for more. Whole batches stay as they came; a batch that must be divided is serialized anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_apply.driver.dependencies import KeyHashes
+from spark_apply.driver.reader import LargeDropped, LargePart, Run
+from spark_apply.driver.selection import slice_transactions
+from spark_apply.groups import PARTS_AHEAD
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN, Scn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FormedRun", "GroupFormer", "Large", "Part"]
+
+_GROUP_BYTES_MAX = 8 << 20  # a group's serialized batches: a server holds two groups and their writes
+_PENDING_BYTES_MAX = 32 << 20  # read ahead of the servers: a few groups
+_PENDING_ROWS_MAX = 1 << 18  # likewise, for narrow rows: bounds the dependency map too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormedRun:
+    """Consecutive transactions for one group.
+
+    Args:
+        batches: serialized.
+        hashes: what each transaction depends on.
+        commit_scns: int64, of each transaction.
+        through_scn: what they cover.
+        rows: row LCRs.
+    """
+
+    batches: tuple[bytes, ...]
+    hashes: KeyHashes
+    commit_scns: NDArray[np.int64]
+    through_scn: Scn
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a large transaction, until it is sent."""
+
+    number: int
+    data: bytes
+    hashes: KeyHashes
+    is_last: bool
+    through_scn: Scn
+
+
+@dataclass(slots=True, kw_only=True)
+class Large:
+    """A transaction that comes in parts.
+
+    Args:
+        order_scn: identifies it.
+        unsent: parts that are here.
+        received: parts that came.
+        rows: row LCRs that came.
+        is_complete: its last part came.
+        commit_scn: known then.
+        through_scn: known then.
+    """
+
+    order_scn: Scn
+    unsent: deque[Part] = field(default_factory=deque)
+    received: int = 0
+    rows: int = 0
+    is_complete: bool = False
+    commit_scn: Scn = FIRST_SCN
+    through_scn: Scn = FIRST_SCN
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Transactions of a run that are in no group yet: from `first` on."""
+
+    run: Run
+    first: int
+    data: bytes
+    through_scn: Scn
+
+    @property
+    def count(self) -> int:
+        return len(self.run.batch.transactions) - self.first
+
+
+class GroupFormer:
+    """Holds what is in no group yet, and cuts groups from it.
+
+    Args:
+        encode: serializes a batch.
+        transactions_max: most transactions in one group.
+        rows_max: most rows in one group; a single transaction may have more.
+    """
+
+    def __init__(self, *, encode: Callable[[LcrBatch], bytes], transactions_max: int, rows_max: int) -> None:
+        self._encode = encode
+        self._transactions_max, self._rows_max = transactions_max, rows_max
+        self._pending: deque[_Pending | Large] = deque()
+        self._rows = self._bytes = 0
+        self.open: Large | None = None
+        """The large transaction that goes on; nothing comes behind it."""
+
+    @property
+    def wants(self) -> bool:
+        """More may be added."""
+        if self.open is not None:
+            return len(self.open.unsent) < PARTS_AHEAD
+        return self._bytes < _PENDING_BYTES_MAX and self._rows < _PENDING_ROWS_MAX
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits."""
+        return not self._pending
+
+    @property
+    def transactions(self) -> int:
+        """Complete transactions that wait."""
+        return sum(pending.count for pending in self._pending if isinstance(pending, _Pending))
+
+    def add_run(self, run: Run) -> None:
+        """Add whole transactions."""
+        data = self._encode(run.batch) if run.data is None else run.data
+        self._pending.append(_Pending(run=run, first=0, data=data, through_scn=run.through_scn))
+        self._rows += run.batch.row_count
+        self._bytes += len(data)
+
+    def extend(self, through_scn: Scn) -> None:
+        """Nothing to apply up to here: what waits last covers it too."""
+        if self._pending and isinstance(last := self._pending[-1], _Pending):
+            last.through_scn = through_scn
+
+    def add_part(self, piece: LargePart) -> Part | None:
+        """Add a part of a large transaction; None when the transaction was given up meanwhile."""
+        if piece.is_first:
+            self.open = Large(order_scn=piece.order_scn)
+            self._pending.append(self.open)
+        large = self.open
+        if large is None or large.order_scn != piece.order_scn:
+            return None
+        part = Part(
+            number=large.received, data=self._encode(piece.batch) if piece.data is None else piece.data,
+            hashes=piece.hashes, is_last=piece.is_last, through_scn=piece.through_scn,
+        )
+        large.unsent.append(part)
+        large.received += 1
+        large.rows += piece.batch.row_count
+        if piece.is_last:
+            large.is_complete = True
+            large.commit_scn = Scn(int(piece.batch.transactions.commit_scn[0]))
+            large.through_scn = piece.through_scn
+            self.open = None
+        return part
+
+    def drop_large(self, piece: LargeDropped) -> Large | None:
+        """Give the open transaction up; it is returned when it was formed already."""
+        large, self.open = self.open, None
+        if large is None or large.order_scn != piece.order_scn:
+            return None
+        if self._pending and self._pending[-1] is large:
+            self._pending.pop()
+            return None
+        return large
+
+    def take(self) -> FormedRun | Large | None:
+        """Cut the next group."""
+        if not self._pending:
+            return None
+        if isinstance(large := self._pending[0], Large):
+            self._pending.popleft()
+            return large
+        batches: list[bytes] = []
+        hashes, commit_scns = [], []
+        count = rows = size = 0
+        through = Scn(0)
+        while self._pending and size < _GROUP_BYTES_MAX:
+            pending = self._pending[0]
+            if isinstance(pending, Large):
+                break
+            fitting = self._fitting(pending, self._transactions_max - count, self._rows_max - rows)
+            if fitting == 0 and batches:
+                break
+            first, last = pending.first, pending.first + max(fitting, 1)
+            data, taken = self._cut(pending, last)
+            batches.append(data)
+            hashes.append(pending.run.hashes.part(first, last))
+            commit_scns.append(pending.run.batch.transactions.commit_scn[first:last])
+            through = Scn(int(commit_scns[-1][-1])) if pending.count else pending.through_scn
+            count, rows, size = count + last - first, rows + taken, size + len(data)
+            if not pending.count:
+                self._pending.popleft()
+        return FormedRun(
+            batches=tuple(batches), hashes=KeyHashes.joined(hashes), commit_scns=np.concatenate(commit_scns),
+            through_scn=through, rows=rows,
+        )
+
+    @staticmethod
+    def _fitting(pending: _Pending, transactions: int, rows: int) -> int:
+        """How many transactions of a run still fit."""
+        starts = pending.run.batch.transactions.first_row
+        within = int(np.searchsorted(starts, starts[pending.first] + rows, side="right")) - 1 - pending.first
+        return min(within, transactions, pending.count)
+
+    def _cut(self, pending: _Pending, last: int) -> tuple[bytes, int]:
+        """Take transactions from a run: serialized, and how many rows they have."""
+        batch = pending.run.batch
+        whole = pending.first == 0 and last == len(batch.transactions)
+        data = pending.data if whole else self._encode(slice_transactions(batch, pending.first, last))
+        starts = batch.transactions.first_row
+        rows = int(starts[last] - starts[pending.first])
+        self._rows -= rows
+        pending.first = last
+        if not pending.count:
+            self._bytes -= len(pending.data)
+        return data, rows

@@ -1,0 +1,138 @@
+"""Error queue: which transactions must join it behind one that failed, and in which order they come out.
+
+An error transaction holds every later transaction that shares a key hash with it (`spark_apply.driver.dependencies`).
+What is held joins the error queue behind it and then holds others itself. The hashes are stored with the error
+transaction, so that this goes on across restarts.
+
+An error transaction can be executed when no earlier one in the queue shares a hash with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_apply.driver.dependencies import EVERYTHING, KeyHashes, is_table_use
+from spark_apply.groups import HeldTransaction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["HASHES_PER_ERROR_MAX", "ErrorHolds", "bounded_hashes", "checked_hashes", "tables_only"]
+
+HASHES_PER_ERROR_MAX = 1 << 16  # half a megabyte; a larger transaction holds its tables whole
+_HASHES_MAX = 1 << 22  # of all error transactions together: 64 MB in the coordinator
+_EXCLUSIVE = np.uint64(2)
+
+
+def checked_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What a transaction must not find among the stored hashes of an earlier one.
+
+    A row's key meets the same key; use of a table meets exclusive use of it; exclusive use meets any use.
+    """
+    return np.where(is_table_use(hashes), hashes ^ _EXCLUSIVE, hashes)
+
+
+def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Stored hashes as they are, or, when they are too many, exclusive use of all their tables instead."""
+    return stored if stored.shape[0] <= HASHES_PER_ERROR_MAX else tables_only(stored)
+
+
+def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Exclusive use of the tables among stored hashes."""
+    tables = stored[is_table_use(stored)]
+    return np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
+
+
+class ErrorHolds:
+    """What the error queue of one apply process holds.
+
+    Args:
+        errors: (number, stored key hashes) of every error transaction.
+    """
+
+    def __init__(self, errors: Iterable[tuple[int, NDArray[np.uint64]]] = ()) -> None:
+        self._hashes: dict[int, NDArray[np.uint64]] = {}
+        # All hashes sorted, with the highest number that has each; rebuilt when the queue changes.
+        self._sorted = np.empty(0, np.uint64)
+        self._numbers = np.empty(0, np.int64)
+        self._stale = False
+        self._total = 0
+        for number, hashes in errors:
+            self.add(number, hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the error transactions, ascending."""
+        return tuple(sorted(self._hashes))
+
+    def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
+        """An error transaction (or more of its hashes) is in the queue."""
+        earlier = self._hashes.get(number)
+        kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
+        self._total -= 0 if earlier is None else earlier.shape[0]
+        if self._total + kept.shape[0] > _HASHES_MAX:
+            kept = tables_only(kept)
+        self._total += kept.shape[0]
+        self._hashes[number] = kept
+        self._stale = True
+
+    def remove(self, number: int) -> None:
+        """An error transaction was executed or deleted."""
+        removed = self._hashes.pop(number, None)
+        if removed is not None:
+            self._total -= removed.shape[0]
+            self._stale = True
+
+    def held(self, hashes: KeyHashes) -> tuple[HeldTransaction, ...]:
+        """Which of some transactions must join the queue, and behind which error transaction."""
+        if not self._hashes:
+            return ()
+        self._refresh()
+        found = self._behind(hashes.hashes)
+        if not found.any():
+            return ()
+        owners = np.repeat(np.arange(hashes.first.shape[0] - 1), np.diff(hashes.first))
+        behind = np.zeros(hashes.first.shape[0] - 1, np.int64)
+        np.maximum.at(behind, owners, found)
+        return tuple(
+            HeldTransaction(transaction=int(transaction), depends_on=int(behind[transaction]))
+            for transaction in np.flatnonzero(behind)
+        )
+
+    def blocker(self, number: int) -> int:
+        """The last earlier error transaction that `number` must wait for; 0: it can be executed."""
+        mine = self._hashes[number]
+        wanted = checked_hashes(mine)
+        for other in sorted(self._hashes, reverse=True):
+            theirs = self._hashes[other]
+            if other < number and (np.isin(wanted, theirs).any() or np.isin(EVERYTHING, theirs).any()):
+                return other
+        return 0
+
+    def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """For each hash the highest error transaction it meets; 0: none."""
+        everything = int(np.searchsorted(self._sorted, np.uint64(EVERYTHING)))
+        blanket = 0
+        if everything < self._sorted.shape[0] and int(self._sorted[everything]) == EVERYTHING:
+            blanket = int(self._numbers[everything])
+        wanted = checked_hashes(hashes)
+        places = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
+        found = np.where(self._sorted[places] == wanted, self._numbers[places], 0)
+        return np.maximum(found, blanket)
+
+    def _refresh(self) -> None:
+        if not self._stale:
+            return
+        numbers = sorted(self._hashes)
+        hashes = np.concatenate([self._hashes[number] for number in numbers])
+        owners = np.concatenate([np.full(self._hashes[number].shape[0], number, np.int64) for number in numbers])
+        order = np.lexsort((owners, hashes))
+        hashes, owners = hashes[order], owners[order]
+        last = np.concatenate([hashes[1:] != hashes[:-1], [True]])
+        self._sorted, self._numbers, self._stale = hashes[last], owners[last], False

@@ -1,0 +1,451 @@
+"""Hosts reader and coordinator in the Spark driver: one thread owns them, everybody else sends it events.
+
+Job
+    Bring together what the queue sends, what the apply servers report, and what the cores want done.
+
+Main path
+    feed -> BatchArrived -> ApplyReader.offer -> take -> ApplyCoordinator.accept -> messages -> ServerStream.send
+    -> apply server -> ServerSpoke -> ApplyCoordinator.report -> durable SCN -> feed.
+
+States
+    See `reader` and `coordinator`; here only which stream belongs to which apply server, memory only.
+
+Durable when
+    An SCN is reported to the queue only when the destination is sure to remember it: `ApplyCoordinator.durable_scn`,
+    or a low watermark that moved without data after it was recorded.
+
+Threads
+    The loop's thread runs the cores and every call to the destination that they need. gRPC's threads, the feed's and
+    control's put events on a queue and never touch a core. The loop sleeps on that queue: an event is handled at
+    once, and nothing happens when nothing comes, except what time asks for.
+
+Worked flow
+    Python worker of server 1 is killed -> its stream ends -> group 7 in doubt -> Spark runs the task again -> hello,
+    new stream -> its session is open: the old backend is gone -> progress is read: group 7 was committed -> done
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from protos import apply_pb2 as pb
+from protos import codec
+from protos.apply_link import ServerStream
+from protos.codec import BatchHeader
+from spark_apply.driver.server_streams import ApplyServers
+from streams.clock import Clock, SystemClock
+from streams.errors import ApplyError, DatabaseUnavailable, FencedError, StreamsError
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase
+    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
+    from spark_apply.driver.reader import ApplyReader
+    from spark_apply.tables import TableFits
+
+__all__ = ["CoordinatorHost", "Feed"]
+
+# The low watermark of an idle source moves with every heartbeat: written to the destination this often at most.
+RECORD_INTERVAL_S = 2.0
+ALTER_RETRY_S = 2.0  # how often a table that does not fit is looked at again
+# A unique index made at the destination orders transactions from then on, and nobody tells us. Until it is seen, the
+# worst that happens is a transaction that is tried twice; looking at a table takes milliseconds.
+FIT_AGE_MAX_S = 60.0
+DEQUEUE_RETRY_S = 1.0  # the destination did not answer when dequeuing was to begin
+_NO_MARK = -1  # of no dequeue: `Feed.start` counts from 1
+_EVENTS_AT_ONCE = 256  # handled before the cores look at what they can do now
+_CALL_TIMEOUT_S = 30.0
+
+_Answer = TypeVar("_Answer")
+
+
+class Feed(Protocol):
+    """Where batches come from: the queue, over and over until it answers. Delivers to `CoordinatorHost.arrived`."""
+
+    def start(self, needed: Scn) -> int:
+        """Dequeue from `needed` on; ends what was dequeued before. The answer marks what is delivered from now on."""
+        ...
+
+    def taken(self, size: int) -> None:
+        """A delivered batch of that many bytes was taken: as much more may come."""
+        ...
+
+    def durable(self, scn: Scn) -> None:
+        """Everything up to `scn` is durable at the destination."""
+        ...
+
+    def problem(self) -> str:
+        """Why nothing comes now; empty when connected."""
+        ...
+
+
+# --------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchArrived:
+    mark: int
+    header: BatchHeader
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _FeedBroke:
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamOpened:
+    stream: ServerStream
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerSpoke:
+    stream: ServerStream
+    message: pb.ServerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamLost:
+    stream: ServerStream
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    action: Callable[[], object]
+    answer: queue.SimpleQueue[object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: StreamsError
+
+
+_Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
+
+
+class CoordinatorHost:
+    """See the module. `run` is the loop; `opened`, `receive`, `lost`, `arrived`, `call` come from other threads.
+
+    Args:
+        config: of the apply process.
+        epoch: at the destination.
+        destination: used by the loop's thread only.
+        reader: core.
+        coordinator: core.
+        fits: the reader's, to look again at a table that did not fit.
+        feed: see `Feed`.
+        clock: of time-outs.
+    """
+
+    def __init__(
+        self, config: ApplyJobConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
+        coordinator: ApplyCoordinator, fits: TableFits, feed: Feed, clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._config, self._epoch = config, epoch
+        self._destination, self._reader, self._coordinator = destination, reader, coordinator
+        self._fits, self._feed = fits, feed
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._inbox: deque[_BatchArrived] = deque()
+        self._mark = _NO_MARK
+        self.servers = ApplyServers(
+            config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
+        )
+        self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
+        self._reported = Scn(0)
+        self._record_at = self._alter_at = 0.0
+        self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
+        self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
+        self._last_applied_us = 0
+        self._draining = False
+        self._problem = ""
+
+    # ------------------------------------------------------------------ from other threads
+
+    def opened(self, stream: ServerStream) -> None:
+        """A task's stream was accepted."""
+        self._events.put(_StreamOpened(stream))
+
+    def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
+        """See `StreamListener.receive`."""
+        self._events.put(_ServerSpoke(stream, message))
+
+    def lost(self, stream: ServerStream, problem: str) -> None:
+        """See `StreamListener.lost`."""
+        self._events.put(_StreamLost(stream, problem))
+
+    def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
+        """A batch came from the queue; `mark` is what `Feed.start` answered."""
+        self._events.put(_BatchArrived(mark, header, data))
+
+    def feed_broke(self, mark: int) -> None:
+        """The stream from the queue broke; `mark` is what `Feed.start` answered."""
+        self._events.put(_FeedBroke(mark))
+
+    def fail(self, error: StreamsError) -> None:
+        """Something outside the loop cannot go on: `run` raises it."""
+        self._events.put(_Failed(error))
+
+    def wake(self) -> None:
+        """End the loop's pause: `should_end` may have changed."""
+        self._events.put(_Call(lambda: None, queue.SimpleQueue()))
+
+    def call(self, action: Callable[[], _Answer]) -> _Answer:
+        """Run something on the loop's thread and return its answer.
+
+        Raises:
+            ApplyError: the loop did not come to it in time.
+            StreamsError: what the action raised.
+        """
+        found = self.call_within(action, _CALL_TIMEOUT_S)
+        if found is None:
+            raise ApplyError(
+                f"apply {self._config.apply} is busy with its destination: no answer within {_CALL_TIMEOUT_S:g} s"
+            )
+        return found[0]
+
+    def call_within(self, action: Callable[[], _Answer], timeout_s: float) -> tuple[_Answer] | None:
+        """As `call`; None when the loop did not come to it in time (the action may still run)."""
+        answer: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._events.put(_Call(action, answer))
+        try:
+            found = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(found, StreamsError):
+            raise found
+        return (cast("_Answer", found),)
+
+    # ------------------------------------------------------------------ on the loop's thread, through `call`
+
+    @property
+    def last_applied_us(self) -> int:
+        """When the low watermark last moved with data, microseconds since the epoch."""
+        return self._last_applied_us
+
+    @property
+    def problem(self) -> str:
+        """Why nothing moves, if something is known."""
+        return self._problem or self._feed.problem()
+
+    def error_numbers(self) -> tuple[int, ...]:
+        """The error queue, as the destination has it."""
+        found = self._destination.errors(self._config.topology, self._config.apply)
+        return tuple(sorted(error.number for error in found))
+
+    def execute_errors(self, numbers: Iterable[int]) -> queue.SimpleQueue[ErrorOutcome]:
+        """Execute error transactions; their outcomes come on the queue, one each."""
+        outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
+        for number in numbers:
+            self._waiting_outcomes[number] = outcomes
+        self._coordinator.execute_errors(numbers)
+        return outcomes
+
+    def delete_error(self, number: int) -> bool:
+        """Delete an error transaction; False when it is not there."""
+        found = self._destination.delete_error(self._config.topology, number)
+        self._coordinator.error_deleted(number)
+        return found
+
+    def drain(self) -> None:
+        """Hand out nothing any more; see `is_drained`."""
+        self._draining = True
+
+    def is_drained(self) -> bool:
+        """No server may be writing."""
+        return self._draining and not self.servers.may_write
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self, should_end: Callable[[], bool]) -> None:
+        """Run until `should_end`, asked after each event.
+
+        Raises:
+            FencedError: a newer incarnation exists.
+            StreamsError: the job cannot go on.
+        """
+        self.begin()
+        while not should_end():
+            self.turn(self._pause())
+
+    def begin(self) -> None:
+        """Start dequeuing."""
+        self._dequeue_again()
+
+    def turn(self, timeout_s: float) -> None:
+        """Handle what came, waiting for it for so long, and do what can be done then."""
+        self._handle_events(timeout_s)
+        self._work()
+        self._housekeep(self._clock.monotonic())
+
+    def _pause(self) -> float:
+        """Seconds until time asks for something."""
+        now = self._clock.monotonic()
+        due = [now + RECORD_INTERVAL_S]
+        if self._coordinator.unrecorded_scn is not None:
+            due.append(self._record_at)
+        if self._alter_at:
+            due.append(self._alter_at)
+        if self._dequeue_at is not None:
+            due.append(self._dequeue_at)
+        if (join_due_at := self.servers.join_due_at) is not None:
+            due.append(join_due_at)
+        return max(0.0, min(due) - now)
+
+    def _handle_events(self, timeout_s: float) -> None:
+        try:
+            event = self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
+            for _ in range(_EVENTS_AT_ONCE):
+                self._handle(event)
+                event = self._events.get_nowait()
+            self._handle(event)
+        except queue.Empty:
+            return
+
+    def _handle(self, event: _Event) -> None:
+        if isinstance(event, _BatchArrived):
+            if event.mark == self._mark:
+                self._inbox.append(event)
+        elif isinstance(event, _ServerSpoke):
+            self.servers.heard(event.stream, event.message)
+        elif isinstance(event, _FeedBroke):
+            if event.mark == self._mark:
+                self._dequeue_again()
+        elif isinstance(event, _StreamOpened):
+            self.servers.open(event.stream)
+        elif isinstance(event, _StreamLost):
+            self.servers.lost(event.stream, event.problem)
+        elif isinstance(event, _Call):
+            self._answer(event)
+        else:
+            raise event.error
+
+    def _answer(self, call: _Call) -> None:
+        try:
+            call.answer.put(call.action())
+        except StreamsError as error:
+            call.answer.put(error)
+
+    def _work(self) -> None:
+        """Move batches through the cores until they want nothing more."""
+        self._restart_where_needed()
+        while True:
+            while self._coordinator.wants and (piece := self._reader.take()) is not None:
+                self._coordinator.accept(piece)
+            self._send()
+            if not (self._inbox and self._reader.wants and self._coordinator.wants):
+                break
+            batch = self._inbox.popleft()
+            self._reader.offer(codec.decode(batch.data), batch.data)
+            self._feed.taken(len(batch.data))
+            # Reports make room and let groups go: they must not wait for what is read ahead.
+            self._handle_events(0.0)
+            self._restart_where_needed()
+        self._settle()
+        self._deliver_outcomes()
+
+    def _settle(self) -> None:
+        """Everything is applied that the reader waits for before it passes on more."""
+        if self._reader.must_settle and self._coordinator.is_idle:
+            try:
+                self._reader.retry_unfit()
+            except DatabaseUnavailable as error:
+                self._problem = error.message
+                return
+            self._work()
+
+    def _restart_where_needed(self) -> None:
+        if self._coordinator.must_replay:
+            self._reader.restart(self._coordinator.progress)
+            self._coordinator.replayed()
+            self._dequeue_again()
+        elif self._reader.must_resubscribe:
+            self._dequeue_again()
+            self._reader.resubscribed()
+
+    def _dequeue_again(self) -> None:
+        self._inbox.clear()
+        self._mark = _NO_MARK  # what is still delivered is of no use
+        self._dequeue()
+
+    def _dequeue(self) -> None:
+        """Begin to dequeue, unless a newer driver runs.
+
+        What that one has applied, the source has let go: a queue that were asked for it again by an older driver,
+        which slept for a while perhaps, would ask for what nobody has any more.
+        """
+        topology, apply = self._config.topology, self._config.apply
+        try:
+            progress = self._destination.progress(topology, apply)
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+            self._dequeue_at = self._clock.monotonic() + DEQUEUE_RETRY_S
+            return
+        if progress is None or progress.epoch != self._epoch:
+            raise FencedError(f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch)
+        self._dequeue_at = None
+        self._mark = self._feed.start(self._reader.needed_scn)
+
+    def _send(self) -> None:
+        if not self._draining:
+            self.servers.send(self._coordinator.messages())
+        durable = self._coordinator.durable_scn
+        if durable > self._reported:
+            self._reported = durable
+            self._last_applied_us = self._clock.time_us()
+            self._feed.durable(durable)
+
+    def _deliver_outcomes(self) -> None:
+        for outcome in self._coordinator.take_outcomes():
+            waiting = self._waiting_outcomes.pop(outcome.number, None)
+            if waiting is not None:
+                waiting.put(outcome)
+
+    # ------------------------------------------------------------------ time
+
+    def _housekeep(self, now: float) -> None:
+        self._record(now)
+        if self._reader.unfit is not None and self._coordinator.is_idle:
+            if self._alter_at == 0.0:
+                self._alter_at = now + ALTER_RETRY_S
+            elif now >= self._alter_at:
+                self._alter_at = now + ALTER_RETRY_S
+                self._look_again()
+        else:
+            self._alter_at = 0.0
+        if now >= self._forget_at:
+            self._forget_at = now + FIT_AGE_MAX_S
+            self._fits.forget()
+        if self._dequeue_at is not None and now >= self._dequeue_at:
+            self._dequeue()
+        self.servers.housekeep(now)
+
+    def _look_again(self) -> None:
+        try:
+            if self._reader.retry_unfit():
+                self._work()
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+
+    def _record(self, now: float) -> None:
+        """Make a low watermark durable that moved without data, so that the source may let go of its log."""
+        scn = self._coordinator.unrecorded_scn
+        if scn is None or now < self._record_at:
+            return
+        self._record_at = now + RECORD_INTERVAL_S
+        config = self._config
+        try:
+            self._destination.record_low_watermark(config.topology, config.apply, self._epoch, scn)
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+            return
+        self._problem = ""
+        self._coordinator.recorded(scn)
+        self._send()

@@ -1,0 +1,488 @@
+"""Apply reader: what of the dequeued batches is to be applied.
+
+Job
+    Take batches in order, drop what is applied already, what the instantiation copied, and what the rules of
+    the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.
+
+Main path
+    ApplyReader.offer -> (drop, evaluate, fit) -> ApplyReader.take -> ApplyCoordinator.accept.
+
+States (V$STREAMS_APPLY_READER.STATE)
+    INITIALIZING        until the first batch, memory only.
+    IDLE                nothing to take, memory only.
+    DEQUEUE MESSAGES    a batch was taken, memory only.
+    SCHEDULE MESSAGES   pieces wait for the coordinator, memory only.
+    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it went on. Looked at
+                        again only when all of that is applied: what comes after the ALTER may have other names.
+
+Durable when
+    Nothing here is durable: after a restart the reader begins again at the low watermark, and recognises by
+    `order_scn` what is applied above it.
+
+Worked flow (low watermark 20, applied above: 30..40)
+    batch 20..45 with T1 order 18, T2 order 25, T3 order 35, T4 order 42
+    T1 < 20 is dropped, T2 goes on, 30 <= T3 < 40 is dropped, T4 goes on: one run 20..45 with T2 and T4
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rules.rule import RuleSet
+from spark_apply.driver.dependencies import KeyHashes, hash_batch
+from spark_apply.driver.selection import row_transactions, select_rows, slice_transactions
+from spark_apply.tables import Equality, TableVersions
+from streams.errors import DatabaseError, ProtocolError, UnfitTableError
+from streams.lcr_batch import LcrBatch, TableVersion
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from databases.ports import ApplyProgress
+    from spark_apply.tables import TableFits
+
+__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
+
+FilterBatch = Callable[[LcrBatch, RuleSet], LcrBatch]
+
+_SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Whole transactions to apply.
+
+    Args:
+        batch: them.
+        data: the batch, serialized; None when it is not the batch as it came.
+        hashes: what they depend on.
+        through_scn: what the run covers.
+    """
+
+    batch: LcrBatch
+    data: bytes | None
+    hashes: KeyHashes
+    through_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargePart:
+    """A part of a transaction that is larger than a batch.
+
+    Args:
+        batch: its rows.
+        data: see `Run`.
+        hashes: see `Run`; of one transaction.
+        order_scn: identifies the transaction.
+        is_first: it begins here.
+        is_last: it is complete with this part.
+        through_scn: what it covers; only with the last part.
+    """
+
+    batch: LcrBatch
+    data: bytes | None
+    hashes: KeyHashes
+    order_scn: Scn
+    is_first: bool
+    is_last: bool
+    through_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeDropped:
+    """The open transaction will not be completed: its source sends it again."""
+
+    order_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Nothing to apply up to here."""
+
+    through_scn: Scn
+
+
+Piece = Run | LargePart | LargeDropped | Mark
+
+
+@dataclass(slots=True)
+class ReaderStatistics:
+    """Totals since the start."""
+
+    batches: int = 0
+    transactions: int = 0  # complete ones dequeued
+    rows: int = 0
+    rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
+    rows_instantiated: int = 0  # dropped: the instantiation copied them
+    rows_discarded: int = 0  # dropped by the rules
+    returned_changes: int = 0  # rows that an apply process of this site's own changes made
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    batch: LcrBatch
+    data: bytes | None
+
+
+@dataclass(slots=True)
+class _Open:
+    order_scn: Scn
+    sent: bool = field(default=False)
+
+
+class ApplyReader:
+    """Turns batches into pieces to apply. Bounded by what it is offered: offer only while `wants` is true.
+
+    Args:
+        source: whose batches come.
+        progress: what is durable at the destination.
+        rules: of the apply process.
+        filter_batch: evaluates a rule set on a batch.
+        fits: fits of the destination's tables.
+        instantiation: instantiation SCN of each (owner, name); a table that is not in it is applied from the start.
+        returned_from: names of the apply processes of the source that apply this site's own changes: what
+            they tagged comes home.
+    """
+
+    def __init__(
+        self, *, source: str, progress: ApplyProgress, rules: RuleSet, filter_batch: FilterBatch, fits: TableFits,
+        instantiation: Mapping[tuple[str, str], Scn], returned_from: Collection[str] = (),
+    ) -> None:
+        self._source, self._rules, self._filter, self._fits = source, rules, filter_batch, fits
+        self._instantiation, self._returned = dict(instantiation), frozenset(returned_from)
+        self._pieces: deque[Piece] = deque()
+        self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
+        self._versions = TableVersions()
+        self._key_forms: dict[int, tuple[Equality, ...]] = {}  # by the key's seed, of what was passed on
+        self.statistics = ReaderStatistics()
+        self.restart(progress)
+
+    # ------------------------------------------------------------------ interface
+
+    def restart(self, progress: ApplyProgress) -> None:
+        """Begin again at the low watermark; what was offered and not taken is forgotten, and how tables looked."""
+        self._fits.forget()
+        self._progress = progress
+        self._through = progress.low_watermark
+        self._pieces.clear()
+        self._waiting.clear()
+        self._open: _Open | None = None
+        self.unfit: UnfitTableError | None = None
+        self._resubscribe = False
+        self._must_settle = False
+        self._key_forms.clear()
+        self._started = False
+
+    @property
+    def needed_scn(self) -> Scn:
+        """Where to (re)start dequeuing: the `through_scn` of the last batch offered, of whole transactions."""
+        return self._through
+
+    @property
+    def wants(self) -> bool:
+        """Another batch may be offered."""
+        return not self._pieces and not self._waiting and not self._resubscribe
+
+    @property
+    def state(self) -> str:
+        """The manuals' state."""
+        if self.unfit is not None:
+            return "PAUSED: WAITING FOR ALTER"
+        if self._pieces:
+            return "SCHEDULE MESSAGES"
+        if not self._started:
+            return "INITIALIZING"
+        return "IDLE" if self._open is None else "DEQUEUE MESSAGES"
+
+    @property
+    def must_settle(self) -> bool:
+        """What waits can only be compared with what was passed on once that is applied: call `retry_unfit` then."""
+        return self._must_settle and not self._pieces
+
+    def instantiated(self, owner: str, name: str, scn: Scn) -> None:
+        """A table's instantiation SCN is known now."""
+        self._instantiation[owner, name] = scn
+
+    @property
+    def must_resubscribe(self) -> bool:
+        """The caller must dequeue again from `needed_scn`: an open transaction has to come again, whole."""
+        return self._resubscribe
+
+    def resubscribed(self) -> None:
+        """The queue sends again from `needed_scn`."""
+        self._resubscribe = False
+
+    def offer(self, batch: LcrBatch, data: bytes | None) -> None:
+        """Take the next batch.
+
+        Args:
+            batch: decoded.
+            data: as it came; None when it was changed since.
+
+        Raises:
+            ProtocolError: a batch is missing before it, or it is another source's.
+        """
+        if batch.source != self._source:
+            raise ProtocolError(f"a batch of {batch.source} came to the apply process of {self._source}")
+        if batch.previous_scn != self._through:
+            raise ProtocolError(
+                "a batch is missing", expected_scn=int(self._through), found_scn=int(batch.previous_scn),
+            )
+        self._started = True
+        if batch.continues and (self._open is None or self._order_scn(batch, 0) != self._open.order_scn):
+            raise ProtocolError("a part of a transaction came without its beginning", found_scn=int(batch.previous_scn))
+        if not batch.continues and not batch.is_progress_mark:
+            self._drop_open()
+        self._count(batch)
+        self._through = batch.through_scn
+        self._versions.note(batch.tables)
+        self._split(batch, data)
+
+    def take(self) -> Piece | None:
+        """The next piece to apply; None when there is none."""
+        return self._pieces.popleft() if self._pieces else None
+
+    def retry_unfit(self) -> bool:
+        """Look again at what waits; True when the reader goes on. Everything passed on must be applied.
+
+        Raises:
+            DatabaseUnavailable: the destination could not be asked; nothing has changed.
+        """
+        self._fits.forget()
+        self._key_forms.clear()
+        waiting, unfit, had_to_settle = list(self._waiting), self.unfit, self._must_settle
+        self._waiting.clear()
+        self.unfit, self._must_settle = None, False
+        for position, offered in enumerate(waiting):
+            try:
+                self._check_fit(offered.batch, offered.data)
+            except DatabaseError:
+                self._waiting.extend(waiting[position:])
+                self.unfit, self._must_settle = unfit, had_to_settle
+                raise
+        return self.unfit is None
+
+    # ------------------------------------------------------------------ inside
+
+    @staticmethod
+    def _order_scn(batch: LcrBatch, transaction: int) -> Scn:
+        return Scn(int(batch.transactions.order_scn[transaction]))
+
+    def _drop_open(self) -> None:
+        if self._open is not None:
+            if self._open.sent:
+                self._pieces.append(LargeDropped(order_scn=self._open.order_scn))
+            self._open = None
+
+    def _count(self, batch: LcrBatch) -> None:
+        statistics = self.statistics
+        statistics.batches += 1
+        statistics.transactions += len(batch.transactions) - int(batch.is_open)
+        statistics.rows += batch.row_count
+        if self._returned and batch.tags:
+            home = np.array([tag.apply in self._returned for tag in batch.tags] + [False])
+            returned = home[batch.transactions.tag]  # a NULL tag is -1: the False at the end
+            statistics.returned_changes += int(np.diff(batch.transactions.first_row)[returned].sum())
+
+    def _split(self, batch: LcrBatch, data: bytes | None) -> None:
+        """Pass on; an open transaction behind complete ones becomes a piece of its own."""
+        count = len(batch.transactions)
+        if batch.is_progress_mark:
+            self._pieces.append(Mark(through_scn=batch.through_scn))
+        elif count > 1 and (batch.is_open or batch.continues):
+            cut = count - 1 if batch.is_open else 1
+            self._split(slice_transactions(batch, 0, cut), None)
+            self._split(slice_transactions(batch, cut, count), None)
+        else:
+            self._pass_on(batch, data)
+
+    def _pass_on(self, batch: LcrBatch, data: bytes | None) -> None:
+        filtered = self._filtered(batch)
+        self._check_fit(filtered, data if filtered is batch else None)
+
+    def _check_fit(self, batch: LcrBatch, data: bytes | None) -> None:
+        if self._waiting:
+            self._waiting.append(_Offered(batch, data))
+            return
+        named, unfit = self._fitted(batch)
+        passing = named if unfit < 0 else slice_transactions(named, 0, unfit) if unfit else None
+        if batch.continues and self._open is None and unfit < 0:
+            # All of its transaction must come again, also when this is the last part, which has moved `_through`.
+            self._resubscribe = True
+            self._through = batch.previous_scn
+        elif passing is not None and not self._may_follow(passing):
+            self._wait(batch, data)
+        else:
+            if passing is not None:
+                self._emit(passing, data if passing is batch else None)
+            if unfit >= 0:
+                # As it came: after the ALTER the destination may have other names than the ones found now.
+                rest = slice_transactions(batch, unfit, len(batch.transactions))
+                self._waiting.append(_Offered(rest, None if unfit else data))
+                if self._open is not None and self._open.sent:
+                    # What is written of it holds locks that the ALTER needs: it must come again.
+                    self._drop_open()
+
+    def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
+        """For what was passed on; where keys change their form inside the batch, transaction by transaction."""
+        self.unfit = None
+        count = len(batch.transactions)
+        pieces = [(batch, data)] if count == 1 else [(slice_transactions(batch, k, k + 1), None) for k in range(count)]
+        self._waiting.extend(_Offered(piece, piece_data) for piece, piece_data in pieces)
+        self._must_settle = True
+
+    def _may_follow(self, batch: LcrBatch) -> bool:
+        """Whether hashes tell what of this depends on what was passed on: every key has the canonical form it had there.
+
+        A large transaction waits for everything before it, and everything after waits for it.
+        """
+        forms = self._forms_of(batch)
+        if not (batch.is_open or batch.continues):
+            several = len(batch.transactions) > 1
+            for seed, form in forms.items():
+                if self._key_forms.get(seed, form) != form or (form == _SEVERAL and (several or seed in self._key_forms)):
+                    return False
+        self._key_forms.update(forms)
+        return True
+
+    def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[Equality, ...]]:
+        """Canonical form of each key, by its seed; without tables whose transactions run one after the other anyway."""
+        forms: dict[int, tuple[Equality, ...]] = {}
+        for table in dict.fromkeys(group.table for group in batch.groups):
+            fit = self._fits.fit(batch.tables[table])
+            for key in () if fit.is_serialised else fit.hashed_keys:
+                if forms.setdefault(key.seed, key.equalities) != key.equalities:
+                    forms[key.seed] = _SEVERAL
+        return forms
+
+    def _filtered(self, batch: LcrBatch) -> LcrBatch:
+        """Drop rows that are applied, instantiated, or discarded by the rules."""
+        kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
+        self.statistics.rows_applied_before += int((~kept).sum())
+        before = int(kept.sum())
+        self._drop_instantiated(batch, kept)
+        after = int(kept.sum())
+        self.statistics.rows_instantiated += before - after
+        left = self._without_copied(select_rows(batch, kept))
+        self.statistics.rows_instantiated += after - left.row_count
+        filtered = self._filter(left, self._rules)
+        self.statistics.rows_discarded += left.row_count - filtered.row_count
+        return filtered
+
+    def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
+        # Applied up to X means order_scn < X: commit records do not overlap.
+        applied = order_scn < self._progress.low_watermark
+        for above in self._progress.above:
+            applied |= (order_scn >= above.after) & (order_scn < above.through)
+        return applied
+
+    def _drop_instantiated(self, batch: LcrBatch, kept: NDArray[np.bool_]) -> None:
+        owners: NDArray[np.int32] | None = None
+        for group in batch.groups:
+            table = batch.tables[group.table]
+            scn = self._instantiation.get((table.owner, table.name), 0)
+            if scn and int(batch.transactions.order_scn[0]) < scn:
+                owners = row_transactions(batch.transactions) if owners is None else owners
+                copied = batch.transactions.order_scn[owners[group.row_numbers]] < scn
+                kept[group.row_numbers[copied]] = False
+
+    def _without_copied(self, batch: LcrBatch) -> LcrBatch:
+        """TRUNCATEs only of tables that were not copied after them."""
+        if not batch.truncates:
+            return batch
+        owners = row_transactions(batch.transactions)
+        truncates = []
+        for truncate in batch.truncates:
+            order_scn = int(batch.transactions.order_scn[owners[truncate.row_number]])
+            named = ((table, batch.tables[table]) for table in truncate.tables)
+            tables = tuple(
+                table for table, version in named
+                if order_scn >= self._instantiation.get((version.owner, version.name), 0)
+            )
+            truncates.append(replace(truncate, tables=tables))
+        kept = np.ones(batch.row_count, np.bool_)
+        for truncate in truncates:
+            kept[truncate.row_number] = bool(truncate.tables)
+        return select_rows(replace(batch, truncates=tuple(truncates)), kept)
+
+    def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
+        """The batch under the names the destination has, and its first transaction that does not fit; -1: all fit.
+
+        Rows that were written before a column was renamed, in one transaction with the ALTER or held up behind it, come
+        when the destination is altered already.
+        """
+        used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
+        used += [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        tables = list(batch.tables)
+        unfit = -1
+        for row, table in sorted(used):
+            try:
+                tables[table] = self._fitting(tables[table])
+            except UnfitTableError as error:
+                self.unfit = error
+                unfit = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
+                break
+        return (batch if tables == list(batch.tables) else replace(batch, tables=tuple(tables))), unfit
+
+    def _fitting(self, version: TableVersion) -> TableVersion:
+        """The version as it fits the destination.
+
+        Raises:
+            UnfitTableError: it does not, under no name its columns have had since.
+        """
+        renamed = list(self._versions.renamed(version))
+        for found in renamed:
+            # A column's name was given to another one: once the destination has both, the older rows would fit too.
+            if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
+                return found.version
+        try:
+            self._fits.fit(version)
+        except UnfitTableError:
+            for found in renamed:
+                if self._does_fit(found.version):
+                    return found.version
+            raise
+        return version
+
+    def _does_fit(self, version: TableVersion) -> bool:
+        with contextlib.suppress(UnfitTableError):
+            self._fits.fit(version)
+            return True
+        return False
+
+    def _emit(self, batch: LcrBatch, data: bytes | None) -> None:
+        if not batch.is_open and not batch.continues:
+            if batch.row_count == 0:
+                self._pieces.append(Mark(through_scn=batch.through_scn))
+            else:
+                hashes = hash_batch(batch, self._fits.fit)
+                self._pieces.append(Run(batch=batch, data=data, hashes=hashes, through_scn=batch.through_scn))
+            return
+        if self._open is None:
+            self._open = _Open(order_scn=self._order_scn(batch, 0))
+        self._emit_part(batch, data, self._open)
+
+    def _emit_part(self, batch: LcrBatch, data: bytes | None, large: _Open) -> None:
+        is_last = not batch.is_open
+        if is_last:
+            self._open = None
+        if batch.row_count == 0 and not large.sent:
+            # Nothing of it so far is to be applied.
+            if is_last:
+                self._pieces.append(Mark(through_scn=batch.through_scn))
+            return
+        if batch.row_count == 0 and not is_last:
+            return
+        self._pieces.append(LargePart(
+            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit), order_scn=large.order_scn,
+            is_first=not large.sent, is_last=is_last, through_scn=batch.through_scn,
+        ))
+        large.sent = True
+

@@ -1,0 +1,252 @@
+"""The apply servers as the driver's loop sees them: which stream belongs to which, and whether it takes part.
+
+A server takes part (`joined`) once its destination session is open and the progress was read after that: only then is
+it known what a dead predecessor had committed. It stays so while its stream lives: a session that breaks is opened
+again by the server itself, which then knows the outcome of its last commit.
+
+Used by the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protos import apply_pb2 as pb
+from protos.apply_link import ServerStream
+from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
+from streams.clock import Clock
+from streams.errors import ApplyError, DatabaseUnavailable, FencedError
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase
+    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.groups import CoordinatorMessage
+
+__all__ = ["ApplyServers", "ServerFacts"]
+
+JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
+# A task starts within seconds of its application; a replaced executor within 10 s; a loaded machine needs longer.
+REGISTER_TIMEOUT_S = 180.0
+# All of them are gone: executors are replaced within 10 s, unless the application master died, which nobody replaces.
+# Another application is up in 20 s.
+ALL_LOST_TIMEOUT_S = 30.0
+# Servers tell every few seconds that they live, in the middle of a long statement, too.
+PROGRESS_TIMEOUT_S = 600.0
+# A server that ends by an unexpected error this often within the window will do so again.
+FAILURES_MAX = 5
+FAILURES_WINDOW_S = 120.0
+
+log = logging.getLogger("headrace.apply")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What is known of one apply server, for status."""
+
+    server: int
+    state: str
+    detail: str
+    hint: str
+    pid: int
+    host: str
+    attempts: int
+    has_joined: bool
+
+
+@dataclass(slots=True)
+class _Server:
+    """One apply server as the loop sees it. `stream` None: its task does not run (yet, or again)."""
+
+    number: int
+    stream: ServerStream | None = None
+    attempts: int = 0
+    state: str = "INITIALIZING"
+    detail: str = ""
+    hint: str = ""
+    has_session: bool = False
+    joined: bool = False
+    join_at: float = 0.0
+    heard_at: float = 0.0
+    failures: deque[float] = field(default_factory=deque)
+
+
+class ApplyServers:
+    """See the module.
+
+    Args:
+        config: of the apply process.
+        epoch: at the destination.
+        destination: for the progress.
+        coordinator: told who takes part and what is reported.
+        clock: of time-outs.
+    """
+
+    def __init__(
+        self, config: ApplyJobConfig, *, epoch: int, destination: DestinationDatabase, coordinator: ApplyCoordinator,
+        clock: Clock,
+    ) -> None:
+        self._config, self._epoch = config, epoch
+        self._destination, self._coordinator, self._clock = destination, coordinator, clock
+        self._servers = [_Server(number) for number in range(config.parallelism)]
+        self._started_at = self._moved_at = clock.monotonic()
+
+    # ------------------------------------------------------------------ what is known
+
+    def facts(self) -> tuple[ServerFacts, ...]:
+        """What is known of every apply server."""
+        return tuple(
+            ServerFacts(
+                server=server.number, state=server.state, detail=server.detail, hint=server.hint,
+                pid=server.stream.hello.pid if server.stream else 0,
+                host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
+                has_joined=server.joined,
+            )
+            for server in self._servers
+        )
+
+    @property
+    def may_write(self) -> bool:
+        """Some server, were it to die now, could have committed what nobody knows of."""
+        return any(self._coordinator.has_doubts(server.number) for server in self._servers)
+
+    @property
+    def join_due_at(self) -> float | None:
+        """When a server that could not join is to be tried again."""
+        return min((server.join_at for server in self._servers if server.has_session and not server.joined), default=None)
+
+    # ------------------------------------------------------------------ what happens
+
+    def send(self, messages: Iterable[tuple[int, CoordinatorMessage]]) -> None:
+        """Send what the coordinator wants sent; a server that is gone gets nothing."""
+        for number, message in messages:
+            stream = self._servers[number].stream
+            if stream is not None:
+                stream.send(coordinator_message_to_wire(message))
+
+    def stop(self) -> None:
+        """Tell every server to close its session and end."""
+        for server in self._servers:
+            if server.stream is not None:
+                server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
+
+    def open(self, stream: ServerStream) -> None:
+        """A task began: it replaces whatever ran under its number before."""
+        server = self._servers[stream.hello.server]
+        if server.stream is not None:
+            old = server.stream
+            self._lose(server, "replaced by a newer attempt")
+            old.close()
+        server.stream = stream
+        server.attempts += 1
+        server.heard_at = self._clock.monotonic()
+        server.state, server.detail, server.hint = "INITIALIZING", "", ""
+        stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
+            epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
+            destination=access_to_wire(self._config.destination),
+        )))
+
+    def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
+        """A server spoke; words of a stream that was replaced are ignored."""
+        server = self._servers[stream.hello.server]
+        if server.stream is stream:
+            self._hear(server, message)
+
+    def lost(self, stream: ServerStream, problem: str) -> None:
+        """A stream ended."""
+        server = self._servers[stream.hello.server]
+        if server.stream is stream:
+            self._lose(server, problem)
+
+    def housekeep(self, now: float) -> None:
+        """Let servers join that could not, and fail the job when tasks do not come back or nothing moves.
+
+        Raises:
+            SparkUnavailable: the job is stuck.
+            FencedError: a newer driver runs.
+        """
+        for server in self._servers:
+            if server.has_session and not server.joined and now >= server.join_at:
+                self._join(server)
+            if server.stream is None and now - max(server.heard_at, self._started_at) > REGISTER_TIMEOUT_S:
+                raise SparkUnavailable(
+                    f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
+                    hint="it is tried again; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
+                )
+        if all(server.stream is None and server.attempts for server in self._servers):
+            lost_s = now - max(server.heard_at for server in self._servers)
+            if lost_s > ALL_LOST_TIMEOUT_S:
+                raise SparkUnavailable(
+                    f"apply {self._config.apply}: no apply server has come back for {ALL_LOST_TIMEOUT_S:g} s", hint=SEE_LOG
+                )
+        if not self.may_write:
+            self._moved_at = now
+        elif now - self._moved_at > PROGRESS_TIMEOUT_S:
+            raise SparkUnavailable(
+                f"apply {self._config.apply}: no server reported within {PROGRESS_TIMEOUT_S:g} s", hint=SEE_LOG
+            )
+
+    # ------------------------------------------------------------------ inside
+
+    def _lose(self, server: _Server, problem: str) -> None:
+        server.stream = None
+        server.has_session = False
+        server.heard_at = self._clock.monotonic()
+        server.state, server.detail = "INITIALIZING", problem
+        if server.joined:
+            server.joined = False
+            self._coordinator.server_lost(server.number)
+
+    def _hear(self, server: _Server, message: pb.ServerMessage) -> None:
+        server.heard_at = self._moved_at = self._clock.monotonic()
+        kind = message.WhichOneof("kind")
+        if kind == "state":
+            state = message.state
+            server.state, server.detail, server.hint = state.state, state.detail, state.hint
+            if state.has_session and not server.has_session:
+                server.has_session, server.join_at = True, 0.0
+                self._join(server)
+            elif not state.has_session and server.has_session:
+                # It lost its session and opens another: what it had is in doubt until then.
+                server.has_session = server.joined = False
+                self._coordinator.server_lost(server.number)
+        elif kind == "failure":
+            self._fail_server(server, message.failure)
+        elif server.joined:
+            self._coordinator.report(server.number, server_message_from_wire(message))
+
+    def _join(self, server: _Server) -> None:
+        """Let a server with a session take part; what its predecessor committed is read first."""
+        topology, apply = self._config.topology, self._config.apply
+        try:
+            progress = self._destination.progress(topology, apply)
+            errors = (
+                list(self._destination.error_key_hashes(topology, apply))
+                if self._coordinator.has_doubts(server.number) else None
+            )
+        except DatabaseUnavailable as error:
+            server.detail, server.join_at = error.message, self._clock.monotonic() + JOIN_RETRY_S
+            return
+        if progress is None or progress.epoch != self._epoch:
+            raise FencedError(
+                f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch,
+            )
+        server.joined = True
+        self._coordinator.server_joined(server.number, progress, errors)
+
+    def _fail_server(self, server: _Server, failure: pb.ServerFailure) -> None:
+        log.warning("apply server %d: %s: %s", server.number, failure.error, failure.message)
+        message = f"apply server {server.number}: {failure.message}"
+        if failure.fenced:
+            raise FencedError(message, apply=self._config.apply, epoch=self._epoch)
+        now = self._clock.monotonic()
+        server.failures.append(now)
+        while server.failures[0] < now - FAILURES_WINDOW_S:
+            server.failures.popleft()
+        if failure.final or len(server.failures) >= FAILURES_MAX:
+            raise ApplyError(message, hint=failure.hint, error=failure.error, server=server.number)

@@ -1,0 +1,286 @@
+"""Apply server: write groups at the destination.
+
+Job
+    Apply each group the coordinator hands out, in destination transactions that hold data and progress.
+
+Main path
+    receive -> step -> Work.step (sets, bisection, row by row, error queue) -> session.commit -> reports.
+
+States (V$STREAMS_APPLY_SERVER.STATE), memory only
+    INITIALIZING          no destination session yet.
+    IDLE                  no group.
+    WAIT DEPENDENCY       a group, but what it depends on is not applied.
+    WAIT FOR NEXT CHUNK   a streamed transaction's next part is not here.
+    EXECUTE TRANSACTION   a group is being written.
+    ROLLBACK TRANSACTION  the database was unavailable: it is tried again after a delay.
+    PAUSED: WAITING FOR ALTER   the destination table does not fit.
+
+Durable when
+    The session's commit has answered, or, when its answer was lost, a new session of the same server says that
+    the progress it was to record is there.
+
+Worked flow
+    group 7 = T1 T2 T3 T4, T3 conflicts; everything below is applied
+    T1..T4 as sets: counts differ -> rolled back; T1 T2 committed; T3 T4 -> rolled back; T3 -> rolled back
+    T3 row by row: update_missing -> rolled back; T3 into the error queue, committed
+    T4 does not depend on T3: committed. One GroupResult: applied T1..T4, one error.
+
+Nothing here sleeps or asks the time: `step` takes it and answers when to call again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from databases.ports import DestinationSession, DestinationTable
+from spark_apply.groups import (
+    CoordinatorMessage,
+    GroupAbandon,
+    GroupAbandoned,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    ServerMessage,
+)
+from spark_apply.server.conflicts import ShowValue, show_raw
+from spark_apply.server.error_execution import ExecuteWork
+from spark_apply.server.group_work import Work, WorkContext
+from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
+from spark_apply.server.set_groups import SetsWork
+from spark_apply.tables import TableFits
+from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
+from streams.lcr_batch import LcrBatch, TableVersion
+
+__all__ = ["ApplyServer", "ServerStep"]
+
+_BACKOFF_FIRST_S = 0.1  # after a failure of the environment; doubles
+_BACKOFF_MAX_S = 5.0
+_FAILURES_COUNTED_MAX = 16  # the delay does not grow any more long before
+_UNFIT_RETRY_S = 2.0  # how soon an ALTER is noticed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStep:
+    """What a step did.
+
+    Args:
+        reports: to send to the coordinator, in order.
+        is_idle: nothing to do until a message comes or `wake_at`.
+        wake_at: when to step again though no message comes; None: not before one comes.
+    """
+
+    reports: tuple[ServerMessage, ...]
+    is_idle: bool
+    wake_at: float | None = None
+
+
+class ApplyServer:
+    """One apply server of one apply process. See the module.
+
+    Args:
+        apply: name of the apply process.
+        source: whose transactions it applies.
+        open_session: opens this server's destination session; ends a dead predecessor's.
+        decode: reads a serialized batch.
+        encode: serializes a batch.
+        error_batches: reads an error transaction's parts.
+        show: how a failing row's values are shown by `errors show`.
+    """
+
+    def __init__(
+        self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
+        decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
+        error_batches: Callable[[int], Iterator[bytes]], show: ShowValue = show_raw,
+    ) -> None:
+        self._open_session = open_session
+        self._new_context = functools.partial(
+            WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
+            show=show,
+        )
+        self._context: WorkContext | None = None
+        self._is_connected = False
+        self._fits = TableFits(self._describe, self._missing_alter)
+        self._work: dict[int, tuple[GroupAssignment, Work]] = {}
+        self._failures = 0
+        self._wake_at: float | None = None
+        self._reports: list[ServerMessage] = []
+        self.last_error = ""
+        """The environment's last failure, for `status`; stays after it is over."""
+        self.unfit: UnfitTableError | None = None
+        """The table that does not fit, while the server waits for the ALTER."""
+        self.rows_applied = 0
+        self.groups_applied = 0
+
+    # ------------------------------------------------------------------ what the host calls
+
+    def connect(self) -> None:
+        """Open the destination session, if there is none; call it before telling that the server is ready.
+
+        Raises:
+            DatabaseUnavailable: try again later.
+            FencedError: a newer incarnation exists: end.
+        """
+        if self._is_connected:
+            return
+        session = self._open_session()
+        if self._context is None:
+            self._context = self._new_context(session=session, fit_of=self._fits.fit)
+        self._context.session, self._is_connected = session, True
+        self._fits.forget()
+        for number in sorted(self._work):
+            last = self._work[number][1].settle()
+            if last is not None:
+                self._end(number, last)
+
+    @property
+    def state(self) -> str:
+        """The manuals' state; another thread may ask."""
+        works = [work for _, work in list(self._work.values())]
+        if self.unfit is not None:
+            return "PAUSED: WAITING FOR ALTER"
+        if self._failures:
+            return "ROLLBACK TRANSACTION"
+        if not self._is_connected:
+            return "INITIALIZING"
+        if not works:
+            return "IDLE"
+        if any(work.is_ready for work in works):
+            return "EXECUTE TRANSACTION"
+        streamed = any(work.is_begun for work in works)
+        return "WAIT FOR NEXT CHUNK" if streamed else "WAIT DEPENDENCY"
+
+    @property
+    def group(self) -> int:
+        """The lowest group it holds; 0: none."""
+        return min(self._work, default=0)
+
+    def receive(self, message: CoordinatorMessage) -> None:
+        """Take what the coordinator says."""
+        if isinstance(message, GroupAssignment):
+            if self._context is None:
+                raise BugError("a group was assigned before the server was ready")
+            self._work[message.group] = (message, _new_work(message, self._context))
+            return
+        found = self._work.get(message.group)
+        if found is None or found[0].attempt != message.attempt:
+            if isinstance(message, GroupAbandon):
+                self._reports.append(GroupAbandoned(group=message.group, attempt=message.attempt))
+            return
+        work = found[1]
+        if isinstance(message, GroupGo):
+            work.let_go(message)
+        elif isinstance(message, GroupAbandon):
+            if work.is_begun and self._context is not None:
+                self._context.session.rollback()
+            del self._work[message.group]
+            self._reports.append(GroupAbandoned(group=message.group, attempt=message.attempt))
+        else:
+            work.add_part(message)
+
+    def step(self, now: float) -> ServerStep:
+        """Do one bounded piece of work: at most one destination transaction, or one part of a streamed one.
+
+        Args:
+            now: seconds on a clock that never goes back.
+
+        Raises:
+            FencedError: a newer incarnation exists: end.
+            DatabaseError: an operator must act first (a missing right, for example).
+        """
+        if self._wake_at is not None and now < self._wake_at:
+            return self._answer(is_idle=True)
+        try:
+            self.connect()
+            is_idle = not self._advance()
+        except UnfitTableError as error:
+            self._pause(error, now)
+            return self._answer(is_idle=True)
+        except DatabaseUnavailable as error:
+            self._back_off(error, now)
+            return self._answer(is_idle=True)
+        self._failures, self._wake_at, self.unfit = 0, None, None
+        return self._answer(is_idle=is_idle)
+
+    def close(self) -> None:
+        """Close the session; what is not committed is rolled back."""
+        if self._context is not None:
+            self._context.session.close()
+        self._is_connected = False
+
+    # ------------------------------------------------------------------ inside
+
+    def _advance(self) -> bool:
+        """Step the lowest group that may write, else prepare one; False: nothing to do."""
+        for number in sorted(self._work):
+            assignment, work = self._work[number]
+            if work.is_ready:
+                if assignment.streamed and not work.is_begun:
+                    # It may come again because the reader waited for an ALTER in the middle of it. Its first rows are older
+                    # than that, and a statement made for the table of then may write them without an error, as they should
+                    # not be: int into text, without the operator's function.
+                    self._fits.forget()
+                done = work.step()
+                if done is not None and done[1]:
+                    self._end(number, done[0])
+                elif done is not None:
+                    self._reports.append(done[0])
+                return True
+        return any(self._work[number][1].prepare() for number in sorted(self._work))
+
+    def _end(self, number: int, last: ServerMessage) -> None:
+        _, work = self._work.pop(number)
+        self.rows_applied += work.totals.rows
+        self.groups_applied += 1
+        self._reports.append(last)
+
+    def _pause(self, error: UnfitTableError, now: float) -> None:
+        """Give back what it holds, with nothing locked: the reader, which knows the tables' newer versions, waits for the ALTER."""
+        self._roll_back(lambda work: work.given_back())
+        self._fits.forget()
+        self.unfit, self._wake_at = error, now + _UNFIT_RETRY_S
+
+    def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
+        in_doubt = any(work.has_doubt for _, work in self._work.values())
+        self._roll_back(lambda work: work.broken(retried=True))
+        # The first failure may be a lock or a deadlock, which leaves the session as good as it was.
+        if (in_doubt or self._failures) and self._is_connected:
+            self.close()
+        self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
+        self._wake_at = now + min(_BACKOFF_FIRST_S * 2.0**self._failures, _BACKOFF_MAX_S)
+        self._failures = min(self._failures + 1, _FAILURES_COUNTED_MAX)
+
+    def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
+        """Roll back, and tell each work of it; one that cannot begin again (a streamed transaction) is given back, whole."""
+        if self._is_connected and self._context is not None:
+            self._context.session.rollback()
+        for number in sorted(self._work):
+            last = tell(self._work[number][1])
+            if last is not None:
+                self._end(number, last)
+
+    def _session(self) -> DestinationSession:
+        if self._context is None:
+            raise BugError("the server has no session yet")
+        return self._context.session
+
+    def _describe(self, owner: str, name: str) -> DestinationTable | None:
+        return self._session().describe(owner, name, fresh=True)
+
+    def _missing_alter(self, version: TableVersion) -> str:
+        return self._session().missing_alter(version)
+
+    def _answer(self, *, is_idle: bool) -> ServerStep:
+        reports, self._reports = tuple(self._reports), []
+        return ServerStep(reports=reports, is_idle=is_idle, wake_at=self._wake_at)
+
+
+def _new_work(assignment: GroupAssignment, context: WorkContext) -> Work:
+    if assignment.mode is GroupMode.EXECUTE_ERROR:
+        return ExecuteWork(assignment, context)
+    if not assignment.streamed:
+        return SetsWork(assignment, context)
+    if assignment.mode is GroupMode.ERROR_QUEUE:
+        return LargeErrorWork(assignment, context)
+    return LargeWork(assignment, context)

@@ -1,0 +1,495 @@
+"""From batches to sets: the net change of every key, as few writes as possible.
+
+Between two TRUNCATEs the rows of a table become one delete, a few updates and one insert, in this order:
+
+    I·U -> I   I·D -> nothing   U·U -> U with the first old and the merged new values   U·D -> D   D·I -> D and I
+
+Nothing else may become visible than what row by row would do, so every expectation is counted:
+
+- each write must affect as many rows as it has; where it does not, the transactions are split and in the end
+  applied row by row, which alone decides what is a conflict;
+- an inserted and deleted row leaves nothing to write, but it must not have been there: a *guard*, a DELETE of
+  its key that must find nothing, keeps that conflict visible;
+- an UPDATE compares and sets the columns that changed. In a set that is the union over its rows: where a row
+  of the set did not change a column, comparing and setting the equal old and new value changes nothing if it
+  compares equal, and if it does not, the set fails and the exact columns decide, row by row;
+- without old values in the log (identity KEY) rows are found by key, and nothing is compared.
+
+Only values that are overwritten in the same group, which the destination would have refused, go unnoticed.
+
+Changes of the table's key, tables with several unique keys, without a key or with triggers, and histories that
+cannot be (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
+consecutive rows of one command in which no key repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from databases.ports import DestinationTable, Write
+from spark_apply.driver.selection import select_rows
+from spark_apply.server import collapse_kernels as kernels
+from spark_apply.server.cells import Cells, fixed
+from spark_apply.tables import TableFit
+from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ExpectedWrite", "FitOf", "TruncateTables", "plan_rows", "plan_sets"]
+
+FitOf = Callable[[TableVersion], TableFit]
+
+# A set of its own for a set of changed columns that this many rows share: below, one more statement costs more
+# than comparing and setting a few columns in vain (a statement over 200 rows costs 1.5 to 1.8 times as much per
+# row as one over 2,000).
+_SIGNATURE_ROWS_MIN = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedWrite:
+    """A write and how many rows it must affect."""
+
+    write: Write
+    expected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateTables:
+    """Tables to truncate together: a barrier between writes."""
+
+    tables: tuple[DestinationTable, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+Step = ExpectedWrite | TruncateTables
+
+
+def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
+    """Plan the writes of consecutive transactions as sets.
+
+    Args:
+        batches: their rows, in order.
+        fit_of: the fit of a table version.
+
+    Returns:
+        What to execute, in order.
+    """
+    steps: list[Step] = []
+    for piece in _segments(batches):
+        if isinstance(piece, tuple):
+            steps.append(_truncate(piece[0], piece[1], fit_of))
+            continue
+        tables: dict[tuple[str, str], list[_Block]] = {}
+        base = 0
+        for batch in piece:
+            for group in batch.groups:
+                version = batch.tables[group.table]
+                block = _Block(base=base, group=group, fit=fit_of(version))
+                tables.setdefault((version.owner, version.name), []).append(block)
+            base += batch.row_count
+        for name in sorted(tables):
+            for rows, must_order in _same_shape(tables[name]):
+                steps.extend(_plan_table(rows, must_order=must_order))
+    return steps
+
+
+def plan_rows(batch: LcrBatch, fit_of: FitOf) -> Iterator[tuple[int, Step]]:
+    """Plan one write per row, in source order, with exactly the row's own columns.
+
+    Args:
+        batch: rows of one transaction.
+        fit_of: the fit of a table version.
+
+    Yields:
+        The row's number in the batch, and what to execute for it.
+    """
+    tables = [
+        _TableRows.of([_Block(base=0, group=group, fit=fit_of(batch.tables[group.table]))]) for group in batch.groups
+    ]
+    for table in tables:
+        table.find_keys()
+    groups, within = batch.row_places
+    for number in range(batch.row_count):
+        group, row = int(groups[number]), within[number : number + 1]
+        if group < 0:
+            yield number, _truncate(batch, int(row[0]), fit_of)
+        else:
+            yield number, _exact_write(tables[group], row)
+
+
+# --------------------------------------------------------------------------- pieces of the input
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A row group of one batch; `base` rows come before its batch."""
+
+    base: int
+    group: RowGroup
+    fit: TableFit
+
+
+def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[LcrBatch, int]]:
+    """Cut batches at their TRUNCATEs: runs of batches, and (batch, index of the TRUNCATE) between them."""
+    run: list[LcrBatch] = []
+    for batch in batches:
+        if not batch.truncates:
+            run.append(batch)
+            continue
+        numbers = np.arange(batch.row_count)
+        start = 0
+        for index, truncate in enumerate(batch.truncates):
+            run.append(select_rows(batch, (numbers >= start) & (numbers < truncate.row_number)))
+            yield run
+            yield batch, index
+            run, start = [], truncate.row_number + 1
+        run.append(select_rows(batch, numbers >= start))
+    yield run
+
+
+def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
+    truncate = batch.truncates[index]
+    # Partitions of one table are one table here.
+    tables = {table.version.qualified_name: table.table for table in (fit_of(batch.tables[t]) for t in truncate.tables)}
+    return TruncateTables(
+        tables=tuple(tables.values()), cascade=truncate.cascade, restart_identity=truncate.restart_identity,
+    )
+
+
+def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
+    """Put the blocks of a table side by side; where its versions differ, span by span in source order."""
+    shapes = {(block.fit.version.columns, block.fit.version.old_image) for block in blocks}
+    if len(shapes) == 1:
+        yield _TableRows.of(blocks), False
+        return
+    # Rare: the table was altered inside the group, or partitions order their columns differently.
+    numbers = np.concatenate([block.base + block.group.row_numbers for block in blocks])
+    owner = np.concatenate([np.full(block.group.row_count, i) for i, block in enumerate(blocks)])
+    order = np.argsort(numbers, kind="stable")
+    kinds = {shape: kind for kind, shape in enumerate(shapes)}
+    kind_of = np.array([kinds[block.fit.version.columns, block.fit.version.old_image] for block in blocks])
+    sequence = kind_of[owner[order]]
+    ends = np.concatenate([np.flatnonzero(np.diff(sequence)) + 1, [sequence.shape[0]]])
+    start = 0
+    for end in ends.tolist():
+        low, high = int(numbers[order[start]]), int(numbers[order[end - 1]])
+        parts = [_rows_between(block, low, high) for block in blocks]
+        yield _TableRows.of([part for part in parts if part.group.row_count]), True
+        start = end
+
+
+def _rows_between(block: _Block, low: int, high: int) -> _Block:
+    """The rows of a block whose number in the segment is `low .. high`."""
+    first, last = np.searchsorted(block.group.row_numbers, [low - block.base, high - block.base + 1]).tolist()
+    if first == 0 and last == block.group.row_count:
+        return block
+    rows = np.arange(first, last, dtype=np.int32)
+    group = replace(
+        block.group, row_numbers=block.group.row_numbers[first:last],
+        old=None if block.group.old is None else Cells.of(block.group.old).gathered(rows),
+        new=None if block.group.new is None else Cells.of(block.group.new).gathered(rows),
+    )
+    return replace(block, group=group)
+
+
+# --------------------------------------------------------------------------- rows of one table
+
+
+@dataclass(slots=True)
+class _TableRows:
+    """Rows of one table in source order; `old`, `new`, `changed` and `unset` are changed in place.
+
+    Args:
+        fit: of the table.
+        command: uint8, shape (n,).
+        old: old image; ABSENT rows for INSERTs.
+        new: new image; ABSENT rows for DELETEs.
+        changed: uint64, shape (n, words): bit per column an UPDATE changed.
+        unset: uint64, likewise: column for which an UPDATE has no new value.
+        direct: the values as they came, when the rows are one block of inserts.
+    """
+
+    fit: TableFit
+    command: NDArray[np.uint8]
+    old: Cells
+    new: Cells
+    changed: NDArray[np.uint64]
+    unset: NDArray[np.uint64]
+    direct: ColumnValues | None
+    key_offsets: NDArray[np.int64]
+    key_lengths: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, blocks: list[_Block]) -> _TableRows:
+        """Put blocks of one shape side by side."""
+        fit = blocks[0].fit
+        count = sum(block.group.row_count for block in blocks)
+        columns = len(fit.version.columns)
+        if len(blocks) == 1:
+            places = [np.arange(count, dtype=np.int32)]
+        else:
+            numbers = np.concatenate([block.base + block.group.row_numbers for block in blocks])
+            rank = np.empty(count, np.int32)
+            rank[np.argsort(numbers, kind="stable")] = np.arange(count, dtype=np.int32)
+            places = np.split(rank, np.cumsum([block.group.row_count for block in blocks])[:-1])
+        command = np.empty(count, np.uint8)
+        olds, news = [], []
+        for block, place in zip(blocks, places, strict=True):
+            command[place] = int(block.group.command)
+            if block.group.old is not None:
+                olds.append((block.group.old, place))
+            if block.group.new is not None:
+                news.append((block.group.new, place))
+        old, new = _shared(columns, count, olds, news)
+        words = (columns + 63) // 64
+        direct = blocks[0].group.new if len(blocks) == 1 and blocks[0].group.command is Command.INSERT else None
+        matched = len(fit.match)
+        return cls(
+            fit=fit, command=command, old=old, new=new, changed=np.zeros((count, words), np.uint64),
+            unset=np.zeros((count, words), np.uint64), direct=direct,
+            key_offsets=np.zeros((matched, count), np.int64), key_lengths=np.zeros((matched, count), np.int32),
+        )
+
+    def find_keys(self) -> int:
+        """Find keys and changed columns; COLLAPSED or why the rows cannot be told by key."""
+        data, command = self.new.data, fixed(self.command)
+        answer = kernels.find_keys(
+            data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
+            fixed(np.array(self.fit.match, np.int64)), self.key_offsets, self.key_lengths,
+        )
+        kernels.mark_columns(
+            data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
+            self.changed, self.unset,
+        )
+        return int(answer)
+
+
+def _shared(
+    columns: int, count: int, olds: list[tuple[ColumnValues, NDArray[np.int32]]],
+    news: list[tuple[ColumnValues, NDArray[np.int32]]],
+) -> tuple[Cells, Cells]:
+    """Both images over the same bytes."""
+    old = Cells.joined(columns, count, olds)
+    new = Cells.joined(columns, count, news)
+    if not olds:
+        return replace(old, data=new.data), new
+    if not news:
+        return old, replace(new, data=old.data)
+    base = old.data.shape[0]
+    data = fixed(np.concatenate([old.data, new.data]))
+    new.offsets[...] += base
+    return replace(old, data=data), replace(new, data=data)
+
+
+def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
+    if (rows.command == int(Command.INSERT)).all():
+        # Nothing to collapse; a key that comes twice is refused by the destination.
+        yield from _inserts(rows, np.arange(rows.command.shape[0], dtype=np.int32))
+        return
+    answer = rows.find_keys()
+    if not must_order and answer == kernels.COLLAPSED and rows.fit.is_collapsible:
+        collapsed = _collapsed(rows)
+        if collapsed is not None:
+            yield from collapsed
+            return
+    yield from _in_order(rows)
+
+
+def _collapsed(rows: _TableRows) -> list[Step] | None:
+    """Net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
+    hashes = np.empty(rows.command.shape[0], np.uint64)
+    matched = fixed(np.arange(len(rows.fit.match), dtype=np.int64))
+    data = rows.new.data
+    kernels.hash_rows(
+        data, fixed(rows.key_offsets), fixed(rows.key_lengths), matched, np.uint64(0), hashes,
+    )
+    net = np.zeros(rows.command.shape[0], np.uint8)
+    # Images are merged in place: work on copies, the originals are needed if it cannot be done.
+    work = replace(
+        rows, old=_copied(rows.old), new=_copied(rows.new), changed=rows.changed.copy(), unset=rows.unset.copy(),
+    )
+    answer = kernels.net_changes(
+        data, fixed(rows.command), fixed(hashes), fixed(rows.key_offsets), fixed(rows.key_lengths),
+        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, net,
+    )
+    if int(answer) != kernels.COLLAPSED:
+        return None
+    steps: list[Step] = []
+    guards = _where(net, kernels.NET_GUARD)
+    if guards.shape[0]:
+        steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0))
+    steps += _deletes(work, _where(net, int(Command.DELETE), kernels.NET_DELETE_INSERT))
+    steps += _updates(work, _where(net, int(Command.UPDATE)), split=True)
+    steps += _inserts(work, _where(net, int(Command.INSERT), kernels.NET_DELETE_INSERT))
+    return steps
+
+
+def _copied(cells: Cells) -> Cells:
+    return replace(cells, offsets=cells.offsets.copy(), lengths=cells.lengths.copy())
+
+
+def _where(net: NDArray[np.uint8], *wanted: int) -> NDArray[np.int32]:
+    found = net == wanted[0]
+    for other in wanted[1:]:
+        found |= net == other
+    return np.flatnonzero(found).astype(np.int32)
+
+
+def _in_order(rows: _TableRows) -> Iterator[Step]:
+    """Source order, in runs of rows that do not meet."""
+    fit, count = rows.fit, rows.command.shape[0]
+    keys = [fit.all_columns] if fit.is_keyless else [key.columns for key in fit.hashed_keys]
+    old_hashes, new_hashes = np.empty((len(keys), count), np.uint64), np.empty((len(keys), count), np.uint64)
+    for place, columns in enumerate(keys):
+        positions, seed = fixed(np.array(columns, np.int64)), np.uint64(place + 1)
+        for cells, hashes in ((rows.old, old_hashes), (rows.new, new_hashes)):
+            kernels.hash_rows(
+                cells.data, fixed(cells.offsets), fixed(cells.lengths), positions, seed, hashes[place],
+            )
+    runs = np.empty(count, np.int32)
+    kernels.cut_runs(fixed(rows.command), fixed(old_hashes), fixed(new_hashes), fixed(rows.unset), fit.is_keyless, runs)
+    ends = np.concatenate([np.flatnonzero(np.diff(runs)) + 1, [count]]).tolist()
+    start = 0
+    for end in ends:
+        yield from _same_command(rows, np.arange(start, end, dtype=np.int32))
+        start = end
+
+
+def _same_command(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
+    command = Command(int(rows.command[chosen[0]]))
+    if command is Command.INSERT:
+        return _inserts(rows, chosen)
+    if command is Command.DELETE:
+        return _deletes(rows, chosen)
+    return _updates(rows, chosen, split=False)
+
+
+def _exact_write(rows: _TableRows, chosen: NDArray[np.int32]) -> Step:
+    (step,) = _same_command(rows, chosen)
+    return step
+
+
+# --------------------------------------------------------------------------- writes
+
+
+def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
+    steps: list[Step] = []
+    for part, absent in _by_absence(rows.new.lengths, chosen):
+        columns = tuple(column for column in rows.fit.all_columns if not absent[column])
+        whole = rows.direct is not None and part.shape[0] == rows.command.shape[0]
+        values = rows.direct if whole else rows.new.gathered(part, _mask(rows, columns))
+        steps.append(_expected(Write(
+            table=rows.fit.table, version=rows.fit.version, command=Command.INSERT, old=None, new=values,
+            match_columns=(), compare_columns=(), set_columns=columns,
+        )))
+    return steps
+
+
+def _by_absence(
+    lengths: NDArray[np.int32], chosen: NDArray[np.int32],
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+    """Rows that carry the same columns, and which columns they do not carry."""
+    if not chosen.shape[0]:
+        return
+    absent = np.asarray(lengths[:, chosen] == ABSENT)
+    if not absent.any():
+        yield chosen, absent[:, 0]
+        return
+    kinds, place = np.unique(absent, axis=1, return_inverse=True)
+    for kind in range(kinds.shape[1]):
+        yield chosen[place.reshape(-1) == kind], kinds[:, kind]
+
+
+def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
+    if not chosen.shape[0]:
+        return []
+    carried = _carried(rows, chosen)
+    match = set(rows.fit.match)
+    compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match)
+    return [_expected(_delete(rows, chosen, compare=compare))]
+
+
+def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...]) -> Write:
+    return Write(
+        table=rows.fit.table, version=rows.fit.version, command=Command.DELETE,
+        old=rows.old.gathered(chosen, _mask(rows, rows.fit.match + compare)), new=None,
+        match_columns=rows.fit.match, compare_columns=compare, set_columns=(),
+    )
+
+
+def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[Step]:
+    steps: list[Step] = []
+    for same in _by_bits(rows.unset, chosen):
+        parts = _by_signature(rows, same) if split else [same]
+        steps += [_expected(_update(rows, part)) for part in parts]
+    return steps
+
+
+def _update(rows: _TableRows, chosen: NDArray[np.int32]) -> Write:
+    fit = rows.fit
+    bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
+    changed = [column for column in range(len(fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
+    carried, match = _carried(rows, chosen), set(fit.match)
+    # An identity column that the destination always generates is set too, where it did change: the session knows how.
+    columns = tuple(column for column in changed if column in fit.all_columns)
+    compare = tuple(column for column in columns if carried[column] and column not in match)
+    columns = columns or _untouched(rows, chosen)
+    return Write(
+        table=fit.table, version=fit.version, command=Command.UPDATE,
+        old=rows.old.gathered(chosen, _mask(rows, fit.match + compare)),
+        new=rows.new.gathered(chosen, _mask(rows, columns)),
+        match_columns=fit.match, compare_columns=compare, set_columns=columns,
+    )
+
+
+def _untouched(rows: _TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
+    """What to set when nothing changed: the row must still be found. A column only where triggers could notice."""
+    if not rows.fit.table.ordered:
+        return ()
+    there = np.asarray((rows.new.lengths[:, chosen] >= NULL).all(axis=1))
+    return tuple(column for column in rows.fit.all_columns if there[column])[:1]
+
+
+def _carried(rows: _TableRows, chosen: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which columns have an old value in every row."""
+    if rows.fit.version.old_image is OldImage.FULL:
+        return np.asarray((rows.old.lengths[:, chosen] >= NULL).all(axis=1))
+    return np.zeros(len(rows.fit.version.columns), np.bool_)
+
+
+def _by_bits(bits: NDArray[np.uint64], chosen: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    """Rows with equal bits together."""
+    if not chosen.shape[0]:
+        return []
+    mine = bits[chosen]
+    if (mine == mine[0]).all():
+        return [chosen]
+    _, place = np.unique(mine, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    return [chosen[place == kind] for kind in range(int(place.max()) + 1)]
+
+
+def _by_signature(rows: _TableRows, chosen: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    """Rows that changed the same columns together, where they are many; the rest in one set."""
+    if chosen.shape[0] < 2 * _SIGNATURE_ROWS_MIN:
+        return [chosen]
+    parts = _by_bits(rows.changed, chosen)
+    large = [part for part in parts if part.shape[0] >= _SIGNATURE_ROWS_MIN]
+    small = [part for part in parts if part.shape[0] < _SIGNATURE_ROWS_MIN]
+    return [*large, np.sort(np.concatenate(small))] if small else large
+
+
+def _mask(rows: _TableRows, columns: Sequence[int]) -> NDArray[np.bool_]:
+    mask = np.zeros(len(rows.fit.version.columns), np.bool_)
+    mask[list(columns)] = True
+    return mask
+
+
+def _expected(write: Write) -> ExpectedWrite:
+    return ExpectedWrite(write=write, expected=write.row_count)

@@ -1,0 +1,170 @@
+"""Row by row: the only place that decides what a conflict is.
+
+Sets are only tried: whatever goes wrong with one is a reason to come here, with everything below applied. Rows
+are written in source order, a chunk of them per round trip; where a chunk fails, one at a time behind a
+savepoint, until the row that fails is known. Then it is asked why.
+
+    insert_exists, update_exists    a unique key has the value already
+    update_missing, delete_missing  no row has the key
+    update_differs, delete_differs  the row is there, an old value is another
+    multiple_rows                   several rows match
+    foreign_key                     another table's row is missing, or refers to this one
+
+Source: Oracle Streams Replication Administrator's Guide, "Conflict Resolution"; names as in PostgreSQL's conflict.c.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from databases.ports import DestinationSession, Write
+from spark_apply.groups import Failure
+from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows
+from streams.errors import DataError
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch
+
+if TYPE_CHECKING:
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["ShowValue", "apply_rows", "execute_steps", "show_raw"]
+
+ShowValue = Callable[[Column, bytes], str]
+"""One value as text for a person."""
+
+_CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice that many more
+_READABLE_CHARACTERS_MAX = 200  # of one value in a listing
+# SQLSTATEs that are conflicts of their own.
+_EXISTS_STATES = frozenset({"23505", "23P01"})  # a unique or exclusion constraint
+_FOREIGN_KEY_STATE = "23503"
+
+
+def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | None:
+    """Execute planned steps inside the session's transaction.
+
+    Returns:
+        Rows written; None when a write did not affect the rows it must: roll back.
+
+    Raises:
+        DataError: the destination refused a value: roll back.
+    """
+    total = 0
+    for is_truncate, run in itertools.groupby(steps, key=lambda step: isinstance(step, TruncateTables)):
+        if is_truncate:
+            for step in run:
+                _truncate(session, step)
+            continue
+        expected = [step for step in run if isinstance(step, ExpectedWrite)]
+        counts = session.write([step.write for step in expected])
+        if any(count != step.expected for count, step in zip(counts, expected, strict=True)):
+            return None
+        total += sum(counts)
+    return total
+
+
+def show_raw(column: Column, value: bytes) -> str:
+    """Text as it is, binary forms as hexadecimal."""
+    return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
+
+
+def apply_rows(
+    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, show: ShowValue = show_raw,
+) -> Failure | None:
+    """Apply the rows of one transaction (or of a part of it) one by one, inside the session's transaction.
+
+    Args:
+        session: in a transaction; its savepoint is used.
+        batch: the rows.
+        fit_of: fits of the destination's tables.
+        show: how the failing row's values are shown.
+
+    Returns:
+        None: all are applied. Else what failed: roll back.
+    """
+    rows = plan_rows(batch, fit_of)
+    while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
+        session.savepoint()
+        try:
+            if execute_steps(session, [step for _, step in chunk]) is not None:
+                continue
+        except DataError:
+            pass
+        session.rollback_to_savepoint()
+        for number, step in chunk:
+            failure = _apply_row(session, step, batch, number, show)
+            if failure is not None:
+                return failure
+    return None
+
+
+def _apply_row(
+    session: DestinationSession, step: Step, batch: LcrBatch, number: int, show: ShowValue,
+) -> Failure | None:
+    session.savepoint()
+    position = batch.first_position + number - int(batch.transactions.first_row[0])
+    try:
+        if isinstance(step, TruncateTables):
+            _truncate(session, step)
+            return None
+        (count,) = session.write([step.write])
+    except DataError as error:
+        sqlstate = str(error.context.get("sqlstate", ""))
+        if isinstance(step, TruncateTables):
+            return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
+        return Failure(
+            position=position, conflict_type=_refused(step.write.command, sqlstate), sqlstate=sqlstate,
+            message=error.message, readable=_readable(step.write, show),
+        )
+    if count == step.expected:
+        return None
+    session.rollback_to_savepoint()
+    conflict_type, why = _mismatched(session, step.write, count)
+    message = f"{step.write.command.name} of {step.write.version.qualified_name}: {why}"
+    return Failure(
+        position=position, conflict_type=conflict_type, sqlstate="", message=message, readable=_readable(step.write, show),
+    )
+
+
+def _truncate(session: DestinationSession, step: Step) -> None:
+    assert isinstance(step, TruncateTables)
+    session.truncate(step.tables, cascade=step.cascade, restart_identity=step.restart_identity)
+
+
+def _refused(command: Command, sqlstate: str) -> str:
+    if sqlstate in _EXISTS_STATES:
+        return "insert_exists" if command is Command.INSERT else "update_exists"
+    return "foreign_key" if sqlstate == _FOREIGN_KEY_STATE else ""
+
+
+def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[str, str]:
+    """Why a write did not change exactly one row: conflict type and sentence."""
+    if write.command is Command.INSERT:
+        return "", "the destination took no row"
+    if count > 1:
+        return "multiple_rows", f"{count} rows match"
+    kind = write.command.name.lower()
+    if write.compare_columns:
+        # The transaction is rolled back anyway: ask by writing without comparing.
+        (found,) = session.write([replace(write, compare_columns=())])
+        if found:
+            return f"{kind}_differs", "the row has other values than the LCR's old values"
+    return f"{kind}_missing", "no row has the LCR's key values"
+
+
+def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:
+    shown = []
+    for label, values in (("old.", write.old), ("new.", write.new)):
+        if values is not None:
+            shown += [f"{label}{text}" for text in _texts(values, write.version, show)]
+    return tuple(shown)
+
+
+def _texts(values: ColumnValues, version: TableVersion, show: ShowValue) -> Iterator[str]:
+    for place, column in enumerate(version.columns):
+        value = values.value(place, 0)
+        if value == ABSENT:
+            continue
+        text = {NULL: "NULL", UNCHANGED: "(unchanged)"}[value] if isinstance(value, int) else show(column, value)
+        yield f"{column.name}={text[:_READABLE_CHARACTERS_MAX]}"

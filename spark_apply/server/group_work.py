@@ -1,0 +1,224 @@
+"""What an apply server does with one group: a destination transaction at a time.
+
+Each kind of work has `step()`: it makes one attempt at the next destination transaction (or, of a streamed
+transaction, at its next part) and returns the group's last message when the group is at its end. State changes
+only when an attempt has succeeded, so after `DatabaseUnavailable` the same step is simply made again.
+
+A COMMIT whose answer was lost is remembered as a doubt; on a new session `settle` asks for its outcome first.
+
+The kinds: `work_sets` (whole transactions), `work_large` (streamed ones, also into the error queue), `work_execute` (an
+error transaction again). This module has what they share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from databases.ports import DestinationSession, ErrorTransaction, ScnRange
+from spark_apply.groups import (
+    AppliedRange,
+    Failure,
+    GroupAssignment,
+    GroupGo,
+    GroupPart,
+    GroupResult,
+    GroupRetry,
+    GroupStatistics,
+    RetryReason,
+    ServerMessage,
+    TransactionError,
+)
+from spark_apply.server.collapse import FitOf
+from spark_apply.server.conflicts import ShowValue
+from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
+from streams.failpoints import failpoint
+from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
+
+__all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
+
+HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends on a transaction in the error queue")
+
+
+def refused_at_commit(error: DataError, batch: LcrBatch) -> Failure:
+    """A constraint that is checked at the end of the transaction: its last row stands for all."""
+    position = batch.first_position + batch.row_count - 1
+    sqlstate = str(error.context.get("sqlstate", ""))
+    return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkContext:
+    """What every work needs of its server.
+
+    Args:
+        apply: the apply process.
+        source: whose transactions it applies.
+        session: the destination session; replaced when it broke.
+        fit_of: fits of the destination's tables.
+        decode: reads a serialized batch.
+        encode: serializes a batch.
+        error_batches: reads an error transaction's parts.
+        show: how a failing row's values are shown.
+    """
+
+    apply: str
+    source: str
+    session: DestinationSession
+    fit_of: FitOf
+    decode: Callable[[bytes], LcrBatch]
+    encode: Callable[[LcrBatch], bytes]
+    error_batches: Callable[[int], Iterator[bytes]]
+    show: ShowValue
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the group took so far."""
+
+    transactions: int = 0
+    rows: int = 0
+    rows_written: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    retried: int = 0
+    last_commit_time_us: int = 0
+
+    def frozen(self) -> GroupStatistics:
+        """For a message."""
+        return GroupStatistics(
+            transactions=self.transactions, rows=self.rows, rows_written=self.rows_written, commits=self.commits,
+            rollbacks=self.rollbacks, retried=self.retried, last_commit_time_us=self.last_commit_time_us,
+        )
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A commit without an answer."""
+
+    applied: tuple[ScnRange, ...]
+    succeed: Callable[[], None]
+
+
+class Work(ABC):
+    """One group being applied: commits, doubts and totals are here, what is attempted is the kinds'."""
+
+    def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
+        self._assignment, self._context = assignment, context
+        self._go: GroupGo | None = None
+        self._doubt: _Doubt | None = None
+        self._applied: list[AppliedRange] = []
+        self._errors: list[TransactionError] = []
+        self.totals = Totals()
+
+    @property
+    def is_ready(self) -> bool:
+        """A step can be made now."""
+        return self._go is not None
+
+    @property
+    def is_begun(self) -> bool:
+        """A destination transaction is open between steps."""
+        return False
+
+    @property
+    def has_doubt(self) -> bool:
+        """A commit has no answer: only a new session can tell."""
+        return self._doubt is not None
+
+    def prepare(self) -> bool:
+        """Do what can be done before the go; False when there is nothing."""
+        return False
+
+    def let_go(self, go: GroupGo) -> None:
+        """It may write."""
+        self._go = go
+
+    def add_part(self, part: GroupPart) -> None:
+        """A streamed transaction's next part."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def step(self) -> tuple[ServerMessage, bool] | None:
+        """One attempt. A message to send and whether it is the last; None: go on."""
+
+    def broken(self, *, retried: bool) -> ServerMessage | None:
+        """The transaction was rolled back; the last message when the work cannot begin it again."""
+        self.totals.retried += int(retried and self._go is not None)
+        return None
+
+    def given_back(self) -> ServerMessage | None:
+        """A table does not fit any more: what gives the group back, to be read again; None: it stays, or has ended."""
+        return self.broken(retried=False)
+
+    def settle(self) -> ServerMessage | None:
+        """On a new session: find out what became of a commit without an answer; the last message, if any."""
+        if self._doubt is None:
+            return None
+        # Cleared only when the answer is known: the new session may break too.
+        made = self._context.session.ask_outcome(self._doubt.applied)
+        doubt, self._doubt = self._doubt, None
+        if made:
+            doubt.succeed()
+        return None
+
+    def _commit(self, applied: tuple[ScnRange, ...], succeed: Callable[[], None]) -> None:
+        assert self._go is not None
+        failpoint("apply.before_commit")
+        try:
+            self._context.session.commit(applied, Scn(self._go.low_watermark))
+        except DatabaseUnavailable:
+            if applied:
+                self._doubt = _Doubt(applied, succeed)
+            raise
+        failpoint("apply.after_commit")
+        succeed()
+
+    def _roll_back(self) -> None:
+        self._context.session.rollback()
+        self.totals.rollbacks += 1
+
+    def _check_fit(self, batch: LcrBatch) -> None:
+        """Before a transaction is taken for a failed one: its tables may have been altered since they were described.
+
+        Raises:
+            UnfitTableError: one does not fit: the transaction waits for the ALTER.
+        """
+        session = self._context.session
+        used = {group.table for group in batch.groups} | {table for found in batch.truncates for table in found.tables}
+        for version in (batch.tables[table] for table in sorted(used)):
+            session.describe(version.owner, version.name, fresh=True)
+            hint = session.missing_alter(version)
+            if hint:
+                raise UnfitTableError(
+                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}", hint=hint,
+                    table=version.qualified_name,
+                )
+
+    def _result(self, failure: Failure | None = None) -> GroupResult:
+        return GroupResult(
+            group=self._assignment.group, attempt=self._assignment.attempt, applied=tuple(self._applied),
+            errors=tuple(self._errors), statistics=self.totals.frozen(), failure=failure,
+        )
+
+    def _retry(self, reason: RetryReason, next_transaction: int, failure: Failure | None = None) -> GroupRetry:
+        return GroupRetry(
+            group=self._assignment.group, attempt=self._assignment.attempt, reason=reason,
+            next_transaction=next_transaction, applied=tuple(self._applied), errors=tuple(self._errors),
+            statistics=self.totals.frozen(), failure=failure,
+        )
+
+    def _describe(self, batch: LcrBatch, transaction: int, failure: Failure, depends_on: int) -> ErrorTransaction:
+        found = batch.transactions
+        rows = int(found.first_row[transaction + 1] - found.first_row[transaction])
+        return ErrorTransaction(
+            number=0, apply=self._context.apply, source=self._context.source,
+            transaction_id=int(found.transaction_id[transaction]), row_count=rows,
+            # An open part does not know it yet; the order SCN is just below it.
+            commit_scn=Scn(int(found.commit_scn[transaction] or found.order_scn[transaction])),
+            commit_time_us=int(found.commit_time_us[transaction]), failed_position=failure.position,
+            depends_on=depends_on, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
+            message=failure.message, created_us=0,
+        )

@@ -1,0 +1,167 @@
+"""A streamed transaction, larger than a batch: its parts in one destination transaction, written or into the error queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from databases.ports import ScnRange
+from spark_apply.driver.dependencies import hash_batch, stored_hashes
+from spark_apply.driver.holds import HASHES_PER_ERROR_MAX, tables_only
+from spark_apply.groups import (
+    AppliedRange,
+    Failure,
+    GroupAssignment,
+    GroupPart,
+    GroupResult,
+    PartDone,
+    RetryReason,
+    ServerMessage,
+    TransactionError,
+)
+from spark_apply.server.collapse import plan_sets
+from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from streams.errors import DataError
+from streams.failpoints import failpoint
+from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LargeErrorWork", "LargeWork"]
+
+
+class _LargeBase(Work):
+    """A streamed transaction: its parts in one destination transaction."""
+
+    def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
+        super().__init__(assignment, context)
+        self._parts: deque[GroupPart] = deque()
+        self._begun = False
+        self._committed: GroupResult | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._go is not None and bool(self._parts)
+
+    @property
+    def is_begun(self) -> bool:
+        return self._begun
+
+    def add_part(self, part: GroupPart) -> None:
+        self._parts.append(part)
+
+    def broken(self, *, retried: bool) -> ServerMessage | None:
+        """What was written is lost, and the parts are gone: unless the commit was made, they must come again."""
+        super().broken(retried=retried)
+        return None if self._doubt is not None or not self._begun else self._retry(RetryReason.REPLAY, 0)
+
+    def step(self) -> tuple[ServerMessage, bool] | None:
+        """One part."""
+        part = self._parts[0]
+        batch = self._context.decode(part.batch)
+        if not self._begun:
+            self._context.session.begin()
+            self._begun = True
+        failure = self._write(batch, part.part)
+        if failure is None and part.is_last:
+            failure = self._finish(batch, part)
+        if failure is not None:
+            self._roll_back()
+            self._check_fit(batch)
+            return self._retry(RetryReason.REPLAY, 0, failure), True
+        self._parts.popleft()
+        if part.is_last:
+            return self._end(), True
+        self.totals.rows += batch.row_count
+        return PartDone(group=part.group, attempt=part.attempt, part=part.part), False
+
+    def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
+        found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
+        try:
+            self._commit((found,), lambda: self._succeed(found, batch))
+        except DataError as error:
+            return refused_at_commit(error, batch)
+        return None
+
+    def _end(self) -> GroupResult:
+        assert self._committed is not None
+        return self._committed
+
+    def settle(self) -> ServerMessage | None:
+        """When the commit was not made, everything must come again."""
+        super().settle()
+        return self._retry(RetryReason.REPLAY, 0) if self._begun and self._committed is None else self._committed
+
+    def _succeed(self, found: ScnRange, batch: LcrBatch) -> None:
+        self._applied.append(AppliedRange(after_scn=found.after, through_scn=found.through))
+        self.totals.commits += 1
+        self.totals.rows += batch.row_count
+        self.totals.last_commit_time_us = int(batch.transactions.commit_time_us[0])
+        self._conclude(batch)
+        self._committed = self._result()
+
+    def _conclude(self, batch: LcrBatch) -> None:
+        raise NotImplementedError
+
+    def _write(self, batch: LcrBatch, part: int) -> Failure | None:
+        raise NotImplementedError
+
+
+class LargeWork(_LargeBase):
+    """Parts as sets; a part that fails goes row by row at once, for everything below is applied."""
+
+    def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - which one does not matter
+        session = self._context.session
+        steps = plan_sets([batch], self._context.fit_of)
+        session.savepoint()
+        try:
+            written = execute_steps(session, steps)
+        except DataError:
+            written = None
+        if written is None:
+            session.rollback_to_savepoint()
+            failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
+            written = batch.row_count
+            if failure is not None:
+                return failure
+        self.totals.rows_written += written
+        return None
+
+    def _conclude(self, batch: LcrBatch) -> None:  # noqa: ARG002 - nothing of it is needed
+        self.totals.transactions += 1
+
+
+class LargeErrorWork(_LargeBase):
+    """Parts into the error queue."""
+
+    def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
+        super().__init__(assignment, context)
+        self._number = 0
+        self._stored: list[NDArray[np.uint64]] = []
+
+    def _write(self, batch: LcrBatch, part: int) -> Failure | None:
+        failpoint("apply.error_queue_write")
+        failure = self._assignment.failure or HELD
+        hashes = stored_hashes(hash_batch(batch, self._context.fit_of).hashes)
+        if sum(found.shape[0] for found in self._stored) + hashes.shape[0] > HASHES_PER_ERROR_MAX:
+            hashes = tables_only(hashes)
+        described = self._describe(batch, 0, failure, self._assignment.error_number)
+        self._number = self._context.session.put_error(
+            replace(described, number=self._number), self._parts[0].batch, hashes, part=part, readable=failure.readable,
+        )
+        self._stored.append(hashes)
+        return None
+
+    def _conclude(self, batch: LcrBatch) -> None:
+        failure = self._assignment.failure or HELD
+        self._errors.append(TransactionError(
+            number=self._number, transaction=0, commit_scn=int(batch.transactions.commit_scn[0]),
+            depends_on=self._assignment.error_number, key_hashes=np.unique(np.concatenate(self._stored)).tobytes(),
+            conflict_type=failure.conflict_type, message=failure.message,
+        ))

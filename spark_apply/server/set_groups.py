@@ -1,0 +1,255 @@
+"""A group of whole transactions: as sets, bisected where that fails, in the end row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from databases.ports import ScnRange
+from spark_apply.driver.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
+from spark_apply.driver.holds import bounded_hashes
+from spark_apply.driver.selection import row_transactions, select_rows, slice_transactions
+from spark_apply.groups import (
+    AppliedRange,
+    Failure,
+    GroupAssignment,
+    GroupGo,
+    RetryReason,
+    ServerMessage,
+    TransactionError,
+)
+from spark_apply.server.collapse import Step, plan_sets
+from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from streams.errors import DataError
+from streams.failpoints import failpoint
+from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SetsWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A transaction that is in the error queue when the commit is made."""
+
+    number: int
+    failure: Failure
+    depends_on: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a destination transaction did."""
+
+    errors: dict[int, _Queued]
+    rows: int
+    written: int
+
+
+class SetsWork(Work):
+    """A group of whole transactions: as sets, bisected where that fails, in the end row by row."""
+
+    def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
+        super().__init__(assignment, context)
+        self._batches: list[LcrBatch] | None = None
+        self._ranges: list[tuple[int, int]] = []  # transactions to do, the next one last
+        self._plan: list[Step] | None = None  # of the whole group
+        self._hashes: KeyHashes | None = None
+        self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
+        self._behind: NDArray[np.int64] | None = None  # see `held_transactions`; None: nothing is held
+        self._behind_stale = False
+
+    def prepare(self) -> bool:
+        """Decode and plan the whole group."""
+        if self._batches is not None and self._plan is not None:
+            return False
+        self._decode()
+        first = self._assignment.first_transaction
+        if self._plan is None:
+            self._plan = plan_sets(self._slice(first, self._count, None), self._context.fit_of)
+        return True
+
+    def step(self) -> tuple[ServerMessage, bool] | None:
+        """One attempt at the next range of transactions."""
+        self._decode()
+        if not self._ranges:
+            return self._result(), True
+        if self._behind_stale:
+            self._find_held()
+        first, last = self._ranges[-1]
+        if self._apply_range(first, last):
+            return None
+        if last - first > 1:
+            middle = (first + last) // 2
+            self._ranges[-1:] = [(middle, last), (first, middle)]
+            return None
+        assert self._go is not None
+        if not self._go.below_applied:
+            return self._retry(RetryReason.BELOW, first), True
+        self._apply_alone(first)
+        return None
+
+    # ------------------------------------------------------------------ transactions of the group
+
+    def _decode(self) -> None:
+        if self._batches is not None:
+            return
+        self._batches = [self._context.decode(data) for data in self._assignment.batches]
+        self._starts = np.cumsum([0, *[len(batch.transactions) for batch in self._batches]])
+        self._count = int(self._starts[-1])
+        self._commit_scns = np.concatenate([batch.transactions.commit_scn for batch in self._batches])
+        self._times_us = np.concatenate([batch.transactions.commit_time_us for batch in self._batches])
+        first = self._assignment.first_transaction
+        self._ranges = [(first, self._count)]
+        if self._assignment.attempt and self._count - first > 1:
+            # Handed out again: the first of them is what failed, or follows what was done.
+            self._ranges = [(first + 1, self._count), (first, first + 1)]
+
+    def given_back(self) -> ServerMessage | None:
+        """What of it is committed stays so; the reader, which knows how the table was altered since, sees the rest."""
+        if self._doubt is not None:
+            return None
+        return self._retry(RetryReason.REPLAY, self._ranges[-1][0] if self._ranges else 0)
+
+    def let_go(self, go: GroupGo) -> None:
+        """It may write; some of its transactions may have to join the error queue."""
+        super().let_go(go)
+        self._behind_stale = bool(go.held)
+
+    def _slice(self, first: int, last: int, behind: NDArray[np.int64] | None) -> list[LcrBatch]:
+        """The rows of some transactions, without those that are held."""
+        assert self._batches is not None
+        pieces = []
+        for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
+            low, high = max(first - start, 0), min(last - start, len(batch.transactions))
+            if low >= high:
+                continue
+            piece = slice_transactions(batch, low, high)
+            if behind is not None:
+                free = behind[start + low : start + high] < 0
+                piece = select_rows(piece, free[row_transactions(piece.transactions)])
+            pieces.append(piece)
+        return pieces
+
+    def _one(self, transaction: int) -> LcrBatch:
+        (batch,) = self._slice(transaction, transaction + 1, None)
+        return batch
+
+    def _range(self, first: int, last: int) -> ScnRange:
+        assignment = self._assignment
+        after = assignment.after_scn if first == 0 else int(self._commit_scns[first - 1])
+        through = assignment.through_scn if last == self._count else int(self._commit_scns[last - 1])
+        return ScnRange(after=Scn(after), through=Scn(through))
+
+    # ------------------------------------------------------------------ attempts
+
+    def _apply_range(self, first: int, last: int) -> bool:
+        """Try transactions as sets in one destination transaction; False: rolled back."""
+        behind = self._behind
+        batches = self._slice(first, last, behind)
+        whole = behind is None and last == self._count and first == self._assignment.first_transaction
+        steps = self._plan if whole and self._plan is not None else plan_sets(batches, self._context.fit_of)
+        self._context.session.begin()
+        try:
+            written = execute_steps(self._context.session, steps)
+            if written is not None:
+                errors = self._put_held([] if behind is None else [t for t in range(first, last) if behind[t] >= 0])
+                self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written))
+                return True
+        except DataError:
+            # While writing, or of a constraint that is checked at the end of the transaction.
+            pass
+        self._roll_back()
+        return False
+
+    def _apply_alone(self, transaction: int) -> None:
+        """One transaction row by row, everything below is applied: now a failure is a conflict."""
+        session, batch = self._context.session, self._one(transaction)
+        session.begin()
+        failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
+        if failure is None:
+            try:
+                self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count))
+                return
+            except DataError as error:
+                failure = refused_at_commit(error, batch)
+        self._roll_back()
+        self._check_fit(batch)
+        session.begin()
+        failpoint("apply.error_queue_write")
+        number = self._put(transaction, failure, 0)
+        self._finish_range(transaction, transaction + 1, _Outcome({transaction: _Queued(number, failure, 0)}, 0, 0))
+
+    def _put_held(self, held: Sequence[int]) -> dict[int, _Queued]:
+        errors: dict[int, _Queued] = {}
+        for transaction in held:
+            failpoint("apply.error_queue_write")
+            depends_on = self._depends_on(transaction, errors)
+            errors[transaction] = _Queued(self._put(transaction, HELD, depends_on), HELD, depends_on)
+        return errors
+
+    def _depends_on(self, transaction: int, errors: Mapping[int, _Queued]) -> int:
+        assert self._go is not None
+        assert self._behind is not None
+        direct = [held.depends_on for held in self._go.held if held.transaction == transaction]
+        other = int(self._behind[transaction])
+        number = errors[other].number if other in errors else self._failed.get(other, 0)
+        return max([number, *direct])
+
+    def _put(self, transaction: int, failure: Failure, depends_on: int) -> int:
+        batch = self._one(transaction)
+        return self._context.session.put_error(
+            self._describe(batch, 0, failure, depends_on), self._context.encode(batch), self._stored(transaction),
+            part=0, readable=failure.readable,
+        )
+
+    def _finish_range(self, first: int, last: int, outcome: _Outcome) -> None:
+        found = self._range(first, last)
+        self._commit((found,), lambda: self._done(first, last, outcome, found))
+
+    def _done(self, first: int, last: int, outcome: _Outcome, found: ScnRange) -> None:
+        self._ranges.pop()
+        self._applied.append(AppliedRange(after_scn=found.after, through_scn=found.through))
+        for transaction, queued in outcome.errors.items():
+            self._failed[transaction] = queued.number
+            self._errors.append(TransactionError(
+                number=queued.number, transaction=transaction, commit_scn=int(self._commit_scns[transaction]),
+                depends_on=queued.depends_on, key_hashes=self._stored(transaction).tobytes(),
+                conflict_type=queued.failure.conflict_type, message=queued.failure.message,
+            ))
+            # What depends on a transaction that was held is held already.
+            self._behind_stale = self._behind_stale or queued.depends_on == 0
+        self.totals.commits += 1
+        self.totals.transactions += last - first - len(outcome.errors)
+        self.totals.rows += outcome.rows
+        self.totals.rows_written += outcome.written
+        self.totals.last_commit_time_us = max(self.totals.last_commit_time_us, int(self._times_us[last - 1]))
+
+    # ------------------------------------------------------------------ what is held
+
+    def _hash(self) -> KeyHashes:
+        if self._hashes is None:
+            assert self._batches is not None
+            self._hashes = KeyHashes.joined([hash_batch(batch, self._context.fit_of) for batch in self._batches])
+        return self._hashes
+
+    def _stored(self, transaction: int) -> NDArray[np.uint64]:
+        return bounded_hashes(stored_hashes(self._hash().of(transaction)))
+
+    def _find_held(self) -> None:
+        """Find out which transactions must join the error queue behind others of the group."""
+        assert self._go is not None
+        held = {found.transaction for found in self._go.held} | set(self._failed)
+        # What an earlier attempt did is done, whatever it has in common with what is held.
+        first = self._assignment.first_transaction
+        behind = held_transactions(self._hash().part(first, self._count), [t - first for t in held if t >= first])
+        self._behind = np.full(self._count, -1, np.int64)
+        self._behind[first:] = np.where(behind >= 0, behind + first, -1)
+        self._behind_stale = False

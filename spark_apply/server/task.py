@@ -1,0 +1,306 @@
+"""Apply servers as Spark tasks: one long-running task each, connected to the driver.
+
+Job
+    Run one `ApplyServer` in a Spark executor's Python worker until told to stop.
+
+Main path
+    start_apply_servers (driver, one Spark job) -> serve (task) -> CoordinatorLink -> ApplyServer.receive, step
+    -> reports.
+
+States
+    The server's own (`server`), sent to the driver when it lasts.
+
+Durable when
+    Nothing here. A task that dies, with its worker, its executor or its node, is run again by Spark; it says hello
+    under the same server number, its session ends the dead one's, and the driver asks the destination what became of
+    the groups it had.
+
+The module imports nothing but the standard library at its head: grpc and psycopg must not be loaded before Spark's
+worker has forked, and failpoints are armed by the environment that comes with the task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protos import apply_pb2 as pb
+    from protos.apply_link import CoordinatorLink
+    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.server.apply_server import ApplyServer
+    from streams.errors import StreamsError
+
+__all__ = ["TaskAccess", "die_with_parent", "start_apply_servers"]
+
+_WELCOME_TIMEOUT_S = 30.0  # the driver answers at once, or is gone
+# A state that lasts shorter is not worth a message: a busy server goes through all of them for each group.
+_STATE_DELAY_S = 0.2
+_HEARTBEAT_S = 5.0
+_LAST_WORDS_S = 2.0  # for the driver to read why the task ends
+# A task that failed is run again at once: not faster than this.
+_FAILURE_DELAY_S = 1.0
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAccess:
+    """How a task reaches its driver.
+
+    Args:
+        endpoint: "host:port".
+        token: of the driver's incarnation: what proves the task to be its own.
+    """
+
+    endpoint: str
+    token: str
+
+
+# --------------------------------------------------------------------------- driver
+
+
+def start_apply_servers(
+    context: Any, config: ApplyJobConfig, access: TaskAccess, *, failed: Callable[[StreamsError], None],  # noqa: ANN401
+) -> None:
+    """Submit the apply servers as one Spark job that never ends by itself; returns at once.
+
+    Args:
+        context: the SparkContext.
+        config: of the apply process.
+        access: to the driver.
+        failed: told when the job ends by an error.
+    """
+    task = partial(serve, access, config.topology, config.apply)
+
+    def run() -> None:
+        from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+
+        try:
+            servers = range(config.parallelism)
+            context.parallelize(servers, config.parallelism).mapPartitionsWithIndex(task).collect()
+        except Exception as error:  # noqa: BLE001 - whatever py4j raises: the main thread decides
+            first_line = str(error).strip().partition("\n")[0]
+            failed(SparkUnavailable(f"the Spark job of apply {config.apply} ended: {first_line}", hint=SEE_LOG))
+
+    threading.Thread(target=run, name="apply-servers", daemon=True).start()
+
+
+# --------------------------------------------------------------------------- task
+
+
+def die_with_parent() -> None:
+    """End this process when its parent does: a worker must not outlive its executor (Linux; elsewhere nothing)."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+
+
+def serve(access: TaskAccess, topology: str, apply: str, index: int, _rows: Iterable[int]) -> Iterator[int]:
+    """Run apply server `index` until the driver says stop; a failure is raised, so that Spark runs it again."""
+    die_with_parent()
+    task = _ServerTask(access, topology, apply, index)
+    try:
+        task.run()
+    finally:
+        task.close()
+    return iter(())
+
+
+class _ServerTask:
+    def __init__(self, access: TaskAccess, topology: str, apply: str, index: int) -> None:
+        self._access, self._topology, self._apply, self._index = access, topology, apply, index
+        self._inbox: queue.SimpleQueue[pb.CoordinatorMessage | StreamsError] = queue.SimpleQueue()
+        self._link: CoordinatorLink | None = None
+        self._server: ApplyServer | None = None
+        self._told: tuple[str, str] = ("", "")
+        self._told_at = 0.0
+        self._stopped = False
+        self._in_step = False
+
+    def run(self) -> None:
+        from streams.errors import BugError, FencedError, Retry, StreamsError
+
+        try:
+            self._serve()
+        except StreamsError as error:
+            self._say_failure(error, fenced=isinstance(error, FencedError), final=error.retry is not Retry.TIMED)
+            raise
+        except Exception as error:
+            bug = BugError(f"{type(error).__name__}: {error}", hint="see the executor's log; report it")
+            self._say_failure(bug, fenced=False, final=False)
+            raise
+
+    def close(self) -> None:
+        self._stopped = True
+        if self._server is not None:
+            self._server.close()
+        if self._link is not None:
+            self._link.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _serve(self) -> None:
+        from protos.apply_link import CoordinatorLink, make_server_hello
+
+        hello = make_server_hello(
+            topology=self._topology, apply=self._apply, server=self._index, incarnation=uuid.uuid4().hex,
+            token=self._access.token, pid=os.getpid(), host=socket.gethostname(),
+        )
+        # Loaded before the hello, so that the first group does not wait for it.
+        make_server = _server_factory()
+        self._link = CoordinatorLink(self._access.endpoint, hello, self._inbox.put)
+        welcome = self._welcome()
+        self._server = server = make_server(welcome, self._topology, self._apply, self._index)
+        self._connect(server)
+        threading.Thread(target=self._beat, args=(server,), name="heartbeat", daemon=True).start()
+        while not self._stopped:
+            self._in_step = True
+            step = server.step(time.monotonic())
+            self._in_step = False
+            for report in step.reports:
+                self._send_report(report)
+            self._take_waiting(server)
+            if step.is_idle:
+                self._wait(server, step.wake_at)
+            elif time.monotonic() - self._told_at > _HEARTBEAT_S:
+                self._say_state(server)
+
+    def _beat(self, server: ApplyServer) -> None:
+        """Tell that a statement goes on: the driver takes a long silence of everybody for a job that is stuck."""
+        while not self._stopped:
+            time.sleep(_HEARTBEAT_S)
+            if self._in_step and time.monotonic() - self._told_at > _HEARTBEAT_S:
+                self._say_state(server)
+
+    def _welcome(self) -> pb.Welcome:
+        from streams.errors import PropagationError, ProtocolError, StreamsError
+
+        try:
+            message = self._inbox.get(timeout=_WELCOME_TIMEOUT_S)
+        except queue.Empty:
+            raise PropagationError("the apply driver does not answer") from None
+        if isinstance(message, StreamsError):
+            raise message
+        if message.WhichOneof("kind") != "welcome":
+            raise ProtocolError(f"the apply driver began with {message.WhichOneof('kind')}")
+        return message.welcome
+
+    def _connect(self, server: ApplyServer) -> None:
+        """Open the session, over and over while the destination is unavailable, and say that it is open."""
+        from streams.backoff import Backoff
+        from streams.errors import DatabaseUnavailable
+
+        backoff = Backoff()
+        while not self._stopped:
+            try:
+                server.connect()
+            except DatabaseUnavailable as error:
+                self._say_state(server, detail=error.message)
+                self._take_one(server, backoff.next_s())
+            else:
+                self._say_state(server)
+                return
+
+    def _wait(self, server: ApplyServer, wake_at: float | None) -> None:
+        """Wait for a message; a state that lasts is told."""
+        now = time.monotonic()
+        until = now + _HEARTBEAT_S if wake_at is None else min(wake_at, now + _HEARTBEAT_S)
+        if self._take_one(server, min(_STATE_DELAY_S, max(0.0, until - now))):
+            return
+        self._say_state_if_new(server)
+        self._take_one(server, max(0.0, until - time.monotonic()))
+
+    def _take_waiting(self, server: ApplyServer) -> None:
+        while not self._stopped and self._take_one(server, 0.0):
+            pass
+
+    def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
+        """Take a message if one comes in time."""
+        from spark_apply.messages import coordinator_message_from_wire
+        from streams.errors import StreamsError
+
+        try:
+            message = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
+        except queue.Empty:
+            return False
+        if isinstance(message, StreamsError):
+            raise message
+        if message.WhichOneof("kind") == "stop":
+            self._stopped = True
+        else:
+            server.receive(coordinator_message_from_wire(message))
+        return True
+
+    def _send_report(self, report: Any) -> None:  # noqa: ANN401 - a groups.ServerMessage
+        from spark_apply.messages import server_message_to_wire
+
+        assert self._link is not None
+        self._link.send(server_message_to_wire(report))
+
+    def _say_state_if_new(self, server: ApplyServer) -> None:
+        if (server.state, _detail(server)) != self._told or time.monotonic() - self._told_at > _HEARTBEAT_S:
+            self._say_state(server)
+
+    def _say_state(self, server: ApplyServer, detail: str = "") -> None:
+        from protos import apply_pb2 as pb
+
+        assert self._link is not None
+        state, unfit, own_detail = server.state, server.unfit, _detail(server)
+        self._told, self._told_at = (state, own_detail), time.monotonic()
+        told = pb.ServerState(
+            state=state, detail=detail or own_detail, hint=unfit.hint if unfit is not None else "",
+            # A session that breaks later is opened again by the server itself, which then knows what became of
+            # its last commit: the coordinator need not take it for a new one.
+            has_session=not detail,
+        )
+        self._link.send(pb.ServerMessage(state=told))
+
+    def _say_failure(self, error: StreamsError, *, fenced: bool, final: bool) -> None:
+        """Tell the driver why the task ends, if it still listens."""
+        from protos import apply_pb2 as pb
+
+        if self._link is None:
+            return
+        failure = pb.ServerFailure(
+            error=type(error).__name__, message=error.message, hint=error.hint, fenced=fenced, final=final,
+        )
+        self._link.send(pb.ServerMessage(failure=failure))
+        self._link.finish(_LAST_WORDS_S)
+        time.sleep(_FAILURE_DELAY_S)
+
+
+def _detail(server: ApplyServer) -> str:
+    unfit = server.unfit
+    return unfit.message if unfit is not None else server.last_error
+
+
+def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
+    from databases.connectors import open_destination, value_reader
+    from protos import codec
+    from spark_apply.messages import access_from_wire
+    from spark_apply.server.apply_server import ApplyServer
+
+    def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:
+        access = access_from_wire(welcome.destination)
+        destination = open_destination(access)
+        return ApplyServer(
+            apply=apply, source=welcome.source,
+            open_session=lambda: destination.open_session(
+                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag
+            ),
+            decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+            show=value_reader(access.kind),
+        )
+
+    return make

@@ -1,0 +1,266 @@
+"""A propagation between two queues in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.propagation import CREDIT_BYTES, PropagationCore, PropagationRunner, PropagationStatistics
+from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from protos import codec
+from rules.rule import Rule, RuleSet
+from streams.clock import VirtualClock
+from streams.errors import PropagationError
+from streams.lcr_batch import LcrBatch
+from tests.support.lcr_batches import insert_batch
+from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
+from topology.spec import PropagationSpec
+
+EVERYTHING = RuleSet()
+
+
+class TwoQueues:
+    """q_dbs1 -> to_dbs2 -> q_dbs2, published and dequeued by hand."""
+
+    def __init__(self, folder: Path, rules: RuleSet = EVERYTHING, **bounds: int) -> None:
+        self.folder, self.rules, self.clock = folder, rules, VirtualClock()
+        self.topology = one_way(folder, subscribers=("to_dbs2",), **bounds)
+        self.incarnation = 0
+        self.statistics = PropagationStatistics()
+        self.near: QueueCore | None = None
+        self.far: QueueCore | None = None
+        self.start_near()
+        self.start_far()
+        self.connect()
+
+    def start_near(self) -> None:
+        self.near = QueueCore(self.topology, "q_dbs1", self.folder / "near", self.clock)
+        self.publisher = self.near.open_publisher("capture_dbs1", "1", "dbs1")
+        self.near.resume(self.publisher)
+
+    def start_far(self, needed: int = 0) -> None:
+        self.far = QueueCore(self.topology, "q_dbs2", self.folder / "far", self.clock)
+        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": needed}, 1 << 30)
+
+    def connect(self) -> None:
+        self.incarnation += 1
+        name = f"{self.incarnation:03d}"
+        self.core = PropagationCore(
+            "dbs1", self.rules, DirectEnqueue(lambda: self.far, "to_dbs2", name, "dbs1"),
+            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name), statistics=self.statistics, clock=self.clock,
+        )
+        self.core.open()
+
+    def publish(self, batch: LcrBatch) -> bytes:
+        data = codec.encode(batch)
+        assert self.near is not None
+        self.near.enqueue(self.publisher, codec.header_of(batch), data)
+        return data
+
+    def work(self) -> None:
+        while self.core.step():
+            pass
+
+    def save(self) -> None:
+        self.clock.advance(SAVE_PERIOD_S)
+        for core in (self.near, self.far):
+            assert core is not None
+            if (positions := core.positions_to_save()) is not None:
+                core.save_positions(positions)
+                core.positions_saved(positions, None)
+
+    def arrived(self) -> list[bytes]:
+        assert self.far is not None
+        found = []
+        while (delivery := self.far.dequeue(self.subscriber)) is not None:
+            found.append(delivery.data)
+        return found
+
+
+def test_batches_arrive_in_order_and_byte_for_byte(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    sent = [
+        queues.publish(insert_batch([10, 20])), queues.publish(insert_batch([30], previous=20, is_open=True)),
+        queues.publish(insert_batch([30], previous=20, continues=True, first_position=1)),
+    ]
+    queues.work()
+    assert queues.arrived() == sent
+    assert queues.core.state == "WAITING FOR LCRS"
+
+
+def test_progress_marks_pass(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    queues.publish(insert_batch([], through=70))
+    queues.work()
+    assert [codec.read_header(data).through_scn for data in queues.arrived()] == [70]
+
+
+def test_rules_leave_out_tables_and_the_chain_stays_whole(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path, RuleSet(include=(Rule(name="other"),)))
+    queues.publish(insert_batch([10, 20], rows_each=3))
+    queues.publish(insert_batch([30], previous=20, is_open=True))
+    queues.publish(insert_batch([30], previous=20, continues=True, first_position=1))
+    queues.work()
+    batches = [codec.decode(data) for data in queues.arrived()]
+    assert [(batch.previous_scn, batch.through_scn, batch.row_count) for batch in batches] == [
+        (0, 20, 0), (20, 20, 0), (20, 30, 0)
+    ]
+    assert queues.statistics.filtered_msgs == 8
+    assert queues.statistics.total_msgs == 0
+
+
+def test_rules_that_keep_everything_leave_the_bytes_untouched(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path, RuleSet(include=(Rule(owner="public"),)))
+    sent = queues.publish(insert_batch([10]))
+    queues.work()
+    assert queues.arrived() == [sent]
+
+
+def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_queue(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    queues.publish(insert_batch([10]))
+    queues.work()
+    assert queues.near is not None
+    assert queues.far is not None
+    assert queues.near.status()["batches"] == 1
+    queues.far.acknowledge(queues.subscriber, "dbs1", 10)
+    queues.work()
+    assert queues.near.status()["batches"] == 1  # the far queue has not remembered it yet
+    queues.save()
+    queues.work()
+    assert queues.near.status()["batches"] == 0
+    assert queues.statistics.acknowledgement == 10
+
+
+def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_lost(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path, memory=100_000, spill=0)
+    assert queues.far is not None
+    for k in range(8):
+        queues.publish(insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
+    queues.far._spec = one_way(tmp_path, memory=30_000, spill=0).queue("q_dbs2")
+    queues.connect()
+    queues.work()
+    assert queues.core.state == "PAUSED FOR FLOW CONTROL"
+    assert queues.statistics.batches < 8
+    through = 0
+    while through < 80:
+        arrived = queues.arrived()
+        assert arrived
+        through = codec.read_header(arrived[-1]).through_scn
+        queues.far.acknowledge(queues.subscriber, "dbs1", through)
+        queues.work()
+    assert queues.statistics.batches == 8
+
+
+def test_source_queue_gets_its_credit_back_only_as_the_destination_accepts(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.near is not None
+    sent = len(queues.publish(insert_batch([10], value=bytes(5000))))
+    queues.core.step()
+    credit = queues.near.status()["subscribers"][0]["credit_bytes"]
+    assert credit == CREDIT_BYTES - sent
+    queues.core.step()
+    assert queues.near.status()["subscribers"][0]["credit_bytes"] == CREDIT_BYTES
+
+
+def test_credit_of_a_filtered_batch_is_what_it_took(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path, RuleSet(include=()))
+    assert queues.near is not None
+    for k in range(3):
+        queues.publish(insert_batch([10 * k + 10], previous=10 * k, value=bytes(5000)))
+    queues.work()
+    queues.core.step()
+    assert queues.near.status()["subscribers"][0]["credit_bytes"] == CREDIT_BYTES
+
+
+def test_reconnected_propagation_goes_on_where_the_destination_stands(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    for k in range(4):
+        queues.publish(insert_batch([10 * k + 10], previous=10 * k))
+    queues.work()
+    queues.publish(insert_batch([50], previous=40))
+    queues.core.close()
+    queues.connect()
+    queues.work()
+    assert [codec.read_header(data).through_scn for data in queues.arrived()] == [10, 20, 30, 40, 50]
+
+
+def test_destination_queue_that_restarted_empty_gets_what_it_lacks_again(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.far is not None
+    queues.publish(insert_batch([10]))
+    queues.publish(insert_batch([20], previous=10))
+    queues.work()
+    queues.arrived()
+    queues.far.acknowledge(queues.subscriber, "dbs1", 10)
+    queues.save()
+    queues.start_far(needed=10)
+    with pytest.raises(PropagationError):
+        queues.core.step()
+    queues.core.close()
+    queues.connect()
+    queues.work()
+    assert [codec.read_header(data).through_scn for data in queues.arrived()] == [20]
+
+
+def test_source_queue_that_restarted_is_asked_for_the_destinations_position(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    queues.publish(insert_batch([10]))
+    queues.work()
+    queues.start_near()  # nothing was acknowledged, so it begins at 0, cut differently now
+    queues.core.close()
+    queues.connect()
+    queues.publish(insert_batch([10, 20]))
+    queues.work()
+    assert [list(codec.decode(data).transactions.commit_scn) for data in queues.arrived()] == [[10], [20]]
+
+
+def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.near is not None
+    assert queues.far is not None
+    queues.publish(insert_batch([10, 20]))
+    queues.work()
+    queues.arrived()
+    queues.far.acknowledge(queues.subscriber, "dbs1", 20)
+    queues.save()
+    queues.work()
+    queues.save()
+    assert queues.near.status()["batches"] == 0
+    queues.subscriber = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)  # from a backup
+    queues.work()
+    news = queues.near.publisher_news(queues.publisher)
+    assert news is not None
+    assert news.rewind_scn == 10
+    queues.publish(insert_batch([20, 30], previous=10))
+    queues.work()
+    assert [codec.read_header(data).through_scn for data in queues.arrived()] == [30]
+    queues.save()
+    queues.work()
+    assert queues.statistics.acknowledgement == 10, "what was durable before the backup is not durable any more"
+
+
+def test_statistics_are_the_manuals(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    size = len(queues.publish(insert_batch([10, 20], rows_each=2)))
+    queues.work()
+    queues.core.step()
+    statistics = queues.statistics
+    assert (statistics.high_water_mark, statistics.accepted, statistics.total_msgs) == (20, 20, 4)
+    assert (statistics.total_bytes, statistics.batches) == (size, 1)
+    assert statistics.last_commit_time_us == 20_000
+
+
+def test_runner_without_a_queue_to_reach_says_so_and_shows_its_state() -> None:
+    def resolve(name: str) -> str:
+        raise PropagationError(f"{name} does not answer")
+
+    runner = PropagationRunner(
+        "t", PropagationSpec(name="p", from_queue="a", to_queue="b", sources=("dbs1",)), resolve
+    )
+    with pytest.raises(PropagationError, match="queue:b does not answer"):
+        runner.open()
+    runner.close()
+    assert runner.status()["state"] == "INITIALIZING"
+    assert runner.status()["sources"]["dbs1"]["total_msgs"] == 0

@@ -1,0 +1,211 @@
+"""The log stream on a socket pair: chunks, answers, errors and ends, without a server."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from databases.ports import StreamOptions
+from databases.postgres.source.replication_stream import PostgresLogStream, format_lsn, parse_lsn
+from databases.postgres.source.replication_wire import GULP_BYTES, RawWire
+from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
+from streams.scn import Scn
+from tests.support import pgoutput_messages as pg
+
+OPTIONS = StreamOptions(
+    database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18
+)
+TRANSACTION = pg.stream(pg.begin(90, 1), pg.insert(5, [b"1"]), pg.commit(90, 98))
+
+
+class NoConnection:
+    def close(self) -> None: ...
+
+
+class Pair:
+    """A stream and the server's end of its socket."""
+
+    def __init__(self) -> None:
+        server, client = socket.socketpair()
+        client.setblocking(False)
+        self.server = server
+        self.server.settimeout(5.0)
+        connection: Any = NoConnection()
+        self.stream = PostgresLogStream(connection, RawWire(client), options=OPTIONS, start_scn=Scn(7))
+
+    def send(self, data: bytes) -> None:
+        self.server.sendall(data)
+
+    def status(self) -> tuple[int, int, int]:
+        """(received, flushed, applied) of the next status update."""
+        frame = self.server.recv(39, socket.MSG_WAITALL)
+        kind, length, inner, received, flushed, applied, _, reply = struct.unpack(">cIcQQQqB", frame)
+        assert (kind, length, inner, reply) == (b"d", 38, b"r", 0)
+        return received, flushed, applied
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.stream.close()
+    made.server.close()
+
+
+def error(sqlstate: str, message: str) -> bytes:
+    body = b"SERROR\0C" + sqlstate.encode() + b"\0M" + message.encode() + b"\0Hdo something\0\0"
+    return b"E" + struct.pack(">I", len(body) + 4) + body
+
+
+def test_whole_transaction_is_one_chunk(pair: Pair) -> None:
+    pair.send(TRANSACTION)
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert (chunk.data, chunk.commit_scn, chunk.end_scn, chunk.is_open) == (TRANSACTION, 98, 98, False)
+    assert chunk.commit_end == len(TRANSACTION)
+    assert pair.stream.read(0.0) is None
+
+
+def test_frames_cut_anywhere_are_joined(pair: Pair) -> None:
+    for at in range(1, len(TRANSACTION), 7):
+        pair.send(TRANSACTION[:at])
+        chunks = [pair.stream.read(0.01)]
+        pair.send(TRANSACTION[at:])
+        while chunks[-1] is None or chunks[-1].is_open:
+            chunks.append(pair.stream.read(1.0))
+        came = [chunk for chunk in chunks if chunk is not None]
+        assert b"".join(chunk.data for chunk in came) == TRANSACTION
+        assert came[-1].commit_scn == 98
+        assert all(chunk.end_scn == chunk.commit_scn == 0 for chunk in came[:-1])
+
+
+def test_keepalive_moves_the_position_without_data_and_is_answered(pair: Pair) -> None:
+    pair.stream.confirm(Scn(50))
+    assert pair.status() == (50, 50, 50)
+    pair.send(pg.keepalive(200, reply=True))
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert (chunk.data, chunk.end_scn, chunk.commit_scn, chunk.commit_end) == (b"", 200, 0, 0)
+    assert pair.status() == (200, 50, 50), "received is not durable"
+    pair.send(pg.keepalive(200))
+    assert pair.stream.read(0.01) is None, "the same position is no news"
+
+
+def test_keepalive_in_an_open_transaction_is_answered_but_tells_nothing(pair: Pair) -> None:
+    pair.send(pg.stream(pg.begin(90, 1)) + pg.keepalive(500, reply=True))
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert (chunk.is_open, chunk.end_scn) == (True, 0)
+    assert pair.status()[1] == 0
+    pair.send(pg.stream(pg.commit(90, 98)))
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert (chunk.end_scn, chunk.commit_scn, chunk.is_open) == (98, 98, False)
+
+
+def test_confirmed_position_never_goes_back(pair: Pair) -> None:
+    pair.stream.confirm(Scn(100))
+    pair.stream.confirm(Scn(60))
+    assert [pair.status()[1] for _ in range(2)] == [100, 100]
+
+
+def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
+    value = b"x" * (3 * GULP_BYTES)
+    data = pg.stream(pg.begin(1, 1), pg.insert(5, [value]), pg.commit(1, 2))
+    sender = threading.Thread(target=pair.send, args=(data,))
+    sender.start()
+    came = b""
+    while len(came) < len(data):
+        chunk = pair.stream.read(5.0)
+        assert chunk is not None
+        came += chunk.data
+    sender.join()
+    assert came == data
+    assert pair.stream._buffer.size == GULP_BYTES
+
+
+def test_chunks_are_bounded(pair: Pair) -> None:
+    data = pg.stream(pg.begin(1, 1)) + pg.frame(pg.insert(5, [b"x" * 1000])) * 20_000 + pg.stream(pg.commit(1, 2))
+    sender = threading.Thread(target=pair.send, args=(data,))
+    sender.start()
+    came = b""
+    while len(came) < len(data):
+        chunk = pair.stream.read(5.0)
+        assert chunk is not None
+        assert len(chunk.data) <= GULP_BYTES
+        came += chunk.data
+    sender.join()
+    assert came == data
+
+
+@pytest.mark.parametrize(
+    ("tail", "kind", "words"),
+    [
+        (b"", DatabaseUnavailable, "closed the connection"),
+        (error("57P01", "terminating connection"), DatabaseUnavailable, "terminating"),
+        (error("42704", 'publication "p" does not exist'), DatabaseError, "publication"),
+        (error("55000", "can no longer access replication slot"), LogGone, "no longer"),
+        (b"c\0\0\0\4", DatabaseUnavailable, "shutting down"),
+        (b"T\0\0\0\4", ProtocolError, "does not belong"),
+        (b"d\0\0\0\5q", ProtocolError, "not what was asked for"),
+    ],
+)
+def test_what_came_before_the_end_is_delivered_first(pair: Pair, tail: bytes, kind: type[Exception], words: str) -> None:
+    pair.send(TRANSACTION + tail)
+    pair.server.shutdown(socket.SHUT_WR)
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert chunk.data == TRANSACTION
+    for _ in range(2):
+        with pytest.raises(kind, match=words):
+            pair.stream.read(1.0)
+
+
+def test_part_of_a_transaction_is_delivered_before_the_break(pair: Pair) -> None:
+    pair.send(pg.stream(pg.begin(90, 1), pg.insert(5, [b"1"])) + b"d\0")
+    pair.server.shutdown(socket.SHUT_WR)
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert chunk.is_open
+    with pytest.raises(DatabaseUnavailable):
+        pair.stream.read(1.0)
+
+
+def test_notices_and_parameter_changes_are_skipped(pair: Pair) -> None:
+    half = len(pg.stream(pg.begin(90, 1)))
+    notice = b"N\0\0\0\x0bMhello\0" + b"S\0\0\0\x08a\0b\0"
+    pair.send(TRANSACTION[:half] + notice + TRANSACTION[half:])
+    chunk = pair.stream.read(1.0)
+    assert chunk is not None
+    assert chunk.data == TRANSACTION
+
+
+def test_more_described_tables_than_a_chunk_can_name_come_in_several(pair: Pair) -> None:
+    one = pg.relation(1, "s", "t", [("a", 23, True)])
+    data = pg.stream(pg.begin(1, 1)) + pg.frame(one) * 5000 + pg.stream(pg.commit(1, 2))
+    sender = threading.Thread(target=pair.send, args=(data,))
+    sender.start()
+    came, objects = b"", 0
+    while len(came) < len(data):
+        chunk = pair.stream.read(5.0)
+        assert chunk is not None
+        came, objects = came + chunk.data, objects + len(chunk.objects)
+    sender.join()
+    assert (came, objects) == (data, 5000)
+
+
+def test_server_that_does_not_read_does_not_block_us(pair: Pair) -> None:
+    for number in range(20_000):
+        pair.stream.confirm(Scn(number))
+    assert len(pair.stream._wire._unsent) < 10_000  # type: ignore[attr-defined]
+
+
+def test_lsns_are_printed_as_postgresql_does() -> None:
+    assert parse_lsn("16/B374D848") == 0x16B374D848
+    assert format_lsn(0x16B374D848) == "16/B374D848"
+    assert format_lsn(0) == "0/0"

@@ -1,0 +1,490 @@
+"""Forming groups, letting them go, watermarks, and what happens to the groups of a server that dies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from databases.memory_store import MemoryStore
+from databases.ports import ApplyProgress, ScnRange
+from protos import codec
+from spark_apply.driver import forming
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.dependencies import hash_batch, stored_hashes
+from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
+from spark_apply.groups import (
+    PARTS_AHEAD,
+    AppliedRange,
+    CoordinatorMessage,
+    Failure,
+    GroupAbandon,
+    GroupAbandoned,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupPart,
+    GroupResult,
+    GroupRetry,
+    GroupStatistics,
+    PartDone,
+    RetryReason,
+    TransactionError,
+)
+from spark_apply.tables import TableFits
+from streams.lcr_batch import Command, OldImage
+from tests.support.apply_history import Change, Table, Transaction, batch_of
+
+T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+STORE = MemoryStore()
+T.create(STORE)
+FITS = TableFits(lambda owner, name: STORE.tables[owner, name].table, lambda version: "")
+
+
+def made(number: int, *keys: int) -> Transaction:
+    rows = [(key.to_bytes(4, "big"), b"v", b"b") for key in keys]
+    return Transaction(number, [Change(T, Command.INSERT, new=row) for row in rows])
+
+
+def run(*transactions: Transaction) -> Run:
+    batch = batch_of(transactions, transactions[0].number * 100 - 50)
+    return Run(batch=batch, data=codec.encode(batch), hashes=hash_batch(batch, FITS.fit), through_scn=batch.through_scn)
+
+
+def part(transaction: Transaction, first: int, last: int) -> LargePart:
+    is_last = last >= len(transaction.changes)
+    batch = batch_of([transaction], transaction.number * 100 - 50, first=first, last=last, is_open=not is_last)
+    return LargePart(
+        batch=batch, data=codec.encode(batch), hashes=hash_batch(batch, FITS.fit), order_scn=transaction.order_scn,
+        is_first=first == 0, is_last=is_last, through_scn=batch.through_scn,
+    )
+
+
+class Talk:
+    """A coordinator and what it has said."""
+
+    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = ()) -> None:
+        self.progress = ApplyProgress(epoch=1, low_watermark=50, above=())
+        self.coordinator = ApplyCoordinator(
+            progress=self.progress, errors=errors, encode=codec.encode, group_transactions=transactions, group_rows=rows,
+        )
+        for server in range(servers):
+            self.coordinator.server_joined(server, self.progress)
+
+    def accept(self, *pieces: object) -> list[tuple[int, CoordinatorMessage]]:
+        for piece in pieces:
+            self.coordinator.accept(piece)  # type: ignore[arg-type]
+        return self.coordinator.messages()
+
+    def done(self, server: int, group: int, *, attempt: int = 0, **fields: object) -> list[tuple[int, CoordinatorMessage]]:
+        found = self.coordinator._groups[group]
+        applied = (AppliedRange(after_scn=found.after_scn, through_scn=found.through_scn),)
+        fields = {"applied": applied, "statistics": GroupStatistics(commits=1), **fields}
+        self.coordinator.report(server, GroupResult(group=group, attempt=attempt, **fields))  # type: ignore[arg-type]
+        return self.coordinator.messages()
+
+
+def brief(messages: list[tuple[int, CoordinatorMessage]]) -> list[tuple[int, str, int]]:
+    return [(server, type(message).__name__.removeprefix("Group"), message.group) for server, message in messages]
+
+
+def assignments(messages: list[tuple[int, CoordinatorMessage]]) -> list[GroupAssignment]:
+    return [message for _, message in messages if isinstance(message, GroupAssignment)]
+
+
+def test_a_single_transaction_is_handed_out_at_once() -> None:
+    assert brief(Talk().accept(run(made(1, 1)))) == [(0, "Assignment", 1), (0, "Go", 1)]
+
+
+def test_whole_batches_go_into_a_group_as_they_came() -> None:
+    talk = Talk(servers=0)
+    first, second = run(made(1, 1), made(2, 2)), run(made(3, 3))
+    talk.accept(first, second)
+    talk.coordinator.server_joined(0, talk.progress)
+    (group,) = assignments(talk.coordinator.messages())
+    assert group.batches == (first.data, second.data)
+    assert (group.after_scn, group.through_scn) == (50, 350)
+
+
+@pytest.mark.parametrize(("transactions", "rows", "expected"), [
+    (1, 100, [150, 250, 350, 450]), (2, 100, [250, 450]), (3, 100, [350, 450]), (9, 2, [150, 350, 450]), (9, 3, [250, 350, 450]),
+])
+def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: int, expected: list[int]) -> None:
+    talk = Talk(servers=4, transactions=transactions, rows=rows)
+    # Rows per transaction: 2, 1, 1, 5; one that is larger than the bound is a group of its own.
+    pieces = [run(made(1, 1, 2), made(2, 3), made(3, 4)), run(made(4, 5, 6, 7, 8, 9))]
+    found = assignments(talk.accept(*pieces))
+    assert [group.through_scn for group in found] == expected
+    counts = [sum(len(codec.decode(data).transactions) for data in group.batches) for group in found]
+    assert sum(counts) == 4
+
+
+def test_a_group_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forming, "_GROUP_BYTES_MAX", 10)
+    assert len(assignments(Talk(servers=4).accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 3))))) == 3
+
+
+def test_nothing_is_accepted_while_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forming, "_PENDING_ROWS_MAX", 2)
+    talk = Talk(servers=0)
+    talk.accept(run(made(1, 1)))
+    assert talk.coordinator.wants
+    talk.accept(run(made(2, 2)))
+    assert not talk.coordinator.wants
+
+
+def test_independent_groups_run_in_parallel_and_dependent_ones_wait() -> None:
+    talk = Talk(transactions=1)
+    first = talk.accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 1)))
+    assert brief(first) == [
+        (0, "Assignment", 1), (1, "Assignment", 2), (0, "Assignment", 3), (0, "Go", 1), (1, "Go", 2),
+    ]
+    assert talk.coordinator.waits_for(0) == (3, 1)
+    assert talk.done(1, 2) == []
+    assert talk.coordinator.low_watermark == 50
+    assert talk.coordinator.progress.above == (ScnRange(after=150, through=250),)
+    assert brief(talk.done(0, 1)) == [(0, "Go", 3)]
+    assert talk.coordinator.low_watermark == 250
+    talk.done(0, 3)
+    assert (talk.coordinator.low_watermark, talk.coordinator.state) == (350, "IDLE")
+
+
+def test_a_server_holds_two_groups_at_most_unless_it_is_the_lowest() -> None:
+    talk = Talk(servers=1, transactions=1)
+    assert len(assignments(talk.accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 3))))) == 2
+    talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.BELOW, next_transaction=0))
+    assert brief(talk.coordinator.messages()) == [(0, "Assignment", 1), (0, "Go", 1)]
+
+
+def test_what_is_given_back_is_handed_out_again_when_everything_below_is_done() -> None:
+    talk = Talk(transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 2), made(3, 3)))
+    applied = (AppliedRange(after_scn=150, through_scn=200),)
+    talk.coordinator.report(1, GroupRetry(
+        group=2, attempt=0, reason=RetryReason.BELOW, next_transaction=0, applied=applied,
+    ))
+    again = talk.coordinator.messages()
+    assert [(group.group, group.attempt) for group in assignments(again)] == [(2, 1)]
+    assert not [message for _, message in again if isinstance(message, GroupGo)]
+    (go,) = [message for _, message in talk.done(0, 1) if isinstance(message, GroupGo)]
+    assert (go.group, go.attempt, go.below_applied) == (2, 1, True)
+
+
+def test_reports_of_an_attempt_that_is_over_are_ignored() -> None:
+    talk = Talk()
+    talk.accept(run(made(1, 1)))
+    talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.BELOW, next_transaction=0))
+    talk.coordinator.messages()
+    talk.coordinator.report(0, GroupResult(group=1, attempt=0, applied=()))
+    assert talk.coordinator.low_watermark == 50
+
+
+def test_marks_move_the_low_watermark_when_nothing_is_on_the_way() -> None:
+    talk = Talk()
+    talk.accept(Mark(through_scn=90))
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (90, 50)
+    assert talk.coordinator.unrecorded_scn == 90
+    talk.coordinator.recorded(90)
+    assert (talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, None)
+
+
+def test_marks_behind_a_group_wait_for_it() -> None:
+    talk = Talk()
+    talk.accept(run(made(1, 1)))
+    talk.accept(Mark(through_scn=190))
+    assert talk.coordinator.low_watermark == 50
+    talk.done(0, 1)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (190, 150)
+
+
+def test_a_group_covers_the_marks_before_it_so_that_its_range_reaches_down_to_the_one_before() -> None:
+    talk = Talk()
+    talk.accept(run(made(1, 1)))
+    (group,) = assignments(talk.accept(Mark(through_scn=190), run(made(2, 2))))
+    assert (group.after_scn, group.through_scn) == (150, 250)
+
+
+def test_what_is_durable_follows_the_commits_not_the_order_of_reports() -> None:
+    talk = Talk(transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 2)))
+    talk.done(1, 2)
+    assert talk.coordinator.durable_scn == 50
+    talk.done(0, 1)
+    assert talk.coordinator.durable_scn == 250
+
+
+def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_low_one_is() -> None:
+    talk = Talk(transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 2)))
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 50)
+    talk.done(1, 2)
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (50, 250)
+    talk.done(0, 1)
+    assert (talk.coordinator.low_watermark, talk.coordinator.high_watermark) == (250, 250)
+
+
+def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
+    progress = ApplyProgress(epoch=2, low_watermark=50, above=(ScnRange(after=450, through=550),))
+    coordinator = ApplyCoordinator(
+        progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,
+    )
+    assert (coordinator.low_watermark, coordinator.high_watermark) == (50, 550)
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def test_transactions_that_depend_on_the_error_queue_are_held_behind_it() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    (go,) = [m for _, m in Talk(errors=[(4, stored)]).accept(run(made(1, 1), made(2, 7))) if isinstance(m, GroupGo)]
+    assert [(held.transaction, held.depends_on) for held in go.held] == [(1, 4)]
+
+
+def test_a_new_error_holds_what_was_handed_out_but_not_let_go() -> None:
+    talk = Talk(transactions=1)
+    first = run(made(1, 7))
+    talk.accept(first, run(made(2, 7)))
+    error = TransactionError(
+        number=9, transaction=0, commit_scn=150, depends_on=0, key_hashes=stored_hashes(first.hashes.of(0)).tobytes(),
+    )
+    (go,) = [message for _, message in talk.done(0, 1, errors=(error,)) if isinstance(message, GroupGo)]
+    assert [(held.transaction, held.depends_on) for held in go.held] == [(0, 9)]
+    assert talk.coordinator.statistics.errors == 1
+
+
+def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(errors=[(4, stored)])
+    talk.accept(Mark(through_scn=90))
+    talk.coordinator.execute_errors([4])
+    (assigned,) = assignments(talk.coordinator.messages())
+    failure = Failure(position=0, conflict_type="insert_exists", sqlstate="", message="it is there")
+    talk.done(0, assigned.group, statistics=GroupStatistics(rollbacks=1), applied=(), failure=failure)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, 50, 90)
+
+
+@pytest.mark.parametrize("queued", [[4], []])
+def test_what_an_execution_whose_server_died_may_have_recorded_is_not_durable(queued: list[int]) -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(servers=1, errors=[(4, stored)])
+    talk.accept(Mark(through_scn=90))
+    talk.coordinator.execute_errors([4])
+    talk.coordinator.messages()
+    talk.coordinator.server_lost(0)
+    talk.coordinator.server_joined(0, talk.progress, [(number, stored) for number in queued])
+    assert talk.coordinator.durable_scn == 50
+
+
+def test_a_deleted_error_holds_nothing_any_more() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(errors=[(4, stored)])
+    talk.coordinator.error_deleted(4)
+    (go,) = [message for _, message in talk.accept(run(made(1, 7))) if isinstance(message, GroupGo)]
+    assert go.held == ()
+
+
+def test_errors_are_executed_one_after_the_other_with_nothing_beside_them() -> None:
+    first, second = (stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8))
+    talk = Talk(transactions=1, errors=[(4, first), (5, second)])
+    talk.accept(run(made(1, 1)))
+    talk.coordinator.execute_errors([4, 5, 99])
+    found = talk.coordinator.messages()
+    assert [(a.mode, a.error_number) for a in assignments(found)] == [(GroupMode.EXECUTE_ERROR, 4)]
+    assert not [message for _, message in found if isinstance(message, GroupGo)]
+    assert brief(talk.accept(run(made(2, 2)))) == [(0, "Assignment", 3)]
+    assert brief(talk.done(0, 1)) == [(1, "Go", 2)]
+    assert brief(talk.done(1, 2)) == [(1, "Assignment", 4), (0, "Go", 3)]
+    talk.done(0, 3)
+    talk.done(1, 4)
+    outcomes = {outcome.number: outcome.failure for outcome in talk.coordinator.take_outcomes()}
+    assert (outcomes[4], outcomes[5]) == (None, None)
+    assert outcomes[99] is not None
+    assert "not in the error queue" in outcomes[99].message
+
+
+def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(errors=[(4, stored), (6, stored)])
+    talk.coordinator.execute_errors([6])
+    talk.coordinator.messages()
+    (outcome,) = talk.coordinator.take_outcomes()
+    assert outcome.failure is not None
+    assert "depends on error transaction 4" in outcome.failure.message
+    talk.coordinator.execute_errors([6, 4])
+    sent = talk.coordinator.messages()
+    while sent:
+        server, message = sent.pop(0)
+        sent += talk.done(server, message.group) if isinstance(message, GroupGo) else []
+    assert {o.number: o.failure for o in talk.coordinator.take_outcomes()} == {4: None, 6: None}
+
+
+def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_after_it() -> None:
+    stored = [stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8)]
+    talk = Talk(transactions=1, errors=[(4, stored[0]), (5, stored[1])])
+    talk.accept(run(made(1, 1)))
+    talk.coordinator.execute_errors([4, 5])
+    assert [a.error_number for a in assignments(talk.coordinator.messages())] == [4]
+    talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
+    assert brief(talk.coordinator.messages()) == [(1, "Abandon", 2)]
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    talk.coordinator.replayed()
+    sent = talk.coordinator.messages()
+    while sent:
+        server, message = sent.pop(0)
+        sent += talk.done(server, message.group) if isinstance(message, GroupGo) else []
+    assert [(o.number, o.failure) for o in talk.coordinator.take_outcomes()] == [(4, None), (5, None)]
+
+
+# --------------------------------------------------------------------------- servers that die
+
+
+def test_a_group_that_was_not_let_go_is_handed_to_another_server() -> None:
+    talk = Talk(transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 1)))
+    talk.coordinator.server_lost(1)
+    (again,) = assignments(talk.coordinator.messages())
+    assert (again.group, again.attempt) == (2, 1)
+
+
+@pytest.mark.parametrize(("progress", "expected"), [(50, (0, 0)), (150, (1, 1)), (250, None)])
+def test_a_group_in_doubt_is_settled_by_the_progress_at_the_destination(progress: int, expected: tuple | None) -> None:
+    talk = Talk()
+    talk.accept(run(made(1, 1), made(2, 2)))
+    assert talk.coordinator.has_doubts(0)
+    talk.coordinator.server_lost(0)
+    assert assignments(talk.coordinator.messages()) == []
+    talk.coordinator.server_joined(0, ApplyProgress(epoch=1, low_watermark=progress, above=()), [])
+    found = assignments(talk.coordinator.messages())
+    if expected is None:
+        assert found == []
+        assert talk.coordinator.low_watermark == 250
+    else:
+        assert [group.first_transaction for group in found] == [expected[0]]
+
+
+def test_errors_that_a_dead_server_left_are_known_from_the_destination() -> None:
+    talk = Talk(transactions=1)
+    first = run(made(1, 7))
+    talk.accept(first, run(made(2, 7)))
+    talk.coordinator.server_lost(0)
+    errors = [(3, stored_hashes(first.hashes.of(0)))]
+    talk.coordinator.server_joined(0, ApplyProgress(epoch=1, low_watermark=150, above=()), errors)
+    (go,) = [message for _, message in talk.coordinator.messages() if isinstance(message, GroupGo)]
+    assert [held.depends_on for held in go.held] == [3]
+
+
+# --------------------------------------------------------------------------- large transactions
+
+LARGE = made(2, *range(20, 40))
+
+
+def streaming() -> Talk:
+    """One part of a large transaction is sent; a run before it is done."""
+    talk = Talk()
+    talk.accept(run(made(1, 1)), part(LARGE, 0, 4))
+    talk.done(0, 1)
+    return talk
+
+
+def test_a_large_transaction_waits_for_everything_below_and_nothing_runs_beside_it() -> None:
+    talk = Talk()
+    found = talk.accept(run(made(1, 1)), part(LARGE, 0, 4))
+    assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1), (1, "Part", 2)]
+    assert brief(talk.done(0, 1)) == [(1, "Go", 2)]
+
+
+def test_only_a_few_parts_are_on_the_way() -> None:
+    talk = streaming()
+    for number in range(1, PARTS_AHEAD + 2):
+        talk.accept(part(LARGE, number, number + 1))
+    talk.accept(part(LARGE, 8, 9))
+    assert not talk.coordinator.wants
+    talk.coordinator.report(1, PartDone(group=2, attempt=0, part=0))
+    sent = [message for _, message in talk.coordinator.messages() if isinstance(message, GroupPart)]
+    assert [message.part for message in sent] == [PARTS_AHEAD]
+
+
+def test_a_large_transaction_that_fails_comes_again_for_the_error_queue() -> None:
+    talk = streaming()
+    failure = Failure(position=2, conflict_type="insert_exists", sqlstate="23505", message="it is there")
+    talk.coordinator.report(1, GroupRetry(
+        group=2, attempt=0, reason=RetryReason.REPLAY, next_transaction=0, failure=failure,
+    ))
+    assert talk.coordinator.must_replay
+    assert not talk.coordinator.wants
+    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=())
+    talk.coordinator.replayed()
+    (again,) = assignments(talk.accept(part(LARGE, 0, 4)))
+    assert (again.mode, again.failure) == (GroupMode.ERROR_QUEUE, failure)
+
+
+def test_a_large_transaction_whose_server_dies_comes_again_as_it_was() -> None:
+    talk = streaming()
+    talk.coordinator.server_lost(1)
+    assert not talk.coordinator.must_replay
+    talk.coordinator.server_joined(1, ApplyProgress(epoch=1, low_watermark=150, above=()), [])
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    assert [group.mode for group in assignments(talk.accept(part(LARGE, 0, 4)))] == [GroupMode.SETS]
+
+
+def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destination_has_it() -> None:
+    talk = streaming()
+    talk.accept(part(LARGE, 4, 20))
+    talk.coordinator.server_lost(1)
+    talk.coordinator.server_joined(1, ApplyProgress(epoch=1, low_watermark=250, above=()), [])
+    assert not talk.coordinator.must_replay
+    assert talk.coordinator.low_watermark == 250
+
+
+def test_a_large_transaction_that_is_sent_again_is_rolled_back_first() -> None:
+    talk = streaming()
+    sent = brief(talk.accept(LargeDropped(order_scn=LARGE.order_scn), part(LARGE, 0, 20)))
+    assert set(sent) == {(0, "Assignment", 3), (1, "Abandon", 2), (0, "Part", 3)}
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    assert (0, "Go", 3) in brief(talk.coordinator.messages())
+    talk.done(0, 3)
+    assert talk.coordinator.low_watermark == 250
+
+
+def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() -> None:
+    stored = stored_hashes(run(made(1, 30)).hashes.of(0))
+    talk = Talk(errors=[(4, stored)])
+    talk.accept(part(LARGE, 0, 4))
+    found = talk.accept(part(LARGE, 4, 20))
+    assert [message.group for _, message in found if isinstance(message, GroupAbandon)] == [1]
+    assert not talk.coordinator.must_replay
+    talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    (again,) = assignments(talk.accept(part(LARGE, 0, 4)))
+    assert (again.mode, again.error_number, again.failure) == (GroupMode.ERROR_QUEUE, 4, None)
+
+
+def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> None:
+    talk = Talk(transactions=1)
+    for number in range(1, 50):
+        talk.accept(run(made(number, number % 5)))
+        for group in list(talk.coordinator._groups):
+            talk.done(talk.coordinator._groups[group].server, group)
+    assert talk.coordinator._groups == {}
+    assert talk.coordinator.low_watermark == 49 * 100 + 50
+    assert np.all([not held for held in talk.coordinator._servers.values()])
+
+
+def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
+    """Groups that were not let go are given up for the replay while others above and below them come to their end."""
+    talk = Talk(servers=4, transactions=1)
+    talk.accept(run(made(1, 1)), run(made(2, 1)), run(made(3, 3)), part(made(4, *range(20, 40)), 0, 4))
+    assert [talk.coordinator._groups[group].server for group in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    talk.coordinator.server_lost(3)
+    assert (1, "Abandon", 2) in brief(talk.coordinator.messages())
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    talk.done(2, 3)
+    assert not talk.coordinator.must_replay
+    talk.done(0, 1)
+    assert talk.coordinator.must_replay
+    assert talk.coordinator.progress == ApplyProgress(
+        epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),),
+    )

@@ -1,0 +1,367 @@
+"""The host brings queue, cores and apply servers together: over fake streams, with the destination in memory."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from functools import partial
+
+import pytest
+
+from databases.connectors import DatabaseAccess
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore
+from protos import apply_pb2 as pb
+from protos import codec
+from rules.evaluation import filter_batch
+from rules.rule import RuleSet
+from spark_apply.application.job_config import ApplyJobConfig
+from spark_apply.application.spark import SparkUnavailable
+from spark_apply.driver import loop as host_module
+from spark_apply.driver import server_streams as servers_module
+from spark_apply.driver.control import ApplyControl, Cores
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.gate import Gate
+from spark_apply.driver.loop import CoordinatorHost
+from spark_apply.driver.reader import ApplyReader
+from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
+from spark_apply.server.apply_server import ApplyServer
+from spark_apply.tables import TableFits
+from streams.clock import VirtualClock
+from streams.errors import ApplyError, FencedError, ProtocolError
+from streams.lcr_batch import LcrBatch
+from streams.resumption import resume_after
+from streams.scn import Scn
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply_history import TABLES, Reference, Source, cut_batches
+
+TOKEN = "the driver's token"
+
+
+class Stream:
+    """What the host sees of an apply server's gRPC stream, and what the task reads from it."""
+
+    def __init__(self, server: int = 0, *, token: str = TOKEN, apply: str = APPLY) -> None:
+        self.hello = pb.ServerHello(topology=TOPOLOGY, apply=apply, server=server, token=token, pid=1)
+        self.sent: deque[pb.CoordinatorMessage] = deque()
+        self.is_closed = False
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        self.sent.append(pb.CoordinatorMessage.FromString(message.SerializeToString()))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Feed:
+    """A queue that has every batch."""
+
+    def __init__(self, batches: list[LcrBatch]) -> None:
+        self.batches, self.starts, self.durables, self.taken_bytes = batches, 0, [], 0
+        self.host: CoordinatorHost
+
+    def start(self, needed: Scn) -> int:
+        self.starts += 1
+        resumed = [found for batch in self.batches if (found := resume_after(batch, needed)) is not None]
+        for position, batch in enumerate(resumed):
+            whole = batch if position == 0 else self.batches[len(self.batches) - len(resumed) + position]
+            self.host.arrived(self.starts, codec.header_of(whole), codec.encode(whole))
+        return self.starts
+
+    def taken(self, size: int) -> None:
+        self.taken_bytes += size
+
+    def durable(self, scn: Scn) -> None:
+        self.durables.append(scn)
+
+    def problem(self) -> str:
+        return ""
+
+
+class Driver:
+    """A host over the memory destination, with servers that this thread steps."""
+
+    def __init__(self, *, seed: int = 1, count: int = 12, parallelism: int = 2) -> None:
+        rng = random.Random(seed)
+        source = Source(rng)
+        source.fill(4)
+        self.store = MemoryStore()
+        for table in TABLES:
+            table.create(self.store)
+            self.store.insert("public", table.name, list(source.rows[table.name]))
+        self.reference = Reference({name: list(rows) for name, rows in source.rows.items()})
+        history = [source.transaction(number, rng.randrange(1, 5)) for number in range(1, count + 1)]
+        for transaction in history:
+            self.reference.apply(transaction)
+        self.batches = cut_batches(rng, history)
+        self.config = ApplyJobConfig(
+            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site=SOURCE, kind="memory", dsn="secret-source"),
+            destination=DatabaseAccess(site="dbs2", kind="memory", dsn="secret-destination"), queue="queue:q",
+            queue_name="q", ray_address="", ray_namespace="", state_dir="", parallelism=parallelism, group_transactions=3,
+        )
+        self.clock = VirtualClock()
+        destination = MemoryDestination(store=self.store)
+        progress = destination.raise_epoch(TOPOLOGY, APPLY)
+        self.epoch = progress.epoch
+        fits = self.fits = TableFits(
+            destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
+        )
+        reader = ApplyReader(
+            source=SOURCE, progress=progress, rules=RuleSet(), filter_batch=filter_batch, fits=fits, instantiation={},
+        )
+        self.coordinator = ApplyCoordinator(
+            progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,
+        )
+        self.feed = Feed(self.batches)
+        self.host = self.feed.host = CoordinatorHost(
+            self.config, epoch=self.epoch, destination=destination, reader=reader, coordinator=self.coordinator,
+            fits=fits, feed=self.feed, clock=self.clock,
+        )
+        self.gate = Gate(self.config, TOKEN)
+        self.gate.host = self.host
+        self.host.begin()
+        self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
+
+    def start_task(self, number: int) -> Stream:
+        """A task says hello, opens its session and says that it is open."""
+        stream = Stream(number)
+        self.gate.accept(stream)
+        self.host.turn(0.0)
+        assert stream.sent.popleft().WhichOneof("kind") == "welcome"
+        mine = MemoryDestination(store=self.store)
+        open_session = partial(mine.open_session, TOPOLOGY, APPLY, server=number, epoch=self.epoch, tag=b"\0")
+        server = ApplyServer(
+            apply=APPLY, source=SOURCE, open_session=open_session, decode=codec.decode, encode=codec.encode,
+            error_batches=mine.error_batches,
+        )
+        server.connect()
+        self.gate.receive(stream, pb.ServerMessage(state=pb.ServerState(state="IDLE", has_session=True)))
+        self.tasks[number] = stream, server
+        return stream
+
+    def step_task(self, number: int) -> None:
+        stream, server = self.tasks[number]
+        while stream.sent:
+            server.receive(coordinator_message_from_wire(stream.sent.popleft()))
+        for report in server.step(self.clock.monotonic()).reports:
+            self.gate.receive(stream, server_message_to_wire(report))
+
+    def run(self, turns: int = 500) -> None:
+        """Until everything is applied."""
+        for _ in range(turns):
+            self.host.turn(0.0)
+            for number in self.tasks:
+                self.step_task(number)
+            if self.coordinator.low_watermark >= self.batches[-1].through_scn:
+                return
+        raise AssertionError(f"no end: {self.coordinator.status()}")
+
+    def assert_applied(self) -> None:
+        for table in TABLES:
+            expected = sorted(self.reference.rows[table.name], key=lambda row: [(v is not None, v or b"") for v in row])
+            assert self.store.rows("public", table.name) == expected, table.name
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(driver: Driver) -> None:
+    for number in range(2):
+        driver.start_task(number)
+    driver.run()
+    driver.assert_applied()
+    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    driver.host.turn(0.0)
+    assert driver.feed.durables == sorted(driver.feed.durables)
+    assert driver.feed.durables[-1] == driver.batches[-1].through_scn
+    assert driver.feed.taken_bytes == sum(len(codec.encode(batch)) for batch in driver.batches)
+
+
+def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it(driver: Driver) -> None:
+    through = driver.batches[-1].through_scn
+    mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
+    driver.start_task(0)
+    driver.run()
+    driver.host.arrived(driver.feed.starts, codec.header_of(mark), codec.encode(mark))
+    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    driver.host.turn(0.0)
+    driver.host.turn(0.0)
+    recorded = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
+    assert recorded is not None
+    assert driver.feed.durables[-1] <= recorded.low_watermark
+    assert driver.coordinator.low_watermark == through + 500
+
+
+def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.run()
+    version = next(table for batch in driver.batches for table in batch.tables)
+    before = driver.fits.fit(version).hashed_keys
+    table = driver.store.tables["public", version.name].table
+    names = [column.name for column in table.columns]
+    driver.store.create_table("public", table.name, table.columns, key=[names[p] for p in table.key], unique=[[names[-1]]])
+    driver.host.turn(0.0)
+    assert driver.fits.fit(version).hashed_keys == before
+    driver.clock.advance(host_module.FIT_AGE_MAX_S)
+    driver.host.turn(0.0)
+    assert len(driver.fits.fit(version).hashed_keys) == len(before) + 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost_or_doubled(seed: int) -> None:
+    driver = Driver(seed=seed, count=20)
+    for number in range(2):
+        driver.start_task(number)
+    rng = random.Random(seed)
+    for _ in range(6):
+        for _ in range(rng.randrange(1, 4)):
+            driver.host.turn(0.0)
+            driver.step_task(rng.randrange(2))
+        victim = rng.randrange(2)
+        old = driver.tasks[victim][0]
+        if rng.random() < 0.5:
+            driver.gate.lost(old, "killed")
+        driver.start_task(victim)
+        assert old.is_closed or driver.host.servers.facts()[victim].attempts >= 2
+    driver.run()
+    driver.assert_applied()
+
+
+def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
+    old = driver.start_task(0)
+    driver.start_task(0)
+    driver.gate.receive(old, pb.ServerMessage(failure=pb.ServerFailure(message="of the old one", final=True)))
+    driver.gate.lost(old, "late")
+    driver.host.turn(0.0)
+    assert driver.host.servers.facts()[0].has_joined
+
+
+def test_server_that_was_fenced_out_ends_the_driver(driver: Driver) -> None:
+    stream = driver.start_task(0)
+    driver.gate.receive(stream, pb.ServerMessage(failure=pb.ServerFailure(message="newer epoch", fenced=True)))
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+
+
+def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Driver) -> None:
+    MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
+    stream = Stream(0)
+    driver.gate.accept(stream)
+    driver.gate.receive(stream, pb.ServerMessage(state=pb.ServerState(state="IDLE", has_session=True)))
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+
+
+def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied(driver: Driver) -> None:
+    starts = driver.feed.starts
+    MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
+    driver.host.feed_broke(starts)  # it slept, and its stream was given to the newer one
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+    assert driver.feed.starts == starts
+
+
+def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.store.is_reachable = False
+    starts = driver.feed.starts
+    driver.host.feed_broke(starts)
+    driver.host.turn(0.0)
+    assert driver.feed.starts == starts
+    driver.store.is_reachable = True
+    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.run()
+    assert driver.feed.starts == starts + 1
+    driver.assert_applied()
+
+
+def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
+    failure = pb.ServerMessage(failure=pb.ServerFailure(error="BugError", message="a defect"))
+    for _ in range(servers_module.FAILURES_MAX - 1):
+        driver.gate.receive(driver.start_task(0), failure)
+        driver.host.turn(0.0)
+    driver.gate.receive(driver.start_task(0), failure)
+    with pytest.raises(ApplyError, match="a defect"):
+        driver.host.turn(0.0)
+
+
+def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.run()
+    driver.gate.lost(driver.tasks[1][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
+    with pytest.raises(SparkUnavailable, match="did not start"):
+        driver.host.turn(0.0)
+
+
+def test_application_that_lost_all_its_tasks_is_given_up_soon_and_one_that_lost_some_is_not(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.run()
+    driver.gate.lost(driver.tasks[0][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S + 1)
+    driver.host.turn(0.0)
+    driver.gate.lost(driver.tasks[1][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S - 1)
+    driver.host.turn(0.0)
+    driver.clock.advance(2)
+    with pytest.raises(SparkUnavailable, match="has come back"):
+        driver.host.turn(0.0)
+
+
+def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.host.turn(0.0)
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.PROGRESS_TIMEOUT_S + 1)
+    with pytest.raises(SparkUnavailable, match="no server reported"):
+        driver.host.turn(0.0)
+
+
+@pytest.mark.parametrize("stream", [Stream(token="a guess"), Stream(apply="another"), Stream(7)])
+def test_stranger_is_refused(driver: Driver, stream: Stream) -> None:
+    with pytest.raises(ProtocolError):
+        driver.gate.accept(stream)
+
+
+def test_databases_are_told_only_to_who_knows_the_token(driver: Driver) -> None:
+    with pytest.raises(ProtocolError):
+        driver.gate.access(pb.AccessRequest(token="a guess"))
+    assert driver.gate.access(pb.AccessRequest(token=TOKEN)).source.dsn == "secret-source"
+
+
+def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.host.turn(0.0)
+    driver.host.drain()
+    for _ in range(10):
+        driver.step_task(0)
+        driver.host.turn(0.0)
+    assert driver.host.is_drained()
+    applied = driver.coordinator.low_watermark
+    for _ in range(5):
+        driver.host.turn(0.0)
+        driver.step_task(0)
+    assert driver.coordinator.low_watermark == applied < driver.batches[-1].through_scn
+
+
+def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
+    """A function that an ALTER needs fails, for example: the table fits, and cannot be written."""
+    stream = driver.start_task(0)
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, application=None, cores=cores)  # type: ignore[arg-type]
+    for state, detail, expected in (
+        ("PAUSED: WAITING FOR ALTER", "type mood does not exist", "apply server 0: type mood does not exist"),
+        ("IDLE", "a lock time-out, over since", ""),
+    ):
+        told = pb.ServerState(state=state, detail=detail, has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=told))
+        driver.host.turn(0.0)
+        assert control._read(cores).detail == expected

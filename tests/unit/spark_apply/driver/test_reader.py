@@ -1,0 +1,235 @@
+"""What the apply reader passes on, drops, and waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from databases.ports import ApplyProgress, ScnRange
+from rules.evaluation import filter_batch
+from rules.rule import Rule, RuleSet
+from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
+from spark_apply.tables import TableFits
+from streams.errors import DatabaseUnavailable, ProtocolError
+from streams.lcr_batch import LcrBatch
+from streams.tags import Tag
+from tests.support.lcr_batches import insert_batch, transactions
+
+
+class Reading:
+    """A reader over a destination with table public.t."""
+
+    def __init__(
+        self, *, low_watermark: int = 0, above: tuple[tuple[int, int], ...] = (), rules: RuleSet | None = None,
+        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2,
+    ) -> None:
+        self.store = MemoryStore()
+        self.create(columns)
+        database = MemoryDestination(store=self.store)
+        self.fits = TableFits(database.describe, lambda v: "".join(f.fix for f in database.preflight_tables([v])))
+        ranges = tuple(ScnRange(after=after, through=through) for after, through in above)
+        self.reader = ApplyReader(
+            source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
+            rules=rules or RuleSet(), filter_batch=filter_batch, fits=self.fits,
+            instantiation={("public", "t"): instantiated}, returned_from=returned_from,
+        )
+
+    def create(self, columns: int) -> None:
+        self.store.create_table("public", "t", [
+            destination_column(f"c{k}", "pg_catalog.int4", equality="integer") for k in range(columns)
+        ], key=["c0"])
+
+    def read(self, *batches: LcrBatch) -> list[Piece]:
+        for batch in batches:
+            self.reader.offer(batch, b"as it came")
+        return self.take()
+
+    def take(self) -> list[Piece]:
+        found = []
+        while (piece := self.reader.take()) is not None:
+            found.append(piece)
+        return found
+
+
+def commits(pieces: list[Piece]) -> list[int]:
+    """Commit SCNs of the transactions that have rows left."""
+    found = []
+    for piece in pieces:
+        if isinstance(piece, Run):
+            counts = np.diff(piece.batch.transactions.first_row)
+            found += piece.batch.transactions.commit_scn[counts > 0].tolist()
+    return found
+
+
+def part(order: int, *, previous: int = 0, first: int = 0, last: bool = False, commit: int = 0) -> LcrBatch:
+    """A part with two rows of the transaction at `order`."""
+    batch = insert_batch(
+        [order + 1], previous=previous, rows_each=2, is_open=not last, continues=first > 0, first_position=first,
+        through=commit if last else None,
+    )
+    return replace(batch, through_scn=commit) if last else batch
+
+
+def test_a_batch_as_it_came_is_passed_on_with_its_bytes() -> None:
+    (run,) = Reading().read(insert_batch([10, 20], previous=0))
+    assert isinstance(run, Run)
+    assert (run.data, run.through_scn, run.batch.row_count) == (b"as it came", 20, 2)
+
+
+def test_a_missing_batch_is_noticed() -> None:
+    reading = Reading()
+    reading.read(insert_batch([10], previous=0))
+    with pytest.raises(ProtocolError, match="missing"):
+        reading.read(insert_batch([30], previous=20))
+
+
+def test_batches_of_another_source_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="dbs9"):
+        Reading().read(insert_batch([10], source="dbs9"))
+
+
+def test_transactions_that_are_applied_already_are_dropped() -> None:
+    reading = Reading(low_watermark=20, above=((30, 40),))
+    found = reading.read(insert_batch([25, 35, 40, 45], previous=20))
+    assert commits(found) == [25, 45]
+    assert reading.reader.statistics.rows_applied_before == 2
+    (run,) = found
+    assert isinstance(run, Run)
+    assert run.data is None
+
+
+def test_a_transaction_ending_exactly_at_the_low_watermark_is_dropped_and_one_beginning_there_is_not() -> None:
+    batch = insert_batch([20, 21], previous=10)
+    batch.transactions.order_scn[:] = [19, 20]
+    reading = Reading(low_watermark=20)
+    reading.reader.restart(ApplyProgress(epoch=1, low_watermark=20, above=()))
+    assert commits(reading.read(replace(batch, previous_scn=20))) == [21]
+
+
+def test_rows_that_the_instantiation_copied_are_dropped() -> None:
+    reading = Reading(instantiated=20)
+    assert commits(reading.read(insert_batch([10, 20, 30]))) == [30]
+    assert reading.reader.statistics.rows_instantiated == 2
+
+
+def test_an_open_transaction_is_dropped_by_its_order_scn_when_the_instantiation_copied_it() -> None:
+    reading = Reading(instantiated=20)
+    assert reading.read(part(15), part(15, first=2, last=True, commit=16)) == [Mark(through_scn=16)]
+
+
+def test_rows_that_the_rules_discard_leave_only_the_position() -> None:
+    reading = Reading(rules=RuleSet(include=(Rule(owner="other"),)))
+    assert reading.read(insert_batch([10, 20])) == [Mark(through_scn=20)]
+    assert reading.reader.statistics.rows_discarded == 2
+
+
+def test_changes_that_come_home_are_counted() -> None:
+    batch = insert_batch([10, 20, 30])
+    tags = (Tag(value=b"\0", topology="t", apply="apply_home"), Tag(value=b"\0", topology="t", apply="apply_other"))
+    batch = replace(batch, tags=tags, transactions=transactions([10, 20, 30], [1, 1, 1], tags=[0, 1, -1]))
+    reading = Reading(returned_from=("apply_home",))
+    reading.read(batch)
+    assert reading.reader.statistics.returned_changes == 1
+
+
+def test_parts_of_a_large_transaction_are_passed_on_one_by_one() -> None:
+    found = Reading().read(part(15), part(15, first=2), part(15, first=4, last=True, commit=16))
+    assert [(p.is_first, p.is_last, p.order_scn) for p in found if isinstance(p, LargePart)] == [
+        (True, False, 15), (False, False, 15), (False, True, 15),
+    ]
+
+
+def test_an_open_transaction_that_is_sent_again_replaces_the_open_one() -> None:
+    found = Reading().read(part(15), part(15, first=2), part(15), part(15, first=2, last=True, commit=16))
+    assert [type(piece) for piece in found] == [LargePart, LargePart, LargeDropped, LargePart, LargePart]
+    assert isinstance(found[3], LargePart)
+    assert found[3].is_first
+
+
+def test_a_part_without_its_beginning_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="without its beginning"):
+        Reading().read(part(15, first=2))
+
+
+def test_a_table_that_does_not_fit_pauses_before_its_first_transaction_and_goes_on_after_the_alter() -> None:
+    reading = Reading(columns=1)
+    assert reading.read(insert_batch([10, 20])) == []
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    assert not reading.reader.wants
+    assert reading.reader.unfit is not None
+    assert "ADD COLUMN c1" in reading.reader.unfit.hint
+    assert not reading.reader.retry_unfit()
+    reading.create(2)
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == [10, 20]
+    assert reading.reader.wants
+
+
+def test_everything_before_the_transaction_that_does_not_fit_goes_on() -> None:
+    reading = Reading()
+    reading.read(insert_batch([10]))
+    wide = insert_batch([20, 30], previous=10)
+    table = wide.tables[0]
+    added = replace(table, version=2, columns=(*table.columns[:1], replace(table.columns[1], name="added")))
+    first, second = (replace(wide.groups[0], row_numbers=np.array([n], np.int32), new=_row(wide, n)) for n in (0, 1))
+    mixed = replace(wide, tables=(table, added), groups=(first, replace(second, table=1)))
+    assert commits(reading.read(mixed)) == [20]
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+
+
+def _row(batch: LcrBatch, number: int) -> object:
+    from spark_apply.server.cells import Cells
+
+    assert batch.groups[0].new is not None
+    return Cells.of(batch.groups[0].new).gathered(np.array([number], np.int32))
+
+
+def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alter() -> None:
+    """What it has written holds locks that the ALTER needs."""
+    reading = Reading()
+    assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
+    later = part(15, first=2)
+    added = replace(later.tables[0], version=2, columns=(
+        later.tables[0].columns[0], replace(later.tables[0].columns[1], name="c2"),
+    ))
+    assert [type(piece) for piece in reading.read(replace(later, tables=(added,)))] == [LargeDropped]
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    reading.create(3)
+    assert reading.reader.retry_unfit()
+    assert reading.reader.must_resubscribe
+    assert not reading.reader.wants
+    reading.reader.resubscribed()
+    assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
+
+
+def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_alter() -> None:
+    reading = Reading()
+    reading.read(part(15))
+    last = part(15, first=2, last=True, commit=20)
+    added = replace(last.tables[0], version=2, columns=(
+        last.tables[0].columns[0], replace(last.tables[0].columns[1], name="c2"),
+    ))
+    reading.read(replace(last, tables=(added,)))
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    reading.create(3)
+    assert reading.reader.retry_unfit()
+    assert reading.reader.must_resubscribe
+    assert reading.reader.needed_scn == last.previous_scn
+
+
+def test_what_waits_for_an_alter_is_kept_when_the_destination_cannot_be_asked() -> None:
+    reading = Reading(columns=1)
+    reading.read(insert_batch([10, 20]))
+    reading.store.is_reachable = False
+    with pytest.raises(DatabaseUnavailable):
+        reading.reader.retry_unfit()
+    assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
+    assert not reading.reader.wants
+    reading.store.is_reachable = True
+    reading.create(2)
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == [10, 20]

@@ -1,0 +1,486 @@
+"""The apply server: bisection, the error queue, lost answers, unavailability, ALTER, executing errors."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore
+from databases.ports import ErrorTransaction
+from protos import codec
+from spark_apply.groups import (
+    GroupAbandon,
+    GroupAbandoned,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupPart,
+    GroupResult,
+    GroupRetry,
+    HeldTransaction,
+    PartDone,
+    RetryReason,
+    ServerMessage,
+)
+from spark_apply.server.apply_server import ApplyServer
+from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
+from streams.lcr_batch import Command, LcrBatch, OldImage
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
+from tests.support.apply_history import Change, Table, Transaction, batch_of
+
+T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+
+
+def k(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def insert(key: int, value: bytes = b"v") -> Change:
+    return Change(T, Command.INSERT, new=(k(key), value, b"b"))
+
+
+def update(key: int, value: bytes) -> Change:
+    return Change(T, Command.UPDATE, old=(k(key), b"?", b"b"), new=(k(key), value, b"b"), unchanged=frozenset({2}))
+
+
+class Serving:
+    """A server at a destination with table `plain`."""
+
+    def __init__(self, *rows: int) -> None:
+        self.store = MemoryStore()
+        T.create(self.store)
+        self.store.insert("public", "plain", [(k(row), b"old", b"b") for row in rows])
+        self.database = MemoryDestination(store=self.store)
+        self.epoch = self.database.raise_epoch(TOPOLOGY, APPLY).epoch
+        self.opened = 0
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.server = self.start()
+
+    def start(self) -> ApplyServer:
+        server = ApplyServer(
+            apply=APPLY, source=SOURCE, open_session=self._open, decode=codec.decode, encode=codec.encode,
+            error_batches=self.database.error_batches,
+        )
+        server.connect()
+        return server
+
+    def _open(self) -> object:
+        self.opened += 1
+        return self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0")
+
+    def assign(self, *transactions: Transaction, below_applied: bool = True, **fields: object) -> None:
+        batch = batch_of(transactions, 50)
+        held = fields.pop("held", ())
+        self.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
+            "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": False, "batches": (codec.encode(batch),),
+            "after_scn": 50, "through_scn": batch.through_scn, **fields,
+        }))
+        self.server.receive(GroupGo(
+            group=1, attempt=int(fields.get("attempt", 0)), low_watermark=50, below_applied=below_applied,  # type: ignore[call-overload]
+            held=held,  # type: ignore[arg-type]
+        ))
+
+    def work(self, steps: int = 200) -> list[ServerMessage]:
+        """Step until nothing is left to do; the time moves to where the server wants it."""
+        reports: list[ServerMessage] = []
+        for _ in range(steps):
+            done = self.server.step(self.now)
+            reports += done.reports
+            if done.wake_at is not None:
+                self.waits.append(done.wake_at - self.now)
+                self.now = done.wake_at
+            elif done.is_idle:
+                return reports
+        return reports
+
+    def errors(self) -> list[ErrorTransaction]:
+        return list(self.database.errors(TOPOLOGY, APPLY))
+
+    def values(self) -> dict[int, bytes | None]:
+        return {int.from_bytes(row[0], "big"): row[1] for row in self.store.rows("public", "plain")}
+
+
+def test_a_group_is_one_destination_transaction() -> None:
+    at = Serving(1)
+    at.assign(Transaction(1, [update(1, b"a")]), Transaction(2, [update(1, b"b"), insert(2)]))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert [(found.after_scn, found.through_scn) for found in result.applied] == [(50, 250)]
+    assert (result.statistics.transactions, result.statistics.rows, result.statistics.rows_written) == (2, 3, 2)
+    assert at.store.commit_count == 1
+    assert at.values() == {1: b"b", 2: b"v"}
+
+
+def test_nothing_is_written_before_the_go_but_the_group_is_prepared() -> None:
+    at = Serving()
+    batch = batch_of([Transaction(1, [insert(1)])], 50)
+    at.server.receive(GroupAssignment(
+        group=1, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=50, through_scn=150,
+    ))
+    assert at.work() == []
+    assert (at.server.state, at.store.commit_count) == ("WAIT DEPENDENCY", 0)
+    at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+    assert len(at.work()) == 1
+
+
+def test_of_the_groups_that_may_write_the_lowest_goes_first() -> None:
+    at = Serving()
+    for group, key in ((3, 3), (2, 2)):
+        data = codec.encode(batch_of([Transaction(group, [insert(key)])], group * 100 - 50))
+        at.server.receive(GroupAssignment(
+            group=group, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(data,), after_scn=group * 100 - 50,
+            through_scn=group * 100 + 50,
+        ))
+        at.server.receive(GroupGo(group=group, attempt=0, low_watermark=50, below_applied=False))
+    assert [report.group for report in at.work()] == [2, 3]
+
+
+def test_a_conflict_goes_to_the_error_queue_alone_and_the_others_are_applied() -> None:
+    at = Serving(1)
+    at.assign(*[Transaction(n, [insert(n + 10)] if n != 3 else [insert(20), update(5, b"x")]) for n in range(1, 7)])
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    (error,) = at.errors()
+    assert (error.transaction_id, error.conflict_type, error.failed_position, error.depends_on) == (3, "update_missing", 1, 0)
+    assert "new.v=\\x78" in error.readable
+    assert [(e.transaction, e.number) for e in result.errors] == [(2, error.number)]
+    assert sorted(at.values()) == [1, 11, 12, 14, 15, 16]
+    progress = at.database.progress(TOPOLOGY, APPLY)
+    assert progress is not None
+    assert progress.low_watermark == 650
+    (data,) = at.database.error_batches(error.number)
+    assert codec.decode(data).transactions.transaction_id.tolist() == [3]
+
+
+def test_transactions_of_the_group_that_depend_on_a_failed_one_join_it() -> None:
+    at = Serving(1)
+    at.assign(
+        Transaction(1, [update(5, b"x")]), Transaction(2, [update(5, b"y"), insert(6)]), Transaction(3, [update(6, b"z")]),
+        Transaction(4, [insert(7)]),
+    )
+    at.work()
+    assert [(e.transaction_id, e.depends_on) for e in at.errors()] == [(1, 0), (2, 1), (3, 2)]
+    assert sorted(at.values()) == [1, 7]
+
+
+def test_what_the_coordinator_holds_joins_the_error_queue_with_the_data_of_the_others() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]), Transaction(2, [insert(2)]), held=(HeldTransaction(transaction=0, depends_on=77),))
+    at.work()
+    assert [(e.transaction_id, e.depends_on, e.failed_position) for e in at.errors()] == [(1, 77, -1)]
+    assert at.store.commit_count == 1
+    assert at.values() == {2: b"v"}
+
+
+def test_a_failure_is_no_conflict_before_everything_below_is_applied() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]), below_applied=False)
+    (retry,) = at.work()
+    assert isinstance(retry, GroupRetry)
+    assert (retry.reason, retry.next_transaction) == (RetryReason.BELOW, 1)
+    assert [(found.after_scn, found.through_scn) for found in retry.applied] == [(50, 150)]
+    assert at.errors() == []
+    at.store.insert("public", "plain", [(k(9), b"there now", b"b")])
+    at.assign(
+        Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]),
+        attempt=1, first_transaction=1,
+    )
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert at.values() == {1: b"v", 3: b"v", 9: b"x"}
+    assert at.errors() == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_answer_was_lost_is_made_exactly_once(committed: bool) -> None:
+    at = Serving(1)
+    at.store.lose_next_commit_answer(committed=committed)
+    at.assign(Transaction(1, [insert(2)]), Transaction(2, [update(1, b"x")]))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert (result.statistics.transactions, at.store.commit_count, at.opened) == (2, 1, 2)
+    assert at.values() == {1: b"x", 2: b"v"}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_error_whose_commit_was_lost_is_in_the_queue_exactly_once(committed: bool) -> None:
+    at = Serving()
+    at.store.lose_next_commit_answer(committed=committed)
+    at.assign(Transaction(1, [update(9, b"x")]))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert [e.number for e in result.errors] == [e.number for e in at.errors()]
+    assert len(at.errors()) == 1
+
+
+def test_an_unreachable_database_is_tried_again_later_and_later_and_nothing_enters_the_error_queue() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]))
+    at.store.is_reachable = False
+    assert at.work(steps=9) == []
+    assert at.server.state == "ROLLBACK TRANSACTION"
+    assert at.waits[:3] == pytest.approx([0.1, 0.2, 0.4])
+    assert at.waits[-1] == pytest.approx(5.0)
+    at.store.is_reachable = True
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert (at.errors(), at.values(), at.server.state) == ([], {1: b"v"}, "IDLE")
+
+
+def test_a_lock_that_cannot_be_had_is_waited_for_with_the_same_session() -> None:
+    at = Serving(1)
+    other = at.database.open_session(TOPOLOGY, APPLY, server=9, epoch=at.epoch, tag=b"\0")
+    blocker = ApplyServer(
+        apply=APPLY, source=SOURCE, open_session=lambda: other, decode=codec.decode, encode=codec.encode,
+        error_batches=at.database.error_batches,
+    )
+    blocker.connect()
+    part = codec.encode(batch_of([Transaction(9, [update(1, b"x"), insert(2)])], 50, first=0, last=1, is_open=True))
+    blocker.receive(GroupAssignment(
+        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
+    ))
+    blocker.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+    blocker.receive(GroupPart(group=1, attempt=0, part=0, batch=part, is_last=False, through_scn=0))
+    assert isinstance(blocker.step(0.0).reports[0], PartDone)
+    at.assign(Transaction(1, [update(1, b"y")]))
+    assert at.server.step(0.0).reports == ()
+    other.rollback()
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert (at.values(), at.opened, at.errors()) == ({1: b"y"}, 1, [])
+
+
+def test_a_newer_incarnation_ends_the_server() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]))
+    at.database.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        at.work()
+    assert at.values() == {}
+
+
+def test_a_refused_right_ends_the_server_with_nothing_in_the_error_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]))
+
+    def refuse(*_: object) -> None:
+        raise DatabaseError("permission denied", sqlstate="42501")
+
+    monkeypatch.setattr("databases.memory_destination.MemorySession.write", refuse)
+    with pytest.raises(DatabaseError, match="permission"):
+        at.work()
+    assert at.errors() == []
+
+
+def test_a_group_whose_table_stopped_fitting_is_given_back_to_be_read_again() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [insert(1)]))
+    narrow = Table(11, "plain", ("id", "v"), OldImage.KEY)
+    narrow.create(at.store)
+    step = at.server.step(at.now)
+    (given_back,) = step.reports
+    assert isinstance(given_back, GroupRetry)
+    assert (given_back.reason, given_back.next_transaction, given_back.applied) == (RetryReason.REPLAY, 0, ())
+    assert step.wake_at is not None
+    assert at.server.state == "PAUSED: WAITING FOR ALTER"
+    assert at.server.unfit is not None
+    assert "ADD COLUMN big" in at.server.unfit.hint
+    T.create(at.store)
+    at.now = step.wake_at
+    at.assign(Transaction(1, [insert(1)]), attempt=1)
+    assert len(at.work()) == 1
+    assert (at.values(), at.errors(), at.server.state) == ({1: b"v"}, [], "IDLE")
+
+
+# --------------------------------------------------------------------------- streamed transactions
+
+LARGE = Transaction(1, [insert(n) for n in range(30)])
+
+
+def parts(transaction: Transaction, size: int = 10) -> list[LcrBatch]:
+    ends = list(range(size, len(transaction.changes) + size, size))
+    return [
+        batch_of([transaction], 50, first=end - size, last=end, is_open=end < len(transaction.changes)) for end in ends
+    ]
+
+
+def stream(at: Serving, transaction: Transaction, **fields: object) -> list[ServerMessage]:
+    at.server.receive(GroupAssignment(**{  # type: ignore[arg-type]
+        "group": 1, "attempt": 0, "mode": GroupMode.SETS, "streamed": True, "batches": (), "after_scn": 50,
+        "through_scn": 0, **fields,
+    }))
+    at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+    reports: list[ServerMessage] = []
+    for number, batch in enumerate(parts(transaction)):
+        is_last = not batch.is_open
+        at.server.receive(GroupPart(
+            group=1, attempt=0, part=number, batch=codec.encode(batch), is_last=is_last,
+            through_scn=batch.through_scn if is_last else 0,
+        ))
+        reports += at.work()
+    return reports
+
+
+def test_a_streamed_transaction_is_committed_with_its_last_part() -> None:
+    at = Serving()
+    found = stream(at, LARGE)
+    assert [type(report) for report in found] == [PartDone, PartDone, GroupResult]
+    assert (at.store.commit_count, len(at.values())) == (1, 30)
+
+
+def test_a_streamed_transaction_that_cannot_go_as_sets_goes_row_by_row_at_once() -> None:
+    """Two rows exchange a unique value: as one set it fails, in order it does not."""
+    unique = Table(13, "twice", ("id", "u", "v"), OldImage.KEY, unique=True)
+    at = Serving()
+    unique.create(at.store)
+    changes = [Change(unique, Command.INSERT, new=(k(n), f"u{n}".encode(), b"v")) for n in range(10)]
+    moved = [(k(n), f"u{n + 1}".encode(), b"v") for n in range(10)]
+    changes += [
+        Change(unique, Command.UPDATE, old=changes[n].new, new=moved[n]) for n in range(9, -1, -1)
+    ]
+    assert isinstance(stream(at, Transaction(1, changes))[-1], GroupResult)
+    assert at.store.rows("public", "twice") == moved
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_streamed_transaction_whose_commit_was_lost_is_done_or_comes_again(committed: bool) -> None:
+    at = Serving()
+    at.store.lose_next_commit_answer(committed=committed)
+    last = stream(at, LARGE)[-1]
+    assert isinstance(last, GroupResult if committed else GroupRetry)
+    assert len(at.values()) == (30 if committed else 0)
+
+
+def test_a_streamed_transaction_that_fails_is_rolled_back_and_comes_again_for_the_error_queue() -> None:
+    at = Serving(25)
+    last = stream(at, LARGE)[-1]
+    assert isinstance(last, GroupRetry)
+    assert last.reason is RetryReason.REPLAY
+    assert last.failure is not None
+    assert (last.failure.position, last.failure.conflict_type) == (25, "insert_exists")
+    assert sorted(at.values()) == [25]
+    found = stream(at, LARGE, mode=GroupMode.ERROR_QUEUE, failure=last.failure)[-1]
+    assert isinstance(found, GroupResult)
+    (error,) = at.errors()
+    assert (error.transaction_id, error.failed_position, error.conflict_type) == (1, 25, "insert_exists")
+    assert [codec.decode(data).row_count for data in at.database.error_batches(error.number)] == [10, 10, 10]
+    assert [e.number for e in found.errors] == [error.number]
+
+
+def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> None:
+    at = Serving()
+    at.server.receive(GroupAssignment(
+        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
+    ))
+    at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+    first, second, _ = (codec.encode(batch) for batch in parts(LARGE))
+    at.server.receive(GroupPart(group=1, attempt=0, part=0, batch=first, is_last=False, through_scn=0))
+    at.work()
+    at.store.is_reachable = False
+    at.server.receive(GroupPart(group=1, attempt=0, part=1, batch=second, is_last=False, through_scn=0))
+    (retry,) = at.work(steps=1)
+    assert isinstance(retry, GroupRetry)
+    assert (retry.reason, retry.failure) == (RetryReason.REPLAY, None)
+
+
+def test_an_abandoned_group_is_rolled_back() -> None:
+    at = Serving()
+    at.server.receive(GroupAssignment(
+        group=1, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=50, through_scn=0,
+    ))
+    at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+    at.server.receive(GroupPart(
+        group=1, attempt=0, part=0, batch=codec.encode(parts(LARGE)[0]), is_last=False, through_scn=0,
+    ))
+    at.work()
+    assert (at.server.state, len(at.values())) == ("WAIT FOR NEXT CHUNK", 10)
+    at.server.receive(GroupAbandon(group=1, attempt=0))
+    at.server.receive(GroupAbandon(group=8, attempt=2))
+    assert at.work() == [GroupAbandoned(group=1, attempt=0), GroupAbandoned(group=8, attempt=2)]
+    assert at.values() == {}
+
+
+# --------------------------------------------------------------------------- executing errors
+
+
+def failed_update(at: Serving) -> int:
+    at.assign(Transaction(1, [insert(1), update(5, b"x")]))
+    at.work()
+    return at.errors()[0].number
+
+
+def execute(at: Serving, number: int) -> GroupResult:
+    at.server.receive(GroupAssignment(
+        group=2, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=150, through_scn=150,
+        error_number=number,
+    ))
+    at.server.receive(GroupGo(group=2, attempt=0, low_watermark=150, below_applied=True))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    return result
+
+
+def test_an_error_that_is_executed_is_deleted_with_its_data() -> None:
+    at = Serving()
+    number = failed_update(at)
+    at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
+    before = at.store.commit_count
+    assert execute(at, number).failure is None
+    assert (at.values(), at.errors(), at.store.commit_count) == ({1: b"v", 5: b"x"}, [], before + 1)
+
+
+def test_an_error_that_fails_again_stays_in_the_queue_and_changes_nothing() -> None:
+    at = Serving()
+    number = failed_update(at)
+    failure = execute(at, number).failure
+    assert failure is not None
+    assert (failure.position, failure.conflict_type) == (1, "update_missing")
+    assert (at.values(), [e.number for e in at.errors()]) == ({}, [number])
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_error_whose_execution_was_lost_is_executed_exactly_once(committed: bool) -> None:
+    at = Serving()
+    number = failed_update(at)
+    at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
+    at.store.lose_next_commit_answer(committed=committed)
+    assert execute(at, number).failure is None
+    assert (at.values(), at.errors()) == ({1: b"v", 5: b"x"}, [])
+
+
+def test_every_failpoint_of_the_server_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: set[str] = set()
+    replace_failpoints(monkeypatch, passed.add)
+    at = Serving()
+    number = failed_update(at)
+    at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
+    execute(at, number)
+    assert passed == {"apply.before_commit", "apply.after_commit", "apply.error_queue_write", "apply.execute_error"}
+
+
+def test_bisection_finds_any_set_of_failing_transactions() -> None:
+    rng = random.Random(5)
+    for _ in range(20):
+        at = Serving()
+        failing = {n for n in range(1, 17) if rng.random() < 0.2}
+        at.assign(*[Transaction(n, [update(100 + n, b"x")] if n in failing else [insert(n)]) for n in range(1, 17)])
+        (result,) = at.work()
+        assert isinstance(result, GroupResult)
+        assert {e.transaction_id for e in at.errors()} == failing
+        assert set(at.values()) == set(range(1, 17)) - failing
+        assert result.statistics.transactions == 16 - len(failing)
+
+
+def test_a_failure_without_a_session_is_reported_to_the_host() -> None:
+    at = Serving()
+    at.store.is_reachable = False
+    server = ApplyServer(
+        apply=APPLY, source=SOURCE, open_session=at._open, decode=codec.decode, encode=codec.encode,
+        error_batches=at.database.error_batches,
+    )
+    with pytest.raises(DatabaseUnavailable):
+        server.connect()
+    assert server.state == "INITIALIZING"

@@ -1,0 +1,284 @@
+"""Net changes as sets: what is written, what is left out, and that it is what row by row would leave."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore
+from spark_apply.server.collapse import ExpectedWrite, TruncateTables, plan_sets
+from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.tables import TableFits
+from streams.errors import DataError
+from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
+from tests.support.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
+
+PLAIN = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+FULL = Table(12, "full", ("id", "v", "w"), OldImage.FULL)
+TWICE = Table(13, "twice", ("id", "u", "v"), OldImage.FULL, unique=True)
+KEYLESS = Table(15, "history", ("a", "b"), OldImage.FULL, keyless=True)
+
+
+def k(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+A, B = (k(1), b"a", b"a"), (k(1), b"b", b"b")
+
+
+class Destination:
+    """Tables in memory, with a session."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        for table in (*TABLES, PLAIN, FULL, TWICE, KEYLESS):
+            table.create(self.store)
+        self.database = MemoryDestination(store=self.store)
+        epoch = self.database.raise_epoch("t", "a").epoch
+        self.session = self.database.open_session("t", "a", server=0, epoch=epoch, tag=b"\0")
+        self.fits = TableFits(self.session.describe, self.session.missing_alter)
+
+    def plan(self, *changes: Change, cuts: tuple[int, ...] = ()) -> list:
+        return plan_sets(self.batches(changes, cuts), self.fits.fit)
+
+    @staticmethod
+    def batches(changes: tuple[Change, ...] | list[Change], cuts: tuple[int, ...] = ()) -> list[LcrBatch]:
+        ends = [*sorted(cuts), len(changes)]
+        starts = [0, *sorted(cuts)]
+        return [
+            batch_of([Transaction(n + 1, list(changes[start:end]))], n * 100)
+            for n, (start, end) in enumerate(zip(starts, ends, strict=True))
+        ]
+
+
+def shown(steps: list) -> list[tuple]:
+    """Steps as (table, command, expected, old rows, new rows, set columns, compare columns)."""
+    found = []
+    for step in steps:
+        if isinstance(step, TruncateTables):
+            found.append(("TRUNCATE", *(table.name for table in step.tables)))
+            continue
+        write = step.write
+        found.append((
+            write.version.name, write.command.name, step.expected, rows(write.old), rows(write.new),
+            write.set_columns, write.compare_columns,
+        ))
+    return found
+
+
+def rows(values: ColumnValues | None) -> list[tuple] | None:
+    """Rows without absent values."""
+    if values is None:
+        return None
+    lines = ([values.value(c, r) for c in range(values.column_count)] for r in range(values.row_count))
+    return [tuple(value for value in line if value != ABSENT) for line in lines]
+
+
+def insert(table: Table, row: tuple) -> Change:
+    return Change(table, Command.INSERT, new=row)
+
+
+def update(table: Table, old: tuple, new: tuple, *unchanged: int) -> Change:
+    return Change(table, Command.UPDATE, old=old, new=new, unchanged=frozenset(unchanged))
+
+
+def delete(table: Table, row: tuple) -> Change:
+    return Change(table, Command.DELETE, old=row)
+
+
+def test_an_insert_and_its_updates_become_one_insert() -> None:
+    found = Destination().plan(insert(PLAIN, A), update(PLAIN, A, (k(1), b"b", b"a"), 2), update(PLAIN, A, (k(1), None, b"a"), 2))
+    assert shown(found) == [("plain", "INSERT", 1, None, [(k(1), NULL, b"a")], (0, 1, 2), ())]
+
+
+def test_a_row_inserted_and_deleted_leaves_a_guard_that_must_find_nothing() -> None:
+    found = Destination().plan(insert(PLAIN, A), delete(PLAIN, A))
+    assert shown(found) == [("plain", "DELETE", 0, [(k(1),)], None, (), ())]
+
+
+def test_the_guard_notices_a_row_that_the_insert_would_have_met() -> None:
+    there = Destination()
+    there.store.insert("public", "plain", [B])
+    there.session.begin()
+    assert execute_steps(there.session, there.plan(insert(PLAIN, A), delete(PLAIN, A))) is None
+
+
+def test_updates_keep_the_first_old_and_the_last_new_values() -> None:
+    changes = [update(FULL, A, (k(1), b"b", b"a")), update(FULL, (k(1), b"b", b"a"), (k(1), b"c", b"a"))]
+    assert shown(Destination().plan(*changes)) == [
+        ("full", "UPDATE", 1, [(k(1), b"a")], [(b"c",)], (1,), (1,)),
+    ]
+
+
+def test_values_that_are_not_in_the_log_are_not_written() -> None:
+    changes = [update(PLAIN, A, (k(1), b"b", b"a"), 2), update(PLAIN, (k(2), b"a", b"a"), (k(2), b"b", b"z"))]
+    found = shown(Destination().plan(*changes))
+    assert sorted(step[5] for step in found) == [(1,), (1, 2)]
+
+
+def test_an_unchanged_value_keeps_the_one_an_earlier_change_of_the_group_gave() -> None:
+    changes = [update(PLAIN, A, (k(1), b"b", b"z")), update(PLAIN, (k(1), b"b", b"z"), (k(1), b"c", b"z"), 2)]
+    assert shown(Destination().plan(*changes)) == [("plain", "UPDATE", 1, [(k(1),)], [(b"c", b"z")], (1, 2), ())]
+
+
+def test_a_deleted_and_inserted_row_is_deleted_before_it_is_inserted() -> None:
+    assert [step[:3] for step in shown(Destination().plan(delete(FULL, A), insert(FULL, B)))] == [
+        ("full", "DELETE", 1), ("full", "INSERT", 1),
+    ]
+
+
+def test_an_updated_and_deleted_row_is_found_by_its_first_values() -> None:
+    assert shown(Destination().plan(update(FULL, A, B), delete(FULL, B))) == [("full", "DELETE", 1, [A], None, (), (1, 2))]
+
+
+def test_rows_of_a_set_compare_and_set_every_column_that_one_of_them_changed() -> None:
+    changes = [update(FULL, A, (k(1), b"b", b"a")), update(FULL, (k(2), b"a", b"a"), (k(2), b"a", b"b"))]
+    assert shown(Destination().plan(*changes)) == [
+        ("full", "UPDATE", 2, [(k(1), b"a", b"a"), (k(2), b"a", b"a")], [(b"b", b"a"), (b"a", b"b")], (1, 2), (1, 2)),
+    ]
+
+
+def test_many_rows_that_changed_the_same_columns_are_a_set_of_their_own() -> None:
+    old = [(k(n), b"a", b"a") for n in range(600)]
+    changes = [update(FULL, row, (row[0], b"b", b"a") if n % 2 else (row[0], b"a", b"b")) for n, row in enumerate(old)]
+    assert [(step[2], step[5]) for step in shown(Destination().plan(*changes))] in (
+        [(300, (1,)), (300, (2,))], [(300, (2,)), (300, (1,))],
+    )
+
+
+def test_an_update_that_changes_nothing_still_has_to_find_its_row() -> None:
+    (step,) = Destination().plan(update(FULL, A, A))
+    assert (step.expected, step.write.set_columns, step.write.compare_columns) == (1, (), ())
+    (step,) = Destination().plan(update(TWICE, A, A))
+    assert (step.expected, step.write.set_columns, step.write.compare_columns) == (1, (0,), ())
+
+
+def test_changes_of_the_key_are_written_in_source_order() -> None:
+    moved = (k(2), b"a", b"a")
+    found = shown(Destination().plan(update(PLAIN, A, moved), insert(PLAIN, A), delete(PLAIN, moved)))
+    assert [(step[1], step[2]) for step in found] == [("UPDATE", 1), ("INSERT", 1), ("DELETE", 1)]
+
+
+def test_a_table_with_two_unique_keys_is_written_in_runs_without_repeated_keys() -> None:
+    changes = [insert(TWICE, (k(n), f"u{n}".encode(), b"v")) for n in range(5)]
+    changes += [update(TWICE, changes[0].new, (k(0), b"free", b"v")), update(TWICE, changes[1].new, (k(1), b"u0", b"v"))]
+    found = shown(Destination().plan(*changes))
+    assert [(step[1], step[2]) for step in found] == [("INSERT", 5), ("UPDATE", 1), ("UPDATE", 1)]
+
+
+def test_equal_rows_of_a_table_without_a_key_are_deleted_together() -> None:
+    found = shown(Destination().plan(*[delete(KEYLESS, (b"a", b"b"))] * 3, *[insert(KEYLESS, (b"a", b"b"))] * 2))
+    assert [(step[1], step[2]) for step in found] == [("DELETE", 3), ("INSERT", 2)]
+
+
+def test_an_impossible_history_is_written_in_source_order() -> None:
+    found = shown(Destination().plan(insert(PLAIN, A), update(PLAIN, A, B), insert(PLAIN, A)))
+    assert [step[1] for step in found] == ["INSERT", "UPDATE", "INSERT"]
+
+
+def test_a_truncate_stands_between_what_came_before_and_after() -> None:
+    found = shown(Destination().plan(insert(PLAIN, A), Change(PLAIN, Command.TRUNCATE), insert(PLAIN, B)))
+    assert [step[:2] for step in found] == [("plain", "INSERT"), ("TRUNCATE", "plain"), ("plain", "INSERT")]
+
+
+def test_inserts_of_one_batch_are_written_without_copying_them() -> None:
+    there = Destination()
+    batches = there.batches([insert(PLAIN, (k(n), b"a", b"a")) for n in range(3)])
+    (step,) = plan_sets(batches, there.fits.fit)
+    assert isinstance(step, ExpectedWrite)
+    assert step.write.new is batches[0].groups[0].new
+
+
+def test_partitions_with_another_order_of_columns_are_written_in_source_order() -> None:
+    """A row that moves between them is deleted in one and inserted in the other, or the other way round."""
+    there = Destination()
+    other = Table(99, "plain", ("id", "big", "v"), OldImage.KEY)
+    changes = [insert(PLAIN, A), delete(PLAIN, A), insert(other, A), delete(other, A), insert(PLAIN, B)]
+    steps = there.plan(*changes)
+    assert [step[1] for step in shown(steps)] == ["INSERT", "DELETE", "INSERT", "DELETE", "INSERT"]
+    there.session.begin()
+    assert execute_steps(there.session, steps) == 5
+    assert there.store.rows("public", "plain") == [B]
+
+
+@pytest.mark.parametrize("columns", [63, 64, 65, 130])
+def test_tables_of_any_width_write_only_what_changed(columns: int) -> None:
+    wide = Table(77, "wide", tuple(f"c{n}" for n in range(columns)), OldImage.FULL)
+    there = Destination()
+    wide.create(there.store)
+    old = (k(1), *[b"x"] * (columns - 1))
+    (step,) = there.plan(update(wide, old, (*old[:-2], b"y", b"z")))
+    assert step.write.set_columns == (columns - 2, columns - 1)
+
+
+@given(st.integers(0, 2**32))
+def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
+    """Against the serial reference, on a destination that may differ from the source."""
+    rng = random.Random(seed)
+    source = Source(rng)
+    source.fill(4)
+    there = Destination()
+    other = Source(rng)
+    other.rows = {name: list(found) for name, found in source.rows.items()}
+    for _ in range(rng.choice([0, 0, 2])):
+        other._change()
+    for name, found in other.rows.items():
+        there.store.insert("public", name, found)
+    made = source.transaction(1, rng.randrange(1, 40))
+    reference = Reference({name: list(found) for name, found in other.rows.items()})
+    reference.apply(made)
+    cuts = tuple(sorted(rng.sample(range(1, len(made.changes)), min(2, len(made.changes) - 1))))
+    before = {table.name: there.store.rows("public", table.name) for table in TABLES}
+    there.session.begin()
+    try:
+        written = execute_steps(there.session, there.plan(*made.changes, cuts=cuts))
+    except DataError:
+        written = None
+    if written is None:
+        there.session.rollback()
+        assert before == {table.name: there.store.rows("public", table.name) for table in TABLES}
+        there.session.begin()
+        # Sets may fail where rows do not: a set compares what only some of its rows changed.
+        assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit) is not None) == bool(reference.failed)
+    if reference.failed:
+        assert written is None
+        return
+    for table in TABLES:
+        expected = sorted(reference.rows[table.name], key=lambda row: [(v is not None, v or b"") for v in row])
+        assert there.store.rows("public", table.name) == expected
+
+
+@given(st.integers(0, 2**32))
+def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(seed: int) -> None:
+    rng = random.Random(seed)
+    source = Source(rng)
+    source.fill(4)
+    there = Destination()
+    other = Source(rng)
+    other.rows = {name: list(found) for name, found in source.rows.items()}
+    for _ in range(2):
+        other._change()
+    for name, found in other.rows.items():
+        there.store.insert("public", name, found)
+    made = source.transaction(1, rng.randrange(1, 30))
+    position = -1
+    reference = Reference({name: list(found) for name, found in other.rows.items()})
+    for number, change in enumerate(made.changes):
+        reference.apply(Transaction(number, [change]))
+        if reference.failed:
+            position = number
+            break
+    there.session.begin()
+    failure = apply_rows(there.session, batch_of([made], 0), there.fits.fit)
+    assert (failure.position if failure else -1) == position
+    if failure is not None:
+        assert failure.conflict_type in {
+            "insert_exists", "update_exists", "update_missing", "update_differs", "delete_missing", "delete_differs",
+        }
+        assert failure.readable
+        assert np.all([b"=" in text.encode() for text in failure.readable])

@@ -1,0 +1,57 @@
+"""An apply server's task tells its driver that it lives, whatever its destination does."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from protos import apply_link
+from protos import apply_pb2 as pb
+from spark_apply.server import task as tasks
+from spark_apply.server.apply_server import ServerStep
+from spark_apply.server.task import TaskAccess
+
+TOLD_S = 30.0
+
+
+class Link:
+    """The driver's end."""
+
+    def __init__(self, _endpoint: str, _hello: pb.ServerHello, inbox: Any) -> None:
+        self.states: list[str] = []
+        self.told_often = threading.Event()
+        self.inbox = inbox
+        inbox(pb.CoordinatorMessage(welcome=pb.Welcome()))
+
+    def send(self, message: pb.ServerMessage) -> None:
+        self.states.append(message.state.state)
+        if self.states.count("EXECUTE TRANSACTION") >= 3:
+            self.told_often.set()
+
+    def close(self) -> None:
+        pass
+
+
+def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPatch):
+    links: list[Link] = []
+
+    def connect(*arguments: Any) -> Link:
+        links.append(Link(*arguments))
+        return links[0]
+
+    def step(_now: float) -> ServerStep:
+        server.state = "EXECUTE TRANSACTION"
+        assert links[0].told_often.wait(TOLD_S), links[0].states  # the statement
+        links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
+        return ServerStep(reports=(), wake_at=None, is_idle=False)
+
+    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, close=lambda: None)
+    monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
+    monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
+    monkeypatch.setattr(tasks, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
+    list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
+    assert links[0].states[0] == "IDLE"
