@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
+from headrace.console import bytes_text
 from headrace.status_view import STARTING
 from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
 from topology.problems import nearest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["STATE_PARENT", "Deployment", "NotUp", "Progress"]
+__all__ = ["STATE_PARENT", "Deployment", "KeptSlot", "NotUp", "Progress"]
 
 POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
@@ -39,6 +40,27 @@ class NotUp(ConfigError):  # noqa: N818 - says what is the matter
     """The topology does not run."""
 
     code = "HDR-7001"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSlot:
+    """What stays at a source after `down`.
+
+    Args:
+        site: the source's site.
+        retained_bytes: of log that the source keeps for it now; None: the database does not answer.
+        problem: why it does not.
+    """
+
+    site: str
+    retained_bytes: int | None
+    problem: str = ""
+
+    def text(self) -> str:
+        """For people."""
+        if self.retained_bytes is None:
+            return f"{self.site} cannot be asked ({self.problem}): if a slot is there, that database keeps its WAL"
+        return f"the slot at {self.site} stays, and the database keeps its WAL for it ({bytes_text(self.retained_bytes)} now)"
 
 
 @dataclass(slots=True)
@@ -257,6 +279,32 @@ class Deployment:
         if purge:
             problems += self._remove_state(tell)
         return problems
+
+    def slots_kept(self) -> list[KeptSlot]:
+        """The slots that exist at the users' databases, asked of them now."""
+        from actors.site_connection import retained_bytes
+
+        kept = []
+        for site in self.spec.sites:
+            if site.database.kind != "postgres" or not any(c.source == site.name for c in self.spec.captures):
+                continue
+            try:
+                retained = retained_bytes(self.spec, site)
+            except StreamsError as error:
+                kept.append(KeptSlot(site=site.name, retained_bytes=None, problem=error.message))
+            else:
+                kept += [] if retained is None else [KeptSlot(site=site.name, retained_bytes=retained)]
+        return kept
+
+    def purge_losses(self) -> list[str]:
+        """What `down --purge` removes, for people, a line each."""
+        losses = [f"{self.spec.state_dir}: redo logs, spilled queues, logs"]
+        for site in self.spec.sites:
+            if site.database.kind == "embedded":
+                losses.append(f"{site.name}: its embedded server, with every table in it")
+            elif site.database.kind == "postgres":
+                losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
+        return losses
 
     def _forget_address(self, error: ConfigError) -> list[str]:
         """A cluster that does not answer must not keep the topology from being started elsewhere."""
