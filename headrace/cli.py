@@ -198,6 +198,7 @@ def up(
         bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; nothing is copied there.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,
 ) -> int:
     """Start a topology, or change what runs to what the file says. Idempotent."""
     from headrace.progress import live_lines
@@ -207,7 +208,7 @@ def up(
     with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
-            environment=_failpoints(), keep_existing=keep_existing, wait=wait,
+            environment=_failpoints(), keep_existing=keep_existing, wait=wait, timeout_s=timeout,
             progress=lambda overview: show(summary_line(overview)),
         )
         shells = deployment.embedded_shells()

@@ -13,7 +13,7 @@ import psutil  # type: ignore[import-untyped]
 from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
 from headrace.console import bytes_text
-from headrace.status_view import STARTING
+from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
 from topology.problems import nearest
 from topology.reading import read_topology
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["STATE_PARENT", "Deployment", "KeptSlot", "NotUp", "Progress"]
+__all__ = ["STATE_PARENT", "Deployment", "KeptSlot", "NotReady", "NotUp", "Progress"]
 
 POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
@@ -40,6 +40,12 @@ class NotUp(ConfigError):  # noqa: N818 - says what is the matter
     """The topology does not run."""
 
     code = "HDR-7001"
+
+
+class NotReady(ApplyError):  # noqa: N818 - says what is the matter
+    """The topology did not run within the time that `up` was given; it goes on starting."""
+
+    code = "HDR-7003"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +186,7 @@ class Deployment:
 
     def up(
         self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, wait: bool = True,
-        progress: Progress | None = None,
+        timeout_s: float | None = None, progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Start what does not run, change what is outdated; idempotent. Returns the last overview.
 
@@ -188,9 +194,11 @@ class Deployment:
             environment: for the components' processes (armed failpoints).
             keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set.
             wait: until every component runs and every table is instantiated; False: until everything is created.
+            timeout_s: how long to wait, at most; None: as long as it takes.
             progress: told what is going on.
 
         Raises:
+            NotReady: the time is over; the message says what is waited for, and everything goes on.
             StreamsError: what stopped it. A refused preflight is no error: the overview's state is REFUSED.
         """
         if not self.address:
@@ -217,7 +225,16 @@ class Deployment:
             for what, error in found.items():
                 if not (patient and what in stuck):
                     raise error
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
+                raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
+        fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
+        fixes.append(f"it goes on starting: `headrace status {self.spec.file}` shows it, `headrace down {self.spec.file}` ends it")
+        return NotReady(
+            f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}", hint="; ".join(fixes),
+        )
 
     def _start_again(self, overview: Mapping[str, Any]) -> None:
         """Let what gave up try once more."""
@@ -450,6 +467,8 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
     Not all that is stuck (`status_view.stuck_notes`): `up` is done although a component was stopped or waits for an ALTER.
     """
     failures = {}
+    if overview["state"] == "ABORTED":
+        failures["controller"] = ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", "")))
     for component in overview["components"]:
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":
