@@ -569,8 +569,16 @@ class DestinationSession(Protocol):
         """Execute the writes in order in as few round trips as possible; rows affected per write."""
         ...
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:
-        """Truncate tables together."""
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+        """Truncate these tables together, and no other: a table that refers to one of them must be among them.
+
+        Args:
+            tables: what travelled in one TRUNCATE; not empty.
+            restart_identity: restart the sequences their columns own.
+
+        Raises:
+            DataError: a table that is not among them refers to one of them.
+        """
         ...
 
     def savepoint(self) -> None:
