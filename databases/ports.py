@@ -156,7 +156,8 @@ class DecodedChunk:
         order_scn: int64[t].
         commit_scn: int64[t].
         commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL.
+        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its first
+            row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
         first_row: int32[t + 1].
         tags: the tags found.
         continues: the first transaction began in an earlier chunk.
