@@ -41,10 +41,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
-from actors.ways import passes, ways_to
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -301,11 +301,11 @@ class Controller(Host):
         """Compare what will arrive at an apply process with the tables that are there."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
-            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
