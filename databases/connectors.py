@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
+    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions, TopologyClaim
     from streams.lcr_batch import Column
 
-__all__ = ["DatabaseAccess", "decoder_for", "open_destination", "open_source", "value_reader"]
+__all__ = ["DatabaseAccess", "decoder_for", "open_claim", "open_destination", "open_source", "value_reader"]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -61,6 +61,25 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
 
         return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def open_claim(access: DatabaseAccess, topology: str, *, place: str, identity: str) -> TopologyClaim:
+    """The claim of one copy of a topology on a site's database; connects when it is first held.
+
+    Args:
+        access: to the database.
+        topology: its name.
+        place: "host:folder" where this copy keeps its state, for people.
+        identity: of the state folder.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.claim import PostgresClaim
+
+        return PostgresClaim(access.dsn, topology=topology, site=access.site, place=place, identity=identity)
+    raise ConfigError(f"site {access.site}: no connector for a {access.kind} database")
 
 
 def decoder_for(options: StreamOptions) -> LogDecoder:

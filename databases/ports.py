@@ -745,3 +745,26 @@ class DestinationDatabase(Protocol):
     def close(self) -> None:
         """Close every connection; idempotent."""
         ...
+
+
+# --------------------------------------------------------------------------- both
+
+
+class TopologyClaim(Protocol):
+    """That one copy of a topology works with a database, and no other. Not shared between threads."""
+
+    def hold(self, *, take_over: bool = False) -> None:
+        """Take the claim, or make sure that it is still held; idempotent, quick, to be called every few seconds.
+
+        Args:
+            take_over: end the session of another place's copy that has it.
+
+        Raises:
+            RunsElsewhere: another place's copy has it; the message names the place.
+            DatabaseUnavailable: it is unknown who has it; call again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give it up."""
+        ...

@@ -198,6 +198,9 @@ def up(
         bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; nothing is copied there.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the databases from a copy of this topology that was started elsewhere.")
+    ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,
 ) -> int:
     """Start a topology, or change what runs to what the file says. Idempotent."""
@@ -208,7 +211,7 @@ def up(
     with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
-            environment=_failpoints(), keep_existing=keep_existing, wait=wait, timeout_s=timeout,
+            environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
             progress=lambda overview: show(summary_line(overview)),
         )
         shells = deployment.embedded_shells()
@@ -241,13 +244,15 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
 ) -> int:
     """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
+    from headrace.kept import slots_kept
+
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
         if purge and not yes and not _may_purge(output, deployment):
             output.say("nothing was done")
             return FINDING
         problems = deployment.down(purge=purge, progress=output.say)
-        kept = [] if purge else deployment.slots_kept()
+        kept = [] if purge else slots_kept(deployment.spec)
     output.json({"problems": problems, "slots_kept_at": [slot.site for slot in kept], "slots": [asdict(slot) for slot in kept]})
     for problem in problems:
         output.say(f"error: {problem}")
@@ -264,7 +269,9 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
     Raises:
         ConfigError: there is no terminal at which to ask.
     """
-    losses = deployment.purge_losses()
+    from headrace.kept import purge_losses
+
+    losses = purge_losses(deployment.spec)
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
             f"`down --purge` of topology {deployment.spec.name} removes for good: {'; '.join(losses)}",

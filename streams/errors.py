@@ -8,6 +8,7 @@
     |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
     |   +-- UnsupportedType      a type that cannot travel
+    |   +-- RunsElsewhere        another copy of the topology works with this database
     +-- RedoError                a redo segment is damaged or missing
     +-- CaptureError
     +-- QueueError
@@ -32,7 +33,7 @@ from typing import Any, ClassVar
 __all__ = [
     "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
-    "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError", "UnsupportedType",
     "WouldBlock",
 ]
 
@@ -129,6 +130,13 @@ class UnsupportedType(DatabaseError):
     """A column's type cannot travel."""
 
     code = "HDR-2004"
+
+
+class RunsElsewhere(DatabaseError):
+    """Another copy of the topology, in another folder or on another machine, works with this database."""
+
+    code = "HDR-2005"
+    retry = Retry.MANUAL
 
 
 class RedoError(StreamsError):
