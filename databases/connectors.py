@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions, TopologyClaim
+    from databases.ports import DestinationDatabase, LogDecoder, RowReader, SourceDatabase, StreamOptions, TopologyClaim
     from streams.lcr_batch import Column
 
-__all__ = ["DatabaseAccess", "decoder_for", "open_claim", "open_destination", "open_source", "value_reader"]
+__all__ = ["DatabaseAccess", "decoder_for", "open_claim", "open_destination", "open_row_reader", "open_source", "value_reader"]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -95,8 +95,21 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
     raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")
 
 
+def open_row_reader(access: DatabaseAccess) -> RowReader:
+    """What shows rows and values to a person, as a destination's database understands them; connects when first asked.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.destination.row_reader import PostgresRowReader
+
+        return PostgresRowReader(access.dsn)
+    raise ConfigError(f"site {access.site}: values of a {access.kind} database cannot be read")
+
+
 def value_reader(kind: str) -> Callable[[Column, bytes], str]:
-    """How a raw value of a kind of database is shown to a person.
+    """How a raw value of a kind of database is shown to a person where no database is asked.
 
     Raises:
         ConfigError: no connector for this kind of database.

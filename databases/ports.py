@@ -6,7 +6,7 @@ A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from streams.lcr_batch import ColumnValues, Command, TableVersion
+    from streams.lcr_batch import Column, ColumnValues, Command, TableVersion
     from streams.scn import ObjectNumber, Scn
     from streams.tags import Tag
 
@@ -748,6 +748,45 @@ class DestinationDatabase(Protocol):
 
 
 # --------------------------------------------------------------------------- both
+
+
+class RowReader(Protocol):
+    """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
+
+    def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
+        """Values as the database's own shell shows them.
+
+        Args:
+            columns: what each is a value of, as the source describes it.
+            values: in the form `columns` say; None: NULL.
+
+        Returns:
+            One text each; None: NULL. A value the database does not understand is shown in another readable form.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
+        """The rows of a table whose key has these values, as they are now: texts by column, two rows at most.
+
+        Args:
+            owner: the table's schema.
+            name: the table.
+            values: by column; those of the key are used.
+
+        Returns:
+            Empty: there is no such row or table, or the values do not tell the key.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
 
 
 class TopologyClaim(Protocol):

@@ -428,7 +428,7 @@ def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output]
     from headrace.error_queue import ErrorQueue
 
     with _deployment(file, address) as deployment:
-        return run(ErrorQueue(deployment.spec, deployment.connect()), Output(as_json=as_json))
+        return run(ErrorQueue(deployment.spec, deployment.connect), Output(as_json=as_json))
 
 
 def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: FBT001

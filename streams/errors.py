@@ -96,10 +96,15 @@ class RuleError(StreamsError):
 
 
 class DatabaseError(StreamsError):
-    """A database refused a statement for a reason that is neither data nor availability."""
+    """A database refused a statement for a reason that is neither data nor availability.
+
+    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message, and
+    does not leave the process with the error.
+    """
 
     code = "HDR-2000"
     retry = Retry.MANUAL
+    detail: str = ""
 
 
 class DatabaseUnavailable(DatabaseError):

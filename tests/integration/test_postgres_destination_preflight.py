@@ -13,9 +13,9 @@ from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
 from databases.ports import Finding
+from databases.postgres.claim import PostgresClaim
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.claim import PostgresClaim
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
 from streams.errors import DatabaseError
