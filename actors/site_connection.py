@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
 from streams.durable_file import replace_file
+from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
     from databases.ports import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["access_to", "claim_on", "embedded_server", "remove_from", "retained_bytes", "site_folder"]
+__all__ = [
+    "access_to", "claim_on", "embedded_server", "remove_from", "retained_bytes", "running_access",
+    "site_folder",
+]
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -39,6 +43,20 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
     return DatabaseAccess(
         site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version
     )
+
+
+def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
+    """How a site's database is reached from here, whether anything of the topology runs or not.
+
+    Raises:
+        ConfigError: it is embedded, and does not run on this machine.
+    """
+    if site.database.kind != "embedded":
+        return access_to(site, site.database.dsn)
+    server = embedded_server(spec, site)
+    if not server.is_running:
+        raise ConfigError(f"the embedded server of site {site.name} does not run here", hint=f"headrace up {spec.file} starts it")
+    return access_to(site, server.dsn())
 
 
 def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:

@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, LogDecoder, RowReader, SourceDatabase, StreamOptions, TopologyClaim
+    from databases.ports import (
+        ColumnSequences,
+        DestinationDatabase,
+        LogDecoder,
+        RowReader,
+        SourceDatabase,
+        StreamOptions,
+        TopologyClaim,
+    )
     from streams.lcr_batch import Column
 
-__all__ = ["DatabaseAccess", "decoder_for", "open_claim", "open_destination", "open_row_reader", "open_source", "value_reader"]
+__all__ = ["DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_row_reader", "open_source", "value_reader"]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -93,6 +101,19 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
 
         return PostgresLogDecoder(options)
     raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")
+
+
+def open_column_sequences(access: DatabaseAccess) -> ColumnSequences:
+    """The sequences of a site's database; connects when first asked.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.sequences import PostgresSequences
+
+        return PostgresSequences(access.dsn)
+    raise ConfigError(f"site {access.site}: sequences of a {access.kind} database cannot be read")
 
 
 def open_row_reader(access: DatabaseAccess) -> RowReader:

@@ -750,6 +750,55 @@ class DestinationDatabase(Protocol):
 # --------------------------------------------------------------------------- both
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSequence:
+    """A sequence that gives a column its values.
+
+    Args:
+        owner: schema of the table.
+        table: its name.
+        column: the column.
+        name: of the sequence, as the database writes it in statements.
+        next_value: the value it gives out next.
+        increment: between two values; negative for a descending one.
+        least: bound.
+        most: bound.
+    """
+
+    owner: str
+    table: str
+    column: str
+    name: str
+    next_value: int
+    increment: int
+    least: int
+    most: int
+
+
+class ColumnSequences(Protocol):
+    """The sequences of a database that give columns their values. Not shared between threads."""
+
+    def of(self, tables: Sequence[tuple[str, str]]) -> tuple[ColumnSequence, ...]:
+        """The sequences of all columns of these tables (owner, name), by ownership or by a column's default.
+
+        Raises:
+            DatabaseError: one may not be read.
+        """
+        ...
+
+    def set_next(self, sequence: ColumnSequence, value: int) -> None:
+        """Let a sequence give out `value` next; it is within the sequence's bounds.
+
+        Raises:
+            DatabaseError: a right is missing.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
 class RowReader(Protocol):
     """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
 

@@ -91,16 +91,14 @@ class ErrorQueue:
 
     def _access(self, site: str) -> DatabaseAccess:
         """A destination's database, also when nothing of the topology runs."""
-        from actors.site_connection import access_to, embedded_server
+        from actors.site_connection import access_to, running_access
 
         found = self._spec.site(site)
-        if found.database.kind != "embedded":
-            return access_to(found, found.database.dsn)
-        server = embedded_server(self._spec, found)
-        if server.is_running:
-            return access_to(found, server.dsn())
-        # It may run on another node; if nothing does, this says how to start it.
-        return access_to(found, str(self._connect().call(f"site:{site}", "database_dsn")))
+        try:
+            return running_access(self._spec, found)
+        except ConfigError:
+            # It may run on another node; if nothing does, this says how to start it.
+            return access_to(found, str(self._connect().call(f"site:{site}", "database_dsn")))
 
     def _all(self, apply: str) -> list[dict[str, Any]]:
         from databases.connectors import open_destination

@@ -10,10 +10,9 @@ from actors.site_connection import running_access
 from databases.connectors import open_column_sequences, open_source
 from streams.errors import ConfigError
 from topology.problems import nearest
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from databases.connectors import DatabaseAccess
     from databases.ports import ColumnSequence
     from topology.spec import ApplySpec, TopologySpec
@@ -90,13 +89,15 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
 def _compare(
     spec: TopologySpec, apply: ApplySpec, source: DatabaseAccess, destination: DatabaseAccess, *, advance: bool, ahead: int
 ) -> list[SequenceLine]:
+    ways = ways_to(spec, apply)
     with closing(open_source(source)) as database:
-        tables = [(table.owner, table.name) for table in database.tables(spec.capture_rules(apply.source))]
+        arrive = arriving(ways, database.tables(captured_by(ways)))
+    names = {(table.source.owner, table.source.name): (table.destination.owner, table.destination.name) for table in arrive}
     with closing(open_column_sequences(source)) as ours, closing(open_column_sequences(destination)) as theirs:
-        there = {(found.owner, found.table, found.column): found for found in theirs.of(tables)}
+        there = {(found.owner, found.table, found.column): found for found in theirs.of(list(names.values()))}
         lines = []
-        for found in ours.of(tables):
-            match = there.get((found.owner, found.table, found.column))
+        for found in ours.of(list(names)):
+            match = there.get((*names[found.owner, found.table], found.column))
             line = _line(apply, found, match, ahead)
             if advance and line.problem and match is not None and match.least <= line.wanted <= match.most:
                 theirs.set_next(match, line.wanted)
