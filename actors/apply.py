@@ -37,10 +37,11 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.host import Host
 from actors.site_connection import access_to, site_folder
-from actors.ways import passes, ways_to
 from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application.spark import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
+from streams.table_name import TableName
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,11 +233,14 @@ class ApplyHost(Host):
 
         ways = ways_to(self._spec, apply)
         found: tuple[SourceTable, ...] = actors.call(
-            f"site:{apply.source}", "tables", tuple(way[0] for way in ways), timeout_s=60.0
+            f"site:{apply.source}", "tables", captured_by(ways), timeout_s=60.0
         )
         tables = tuple(
-            TableToInstantiate(owner=table.owner, name=table.name, keep_existing=self._keep_existing)
-            for table in found if passes(ways, table.owner, table.name)
+            TableToInstantiate(
+                source=TableName.of(table.source), destination=TableName.of(table.destination),
+                keep_existing=self._keep_existing,
+            )
+            for table in arriving(ways, found)
         )
         return ApplyJobConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),

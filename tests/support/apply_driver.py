@@ -35,6 +35,7 @@ from redo.mining import Miner
 from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 from streams.errors import StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.table_name import TableName
 from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
@@ -51,6 +52,12 @@ sites:
 replicate:
   - {{schemas: [public], from: dbs1, to: [dbs2]}}
 """
+
+
+def same_name(name: str, *, keep_existing: bool = False) -> TableToInstantiate:
+    """A table of the schema public, called the same at both sites."""
+    table = TableName("public", name)
+    return TableToInstantiate(source=table, destination=table, keep_existing=keep_existing)
 
 
 def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
@@ -222,7 +229,7 @@ class ApplyDrivers:
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
             queue=f"queue:{queue.apply.queue}", queue_name=queue.apply.queue, ray_address=ray_address,
             ray_namespace=f"headrace-{queue.spec.name}", state_dir=str(folder), parallelism=2,
-            tables=tuple(TableToInstantiate(owner="public", name=name) for name in tables),
+            tables=tuple(same_name(name) for name in tables),
             queue_endpoint=queue.server.endpoint, resources=ExecutorResources(),
         )
 
@@ -304,5 +311,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "wait_for",
+    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "same_name",
+    "wait_for",
 ]
