@@ -37,7 +37,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.host import Host
 from actors.site_connection import access_to, site_folder
-from actors.ways import passes, ways_to
+from actors.ways import passes, ways_to, writes_alone
 from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application.spark import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
@@ -45,7 +45,7 @@ from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Re
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from databases.ports import DestinationDatabase, SourceTable
+    from databases.ports import CapturedTable, DestinationDatabase
     from protos.apply_link import ApplyControlClient
     from topology.spec import ApplySpec, TopologySpec
 
@@ -231,12 +231,13 @@ class ApplyHost(Host):
             return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "database_dsn")))
 
         ways = ways_to(self._spec, apply)
-        found: tuple[SourceTable, ...] = actors.call(
-            f"site:{apply.source}", "tables", tuple(way[0] for way in ways), timeout_s=60.0
-        )
+        captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
         tables = tuple(
-            TableToInstantiate(owner=table.owner, name=table.name, keep_existing=self._keep_existing)
-            for table in found if passes(ways, table.owner, table.name)
+            TableToInstantiate(
+                identity=table.identity, owner=table.owner, name=table.name, keep_existing=self._keep_existing,
+                may_empty=writes_alone(self._spec, apply, table.owner, table.name),
+            )
+            for table in captured if passes(ways, table.owner, table.name)
         )
         return ApplyJobConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),

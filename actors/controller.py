@@ -48,7 +48,7 @@ from streams.scn import Scn
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import Finding
+    from databases.ports import CapturedTable, Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, TopologySpec
 
@@ -323,9 +323,23 @@ class Controller(Host):
             # rows of tables that it knows nothing of.
             for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
                 self._actors.kill(name)
+            for apply in self._spec.applies:
+                self._leave_out(apply)
         self._save_prepared()
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
         self._settled()
+
+    def _leave_out(self, apply: ApplySpec) -> None:
+        """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
+
+        When such a table comes back, the changes between are missing at the destination: it is copied again.
+        """
+        ways = ways_to(self._spec, apply)
+        captured: tuple[CapturedTable, ...] = self._actors.call(
+            f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        kept = tuple(table.identity for table in captured if passes(ways, table.owner, table.name))
+        self._actors.call(f"site:{apply.site}", "leave_out", apply.name, kept, timeout_s=PREPARE_TIMEOUT_S)
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["passes", "ways_to"]
+__all__ = ["passes", "ways_to", "writes_alone"]
 
 
 def ways_to(spec: TopologySpec, apply: ApplySpec) -> list[tuple[RuleSet, ...]]:
@@ -37,3 +37,16 @@ def passes(ways: Sequence[tuple[RuleSet, ...]], owner: str, name: str) -> bool:
     return any(
         all(rules.prefilter(owner, name, tagged=False) is not TruthValue.FALSE for rules in way) for way in ways
     )
+
+
+def writes_alone(spec: TopologySpec, apply: ApplySpec, owner: str, name: str) -> bool:
+    """Whether an apply process is the only one of the topology that writes a table at its site, and nobody captures it there.
+
+    Args:
+        spec: the topology.
+        apply: the apply process.
+        owner: schema of the table at its site.
+        name: the table.
+    """
+    others = (each for each in spec.applies if each.name != apply.name and apply.site in (each.site, each.source))
+    return not any(passes(ways_to(spec, other), owner, name) for other in others)

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -222,8 +222,21 @@ class ApplyDrivers:
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
             queue=f"queue:{queue.apply.queue}", queue_name=queue.apply.queue, ray_address=ray_address,
             ray_namespace=f"headrace-{queue.spec.name}", state_dir=str(folder), parallelism=2,
-            tables=tuple(TableToInstantiate(owner="public", name=name) for name in tables),
+            tables=self.to_instantiate(tables),
             queue_endpoint=queue.server.endpoint, resources=ExecutorResources(),
+        )
+
+    def to_instantiate(self, tables: Sequence[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
+        """Tables of schema public as the source knows them now, in the order of their names."""
+        with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
+            source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
+            captured = source.captured(self.queue.spec.name)
+        return tuple(
+            TableToInstantiate(
+                identity=table.identity, owner=table.owner, name=table.name, keep_existing=table.name in keep_existing,
+                may_empty=True,
+            )
+            for table in captured if table.owner == "public" and table.name in tables
         )
 
     def start(self, **changes: Any) -> Driver:
