@@ -505,7 +505,7 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
 
     try:
         session.begin()
-        session.truncate(tables, cascade=False, restart_identity=False)
+        session.truncate(tables, restart_identity=False)
         session.commit([], Scn(0))
     except DatabaseUnavailable:
         raise
