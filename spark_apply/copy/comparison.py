@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_apply.application.job_config import ApplyJobConfig
     from spark_apply.server.task import TaskAccess
 
-__all__ = ["Comparison", "SideDigest", "TableComparison"]
+__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 
@@ -119,6 +119,32 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, each.problem)
         return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
+
+
+def tables_of_now(
+    source: SourceDatabase, config: ApplyJobConfig
+) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+
+    Args:
+        source: the source database.
+        config: of the apply process; its tables have the names they had when the driver started.
+
+    Returns:
+        The identity of each table to compare by (owner, name), and why others cannot be compared.
+    """
+    captured = {table.identity: table for table in source.captured(config.topology)}
+    include = tuple(Rule(owner=table.owner, name=table.name) for table in config.tables)
+    names = {(table.owner, table.name) for table in source.tables((RuleSet(include=include),))}
+    found: dict[tuple[str, str], str] = {}
+    problems: dict[tuple[str, str], str] = {}
+    for table in config.tables:
+        now = captured.get(table.identity)
+        if now is not None:
+            found[now.owner, now.name] = table.identity
+        elif (table.owner, table.name) in names:
+            problems[table.owner, table.name] = "the source has another table of this name now: `headrace up` copies it"
+    return found, {name: problem for name, problem in problems.items() if name not in found}
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:

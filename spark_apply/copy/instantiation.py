@@ -472,10 +472,10 @@ def _refused(each: Standing) -> str:
     """
     table = each.table
     if each.occupant is not None:
-        renamed = each.occupant.identity
+        renamed = each.occupant
         return (
-            f"the destination table holds the rows of another table of the source, which was called {table.name} and was "
-            f"renamed there ({renamed}): rename it at the destination as well (ALTER TABLE ... RENAME); then this one is copied"
+            f"the destination table holds the rows of a table that the source calls {renamed.owner}.{renamed.name} now: rename "
+            f'it as there: ALTER TABLE "{table.owner}"."{table.name}" RENAME TO "{renamed.name}"; then this one is copied'
         )
     if each.is_outdated:
         return (

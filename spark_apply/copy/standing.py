@@ -36,14 +36,14 @@ class Standing:
         table: the table.
         record: its own; None: there is none.
         replaced: records of tables that were called so and are captured no more; usually one or none.
-        occupant: the record of another table of this apply process that was called so and has another name now, so that
-            its rows may still be in the destination table of this name; None: there is none.
+        occupant: another table of this apply process that is recorded under this name and has another one now, so that its
+            rows may still be in the destination table of this name; None: there is none.
     """
 
     table: TableToInstantiate
     record: Instantiation | None = None
     replaced: tuple[Instantiation, ...] = ()
-    occupant: Instantiation | None = None
+    occupant: TableToInstantiate | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -88,15 +88,15 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
         recorded: everything that is recorded of its source's tables, in any order.
     """
     by_identity = {record.identity: record for record in recorded}
-    now = {table.identity: (table.owner, table.name) for table in tables}
+    now = {table.identity: table for table in tables}
     replaced: dict[tuple[str, str], tuple[Instantiation, ...]] = {}
-    occupants: dict[tuple[str, str], Instantiation] = {}
+    occupants: dict[tuple[str, str], TableToInstantiate] = {}
     for record in by_identity.values():
         name = record.owner, record.name
         if record.identity not in now:
             replaced[name] = (*replaced.get(name, ()), record)
-        elif now[record.identity] != name:
-            occupants[name] = record
+        elif (now[record.identity].owner, now[record.identity].name) != name:
+            occupants[name] = now[record.identity]
     return tuple(
         Standing(
             table=table, record=by_identity.get(table.identity), replaced=replaced.get((table.owner, table.name), ()),

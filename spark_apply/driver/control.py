@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.copy.comparison import Comparison, TableComparison
+from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableProgress
 from streams.errors import ApplyError, StreamsError
 
@@ -114,15 +114,15 @@ class ApplyControl:
         if self.access is None:
             raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
         wanted = {(table.owner, table.name) for table in request.tables}
-        tables = [
-            (table.owner, table.name) for table in self.config.tables if not wanted or (table.owner, table.name) in wanted
-        ]
-        for missing in sorted(wanted - set(tables)):
-            yield pb.TableComparison(
-                owner=missing[0], name=missing[1], problem=f"apply process {self.config.apply} does not replicate it",
-            )
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
+            found, others = tables_of_now(source, self.config)
+            tables = [table for table in found if not wanted or table in wanted]
+            problems = {table: problem for table, problem in others.items() if not wanted or table in wanted}
+            for missing in wanted - found.keys() - others.keys():
+                problems[missing] = f"apply process {self.config.apply} does not replicate it"
+            for (owner, name), problem in sorted(problems.items()):
+                yield pb.TableComparison(owner=owner, name=name, problem=problem)
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
                 context=self.application.context, config=self.config, access=self.access, source=source,
@@ -130,8 +130,8 @@ class ApplyControl:
                 is_active=is_active,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
-            for found in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
-                yield _comparison_message(found)
+            for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
+                yield _comparison_message(answer)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """See `ControlHandler.execute_errors`."""

@@ -61,7 +61,7 @@ def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
     """An online schema change under a schema rule: hr.ra became hr.ra_old, another table became hr.ra."""
     old, new = stand([wanted("1", "ra_old"), wanted("2", "ra")], record("1", "ra"))
     assert (old.is_finished, old.is_renamed) == (True, True)
-    assert new.occupant == record("1", "ra")
+    assert new.occupant == wanted("1", "ra_old")
     assert (new.is_finished, new.is_begun, new.is_outdated, new.replaced) == (False, False, False, ())
 
 
