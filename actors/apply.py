@@ -37,10 +37,11 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.host import Host
 from actors.site_connection import access_to, site_folder
-from actors.ways import passes, ways_to, writes_alone
 from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application.spark import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
+from streams.table_name import TableName
+from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -234,10 +235,11 @@ class ApplyHost(Host):
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
         tables = tuple(
             TableToInstantiate(
-                identity=table.identity, owner=table.owner, name=table.name, keep_existing=self._keep_existing,
-                may_empty=writes_alone(self._spec, apply, table.owner, table.name),
+                identity=table.source.identity, source=TableName.of(table.source),
+                destination=TableName.of(table.destination), keep_existing=self._keep_existing,
+                may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
             )
-            for table in captured if passes(ways, table.owner, table.name)
+            for table in arriving(ways, captured)
         )
         return ApplyJobConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),

@@ -41,10 +41,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
-from actors.ways import passes, ways_to
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -293,11 +293,11 @@ class Controller(Host):
         """Compare what will arrive at an apply process with the tables that are there."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
-            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
@@ -338,7 +338,7 @@ class Controller(Host):
         captured: tuple[CapturedTable, ...] = self._actors.call(
             f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        kept = tuple(table.identity for table in captured if passes(ways, table.owner, table.name))
+        kept = tuple(table.source.identity for table in arriving(ways, captured))
         self._actors.call(f"site:{apply.site}", "leave_out", apply.name, kept, timeout_s=PREPARE_TIMEOUT_S)
 
     def _settled(self) -> None:

@@ -46,6 +46,7 @@ from spark_apply.copy.standing import Standing, standings
 from spark_apply.copy.tasks import copy_pieces
 from streams.errors import DatabaseError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
@@ -97,8 +98,9 @@ class _Copy:
     is_final: bool = False
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.table.owner, self.table.name
+    def key(self) -> TableName:
+        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
+        return self.table.destination
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ class _Round:
     snapshot: str
     scn: Scn
     board: CopyBoard = field(default_factory=CopyBoard)
-    copies: dict[tuple[str, str], _Copy] = field(default_factory=dict)
+    copies: dict[TableName, _Copy] = field(default_factory=dict)
     needs_somebody: bool = False
     has_failed: bool = False
 
@@ -176,7 +178,7 @@ class TableInstantiation:
         """
         renamed = [
             each for each in found
-            if each.is_renamed and self.destination.describe(each.table.owner, each.table.name) is not None
+            if each.is_renamed and self.destination.describe(*each.table.destination) is not None
         ]
         for each in renamed:
             self.destination.record_instantiation(
@@ -186,10 +188,10 @@ class TableInstantiation:
 
     def _round(self, pending: Sequence[Standing]) -> float:
         """One pass; seconds to wait before the next."""
-        include = tuple(Rule(owner=each.table.owner, name=each.table.name) for each in pending)
-        facts = {(t.owner, t.name): t for t in self.source.tables((RuleSet(include=include),))}
+        include = tuple(Rule(owner=each.table.source.owner, name=each.table.source.name) for each in pending)
+        facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
-        captured = {(t.owner, t.name): t.identity for t in self.source.captured(self.config.topology)}
+        captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
             this = _Round(snapshot.name, snapshot.scn)
             self._begin(this, pending, facts, captured)
@@ -200,8 +202,8 @@ class TableInstantiation:
         return _RETRY_S if this.has_failed else 0.0
 
     def _begin(
-        self, this: _Round, pending: Sequence[Standing], facts: Mapping[tuple[str, str], SourceTable],
-        captured: Mapping[tuple[str, str], str],
+        self, this: _Round, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
     ) -> None:
         """Check the tables, empty those whose rows are ours, and record that their copy begins."""
         config = self.config
@@ -213,7 +215,7 @@ class TableInstantiation:
             for each in pending:
                 table = each.table
                 found, target, problem = self._fit(session, table, facts)
-                if captured.get((table.owner, table.name)) != table.identity:
+                if captured.get(table.source) != table.identity:
                     problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
                 # Rows of a copy that was begun are not the destination's own: they are never kept.
                 may_empty = each.is_begun or (each.is_outdated and table.may_empty)
@@ -226,7 +228,7 @@ class TableInstantiation:
                     this.needs_somebody = True
                     self._fail_at_once(each, problem)
                     continue
-                this.copies[table.owner, table.name] = found
+                this.copies[found.key] = found
                 found.scn = this.scn
                 self._record(
                     table, this.scn, "COPYING", estimated=found.rows_estimated, replaces=each.replaced_identities
@@ -240,18 +242,20 @@ class TableInstantiation:
         """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
-            self._show(TableProgress(owner=table.owner, name=table.name, state="FAILED", problem=problem))
+            self._show(TableProgress(
+                owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
+            ))
             return
         self._record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
     def _fit(
-        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[tuple[str, str], SourceTable],
+        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
         """What is to be copied, where to, and why it cannot be."""
         from databases.postgres.table_copy import copied_columns
 
-        there = facts.get((table.owner, table.name))
-        target = session.describe(table.owner, table.name, fresh=True)
+        there = facts.get(table.source)
+        target = session.describe(*table.destination, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
         if there is None:
             return copy, target, "the source has no such table any more"
@@ -298,9 +302,8 @@ class TableInstantiation:
         pieces: list[pb.CopyPiece] = []
         with contextlib.closing(connect(self.config.source.dsn, application_name="headrace instantiation")) as source:
             for copy in this.copies.values():
-                owner, name = copy.key
-                is_text = copy_format(source, owner, name, copy.columns) == "text"
-                chunks = plan_chunks(source, owner, name)
+                is_text = copy_format(source, *copy.table.source, copy.columns) == "text"
+                chunks = plan_chunks(source, *copy.table.source)
                 copy.pieces = len(chunks)
                 pieces += [
                     self._piece(copy, chunk, snapshot=this.snapshot, is_text=is_text) for chunk in chunks
@@ -324,7 +327,7 @@ class TableInstantiation:
     # ------------------------------------------------------------------ what tasks report
 
     def _take(self, this: _Round, outcome: PieceOutcome) -> None:
-        copy = this.copies[outcome.piece.table.owner, outcome.piece.table.name]
+        copy = this.copies[TableName(outcome.piece.table.owner, outcome.piece.table.name)]
         if outcome.piece.is_digest:
             copy.digests -= 1
             copy.found += outcome.digest
@@ -399,22 +402,22 @@ class TableInstantiation:
         self.destination.record_instantiation(
             self.config.topology, self.config.apply, self.epoch,
             Instantiation(
-                source=self.config.source.site, identity=table.identity, owner=table.owner, name=table.name, scn=scn,
-                state=state, row_count=rows, digest=digest, problem=problem,
+                source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
+                name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
             ),
             replaces=replaces,
         )
         self._show(TableProgress(
-            owner=table.owner, name=table.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
+            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
         ))
 
     def _show_recorded(self, each: Standing) -> None:
         table, found = each.table, each.record
         if found is None:
-            self._show(TableProgress(owner=table.owner, name=table.name))
+            self._show(TableProgress(owner=table.destination.owner, name=table.destination.name))
         else:
             self._show(TableProgress(
-                owner=table.owner, name=table.name, state=found.state, rows=found.row_count, scn=found.scn,
+                owner=table.destination.owner, name=table.destination.name, state=found.state, rows=found.row_count, scn=found.scn,
                 problem=found.problem,
             ))
 
@@ -458,10 +461,10 @@ def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
     scns: dict[tuple[str, str], Scn] = {}
     for each in found:
         if each.record is not None and each.is_finished:
-            scns.setdefault((each.record.owner, each.record.name), each.record.scn)
+            scns.setdefault(TableName.of(each.record), each.record.scn)
     for each in found:
         if each.record is not None and each.is_finished:
-            scns[each.table.owner, each.table.name] = each.record.scn
+            scns[each.table.destination] = each.record.scn
     return scns
 
 
@@ -474,8 +477,9 @@ def _refused(each: Standing) -> str:
     if each.occupant is not None:
         renamed = each.occupant
         return (
-            f"the destination table holds the rows of a table that the source calls {renamed.owner}.{renamed.name} now: rename "
-            f'it as there: ALTER TABLE "{table.owner}"."{table.name}" RENAME TO "{renamed.name}"; then this one is copied'
+            f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
+            f'it as there: ALTER TABLE "{table.destination.owner}"."{table.destination.name}" RENAME TO '
+            f'"{renamed.destination.name}"; then this one is copied'
         )
     if each.is_outdated:
         return (

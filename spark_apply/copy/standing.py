@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from spark_apply.application.job_config import TableToInstantiate
@@ -54,7 +55,7 @@ class Standing:
     def is_renamed(self) -> bool:
         """It is recorded under another name."""
         record, table = self.record, self.table
-        return record is not None and (record.owner, record.name) != (table.owner, table.name)
+        return record is not None and TableName.of(record) != table.destination
 
     @property
     def is_begun(self) -> bool:
@@ -77,7 +78,7 @@ class Standing:
     def renamed_record(self) -> Instantiation:
         """Its record under the name it has now; only of a table that has one."""
         assert self.record is not None
-        return replace(self.record, owner=self.table.owner, name=self.table.name)
+        return replace(self.record, owner=self.table.destination.owner, name=self.table.destination.name)
 
 
 def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[Standing, ...]:
@@ -89,18 +90,18 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
     """
     by_identity = {record.identity: record for record in recorded}
     now = {table.identity: table for table in tables}
-    replaced: dict[tuple[str, str], tuple[Instantiation, ...]] = {}
-    occupants: dict[tuple[str, str], TableToInstantiate] = {}
+    replaced: dict[TableName, tuple[Instantiation, ...]] = {}
+    occupants: dict[TableName, TableToInstantiate] = {}
     for record in by_identity.values():
-        name = record.owner, record.name
+        name = TableName.of(record)
         if record.identity not in now:
             replaced[name] = (*replaced.get(name, ()), record)
-        elif (now[record.identity].owner, now[record.identity].name) != name:
+        elif now[record.identity].destination != name:
             occupants[name] = now[record.identity]
     return tuple(
         Standing(
-            table=table, record=by_identity.get(table.identity), replaced=replaced.get((table.owner, table.name), ()),
-            occupant=occupants.get((table.owner, table.name)),
+            table=table, record=by_identity.get(table.identity), replaced=replaced.get(table.destination, ()),
+            occupant=occupants.get(table.destination),
         )
         for table in tables
     )

@@ -20,6 +20,7 @@ from protos import apply_pb2 as pb
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableProgress
 from streams.errors import ApplyError, StreamsError
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from spark_apply.application.job_config import ApplyJobConfig
@@ -113,16 +114,18 @@ class ApplyControl:
         """See `ControlHandler.compare`."""
         if self.access is None:
             raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
-        wanted = {(table.owner, table.name) for table in request.tables}
+        wanted = {TableName(table.owner, table.name) for table in request.tables}
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
-            found, others = tables_of_now(source, self.config)
-            tables = [table for table in found if not wanted or table in wanted]
-            problems = {table: problem for table, problem in others.items() if not wanted or table in wanted}
-            for missing in wanted - found.keys() - others.keys():
-                problems[missing] = f"apply process {self.config.apply} does not replicate it"
-            for (owner, name), problem in sorted(problems.items()):
-                yield pb.TableComparison(owner=owner, name=name, problem=problem)
+            found, problems = tables_of_now(source, self.config)
+            tables = [table for table in found if not wanted or table.source in wanted]
+            for name in wanted - {table.source for table in found} - problems.keys():
+                problems[name] = f"apply process {self.config.apply} does not replicate it"
+            for name in sorted(problems.keys() & wanted if wanted else problems):
+                yield pb.TableComparison(
+                    owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
+                    problem=problems[name],
+                )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
                 context=self.application.context, config=self.config, access=self.access, source=source,
@@ -262,7 +265,8 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
 
 def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
-        owner=found.owner, name=found.name, equal=found.is_equal, source_rows=found.source.rows,
+        owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
+        destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
     )

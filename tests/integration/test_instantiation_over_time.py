@@ -21,6 +21,7 @@ from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiat
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
 from streams.scn import Scn
+from streams.table_name import TableName
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -72,8 +73,8 @@ class Sites:
     def tables(self, *, keep: Collection[str] = (), may_empty: bool = True) -> tuple[TableToInstantiate, ...]:
         return tuple(
             TableToInstantiate(
-                identity=table.identity, owner=table.owner, name=table.name, keep_existing=table.name in keep,
-                may_empty=may_empty,
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                keep_existing=table.name in keep, may_empty=may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )
@@ -141,7 +142,7 @@ def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
 def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites: Sites):
     """Captured all the time; but a propagation or the apply process had no rule for it."""
     first = sites.instantiate(sites.tables())
-    (a,) = (table for table in sites.tables() if table.name == "a")
+    (a,) = (table for table in sites.tables() if table.source.name == "a")
     assert [table.name for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[a.identity])] == ["b"]
     sites.run("src", "INSERT INTO b VALUES (2, 'while it is away')")
     assert sites.instantiate((a,)) == {"a": first["a"]}
@@ -229,13 +230,19 @@ def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
 
 def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_that_were_made_again(sites: Sites):
     config = sites.config(sites.tables())
+
+    def of_now() -> tuple[list[tuple[str, str]], dict[str, str]]:
+        found, problems = tables_of_now(sites.source, config)
+        assert all(table.source == table.destination for table in found)
+        return [(table.identity, table.source.name) for table in found], {name.name: problems[name] for name in problems}
+
     a, b = (table.identity for table in sites.tables())
-    assert tables_of_now(sites.source, config) == ({("public", "a"): a, ("public", "b"): b}, {})
+    assert of_now() == ([(a, "a"), (b, "b")], {})
     sites.run("src", "ALTER TABLE a RENAME TO a2", "DROP TABLE b")
-    assert tables_of_now(sites.source, config) == ({("public", "a2"): a}, {})
+    assert of_now() == ([(a, "a2")], {})
     sites.run("src", "CREATE TABLE b (id int PRIMARY KEY, body text)", "ALTER TABLE b RENAME TO c", "ALTER TABLE a2 RENAME TO b")
-    assert tables_of_now(sites.source, config) == ({("public", "b"): a}, {})
+    assert of_now() == ([(a, "b")], {})
     sites.run("src", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
-    found, problems = tables_of_now(sites.source, config)
-    assert found == {("public", "a"): a}
-    assert "headrace up" in problems["public", "b"]
+    found, problems = of_now()
+    assert found == [(a, "a")]
+    assert "headrace up" in problems["b"]

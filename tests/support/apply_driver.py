@@ -35,6 +35,7 @@ from redo.mining import Miner
 from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 from streams.errors import StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.table_name import TableName
 from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
@@ -233,8 +234,8 @@ class ApplyDrivers:
             captured = source.captured(self.queue.spec.name)
         return tuple(
             TableToInstantiate(
-                identity=table.identity, owner=table.owner, name=table.name, keep_existing=table.name in keep_existing,
-                may_empty=True,
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                keep_existing=table.name in keep_existing, may_empty=True,
             )
             for table in captured if table.owner == "public" and table.name in tables
         )
@@ -317,5 +318,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "wait_for",
+    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load",
+    "wait_for",
 ]

@@ -259,16 +259,17 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     import headrace.verification
 
     same = {
-        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "equal": True, "source_rows": 3,
+        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t",
+        "destination_owner": "public", "destination_name": "t", "equal": True, "source_rows": 3,
         "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "",
     }
-    other = {**same, "name": "u", "equal": False, "destination_rows": 2}
+    other = {**same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2}
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same])
     assert run("verify", topology) == DONE
     monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
-    assert "public.u a -> b: DIFFERENT" in capsys.readouterr().out
+    assert "public.u a -> b public.v: DIFFERENT" in capsys.readouterr().out
 
 
 def test_doctor_reports_findings(run, monkeypatch, capsys):

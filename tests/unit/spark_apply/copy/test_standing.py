@@ -7,10 +7,11 @@ import pytest
 from databases.ports import Instantiation
 from spark_apply.application.job_config import TableToInstantiate
 from spark_apply.copy.standing import Standing, standings
+from streams.table_name import TableName
 
 
 def wanted(identity: str, name: str) -> TableToInstantiate:
-    return TableToInstantiate(identity=identity, owner="hr", name=name)
+    return TableToInstantiate(identity=identity, source=TableName("hr", name), destination=TableName("hr", name))
 
 
 def record(identity: str, name: str, state: str = "DONE", scn: int = 100) -> Instantiation:
