@@ -145,7 +145,7 @@ class DatabaseSite(Host):
             self._service.announce()
         if writer.state.startswith("PAUSED"):
             return FULL_PAUSE_S
-        return writer.rest_s
+        return writer.pause_s
 
     def close(self) -> None:
         """Close the stream; the log writer and its service stay: captures can mine what is there."""
