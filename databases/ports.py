@@ -374,6 +374,17 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def retained_bytes(self, topology: str) -> int | None:
+        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
+        ...
+
+    def holding_up(self) -> tuple[str, ...]:
+        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
+
+        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
+        """
+        ...
+
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
         ...
