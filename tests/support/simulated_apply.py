@@ -269,7 +269,7 @@ class Beginning:
     def _record(self, name: str, state: str, snapshot: MemorySnapshot) -> None:
         self._destination.record_instantiation(
             self._sim.topology.name, self._spec.name, self.progress.epoch,
-            Instantiation(source=self._spec.source, owner="public", name=name, scn=snapshot.scn, state=state),
+            Instantiation(source=self._spec.source, identity=name, owner="public", name=name, scn=snapshot.scn, state=state),
         )
 
 
