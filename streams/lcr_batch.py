@@ -251,7 +251,7 @@ class LcrBatch:
         tags: the tags `transactions.tag` refers to.
         transactions: see `Transactions`.
         groups: see `RowGroup`.
-        truncates: see `Truncate`.
+        truncates: see `Truncate`; ascending by row number.
     """
 
     source: str

@@ -140,7 +140,8 @@ def lcr_batches(draw: st.DrawFn) -> LcrBatch:
     return LcrBatch(
         source=source, previous_scn=previous, through_scn=previous if is_open else commits[-1],
         continues=continues, first_position=draw(st.integers(1, 2**40)) if continues else 0, tables=tables,
-        tags=tags, transactions=owners, groups=tuple(groups), truncates=tuple(truncates),
+        tags=tags, transactions=owners, groups=tuple(groups),
+        truncates=tuple(sorted(truncates, key=lambda truncate: truncate.row_number)),
     )
 
 
