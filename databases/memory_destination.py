@@ -4,7 +4,7 @@ For unit tests and simulations; verified by the same contract suite as the real 
 behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
 real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
 a row that another open transaction has written cannot be written (the real one waits, then says lock_not_available),
-a rollback undoes everything, a newer epoch ends older sessions. Values are bytes and equal when their bytes are.
+a rollback undoes everything, a newer epoch ends older sessions, the end of the store's life every epoch. Values are bytes and equal when their bytes are.
 
 Several `MemoryDestination`s on one `MemoryStore` are several processes at one database.
 """
@@ -28,8 +28,15 @@ from databases.ports import (
     ScnRange,
     Write,
 )
-from databases.progress import covers, fold_ranges, merge_ranges
-from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
+from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
+from streams.errors import (
+    BugError,
+    DatabaseError,
+    DatabaseUnavailable,
+    DataError,
+    FencedError,
+    UnfitTableError,
+)
 from streams.lcr_batch import NULL, ColumnValues, Command, TableVersion
 from streams.scn import Scn
 
@@ -77,7 +84,7 @@ class MemoryDestination:
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """See `DestinationDatabase.raise_epoch`."""
         process = self._reach().processes.setdefault((topology, apply), StoredProcess())
-        process.epoch += 1
+        process.epoch, process.life, process.incarnations = process.epoch + 1, self.store.life, {}
         for session in list(process.sessions.values()):
             session.close()
         progress = self.progress(topology, apply)
@@ -100,9 +107,14 @@ class MemoryDestination:
         process = self._process(topology, apply, epoch)
         process.low_watermark = Scn(max(process.low_watermark, scn))
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> MemorySession:
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> MemorySession:
         """See `DestinationDatabase.open_session`."""
         process = self._process(topology, apply, epoch)
+        if incarnation < process.incarnations.get(server, 0):
+            raise FencedError(f"a newer session of apply server {server} of {apply} exists", apply=apply, epoch=epoch)
+        process.incarnations[server] = incarnation
         if server in process.sessions:
             process.sessions[server].close()
         session = MemorySession(self.store, process, (topology, apply, server, epoch), tag)
@@ -174,8 +186,7 @@ class MemoryDestination:
 
     def _process(self, topology: str, apply: str, epoch: int) -> StoredProcess:
         process = self._reach().processes.get((topology, apply), StoredProcess())
-        if process.epoch != epoch:
-            raise FencedError(f"apply process {apply} has epoch {process.epoch}, this one {epoch}", apply=apply, epoch=epoch)
+        check_epoch(process.epoch, apply=apply, epoch=epoch, lives=process.life == self.store.life)
         return process
 
 

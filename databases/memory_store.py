@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 
 from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange
 from streams.clock import Clock, SystemClock
+from streams.errors import BugError
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column"]
 
 Row = tuple[bytes | None, ...]
+_COMMITTED = ("tables", "processes", "errors", "instantiations")
 
 
 class StoreSession(Protocol):
@@ -72,9 +75,11 @@ class StoredTable:
 
 @dataclass(slots=True)
 class StoredProcess:
-    """An apply process: epoch, progress, open sessions by server."""
+    """An apply process: epoch and the store's life it began in, progress, newest incarnations and open sessions by server."""
 
     epoch: int = 0
+    life: int = 0
+    incarnations: dict[int, int] = field(default_factory=dict)
     low_watermark: Scn = FIRST_SCN
     applied: tuple[ScnRange, ...] = ()
     servers: dict[int, StoredServer] = field(default_factory=dict)
@@ -121,6 +126,7 @@ class MemoryStore:
         self.next_row = 0
         self.next_error = 1
         self.lost_answers: deque[bool] = deque()
+        self.life = 0
 
     # ------------------------------------------------------------------ for tests
 
@@ -161,6 +167,27 @@ class MemoryStore:
     def rows(self, owner: str, name: str) -> list[Row]:
         """The rows, sorted; with what open transactions have written."""
         return sorted(self.tables[owner, name].rows.values(), key=lambda row: [(v is not None, v or b"") for v in row])
+
+    def backup(self) -> Callable[[], None]:
+        """Copy what is committed; the answer brings it back, as a crash that loses commits or a restore does."""
+        if self.locks:
+            raise BugError("a copy now would hold what open transactions have written")
+        processes = {key: replace(process, sessions={}) for key, process in self.processes.items()}
+        kept = copy.deepcopy({name: getattr(self, name) for name in _COMMITTED} | {"processes": processes})
+
+        def restore() -> None:
+            self.end_life()
+            for name, value in copy.deepcopy(kept).items():
+                setattr(self, name, value)
+
+        return restore
+
+    def end_life(self) -> None:
+        """As the server's end and its next start: no session survives, and no epoch."""
+        for process in self.processes.values():
+            for session in list(process.sessions.values()):
+                session.close()
+        self.life += 1
 
     def lose_next_commit_answer(self, *, committed: bool) -> None:
         """The next COMMIT's answer is lost, and its session with it; whether it was made before that."""
