@@ -94,7 +94,7 @@ def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harne
         found.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
     with pytest.raises(DestinationRestarted):
         found.record_instantiation(
-            TOPOLOGY, APPLY, 1, Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
         )
     progress = found.raise_epoch(TOPOLOGY, APPLY)
     assert (progress.epoch, progress.low_watermark) == (2, 10)
