@@ -1,6 +1,6 @@
 """A site's claim on its database: held by the site's actor, asked by its threads, lost for good until an operator acts.
 
-See `databases.ports.TopologyClaim` for what it is. A copy that lost it must not take it back by itself: two copies would
+See `databases.operator_ports.TopologyClaim` for what it is. A copy that lost it must not take it back by itself: two copies would
 take it from each other for ever.
 """
 
@@ -10,10 +10,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from actors.site_connection import claim_on
+from databases.ports import Finding
 from streams.errors import RunsElsewhere
 
 if TYPE_CHECKING:
-    from databases.ports import TopologyClaim
+    from databases.operator_ports import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["SiteClaim"]
@@ -55,6 +56,15 @@ class SiteClaim:
                 self.refused = error
                 raise
             self.refused = None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Ask again, for a preflight: why the topology may not work with the database; empty: it may."""
+        self.forget()
+        try:
+            self.hold()
+        except RunsElsewhere as error:
+            return (Finding(path=f"sites.{self._site.name}", problem=error.message, fix=error.hint),)
+        return ()
 
     def forget(self) -> None:
         """An operator acted: ask again."""

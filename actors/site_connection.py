@@ -14,7 +14,7 @@ from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
-    from databases.ports import TopologyClaim
+    from databases.operator_ports import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [

@@ -6,7 +6,7 @@ A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from streams.lcr_batch import Column, ColumnValues, Command, TableVersion
+    from streams.lcr_batch import ColumnValues, Command, TableVersion
     from streams.scn import ObjectNumber, Scn
     from streams.tags import Tag
 
@@ -282,6 +282,24 @@ class SourceTable:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedTable:
+    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
+
+    Args:
+        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
+            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
+            dropped and made again, and when its changes were not captured for a while.
+        owner, name: what the table is called now; the root of a partitioned one.
+        object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
+    """
+
+    identity: str
+    owner: str
+    name: str
+    object_numbers: tuple[ObjectNumber, ...]
+
+
 class Snapshot(Protocol):
     """A consistent view of the source that other sessions can share while it is held open."""
 
@@ -313,6 +331,10 @@ class SourceDatabase(Protocol):
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
         """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
+        ...
+
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
         ...
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
@@ -369,6 +391,14 @@ class SourceDatabase(Protocol):
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
+        ...
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """Every table whose changes are in the log, by owner and name.
+
+        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
+        snapshot in the log, as long as the identity is the same afterwards.
+        """
         ...
 
     def dictionary_build(self, topology: str) -> DictionaryBuild:
@@ -535,15 +565,18 @@ class Instantiation:
 
     Args:
         source: the site it was copied from.
-        owner, name: the table, as LCRs name it.
+        identity: which table of that site it is (`CapturedTable.identity`): it is recorded once per identity.
+        owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
-        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set) or FAILED.
+        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set), FAILED, or LEFT (it was
+            copied, and then its changes did not come here for a while: its rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
     """
 
     source: str
+    identity: str
     owner: str
     name: str
     scn: Scn
@@ -558,7 +591,9 @@ class DestinationSession(Protocol):
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,
     `DataError` (with `context["sqlstate"]`) when the database refuses the data, `FencedError` when a newer
-    epoch exists. After any error the transaction must be rolled back.
+    epoch or a newer incarnation of the server exists. After any error the transaction must be rolled back.
+
+    What `commit` answered is on disk, whatever the database's own settings are.
     """
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
@@ -656,7 +691,13 @@ class DestinationSession(Protocol):
 
 
 class DestinationDatabase(Protocol):
-    """A database that changes are applied to: catalog, progress, error queue, instantiation."""
+    """A database that changes are applied to: catalog, progress, error queue, instantiation.
+
+    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed: after a
+    crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark` and
+    `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
+    that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
+    """
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
@@ -667,6 +708,10 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
+        """What `prepare`, instantiation and these apply processes would do, in order, without doing it."""
+        ...
+
     def prepare(self, topology: str) -> tuple[str, ...]:
         """Create or upgrade the `headrace` schema, idempotently; returns the statements run."""
         ...
@@ -674,7 +719,12 @@ class DestinationDatabase(Protocol):
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """Fence out older incarnations, and only then read the progress.
 
-        Raises the epoch, ends their sessions and waits until they are gone.
+        Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
+        a newer epoch, ends nothing of it and writes nothing.
+
+        Raises:
+            FencedError: it was overtaken.
+            DatabaseUnavailable: the epoch may be raised; call again.
         """
         ...
 
@@ -683,11 +733,32 @@ class DestinationDatabase(Protocol):
         ...
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
-        """Make a low watermark durable that moved without data."""
+        """Make a low watermark durable that moved without data.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
         ...
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> DestinationSession:
-        """Open one apply server's session. Ends a dead predecessor's session that still holds its origin."""
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> DestinationSession:
+        """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            server: number of the apply server.
+            epoch: as `raise_epoch` answered.
+            tag: marks the session's changes.
+            incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
+
+        Raises:
+            FencedError: a newer epoch or a newer incarnation exists.
+            DestinationRestarted: see the class.
+            DatabaseUnavailable: try again.
+        """
         ...
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
@@ -710,11 +781,37 @@ class DestinationDatabase(Protocol):
         """What is recorded about the instantiation of an apply process's tables, by owner and name."""
         ...
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
-        """Record a table's instantiation, replacing what was recorded before.
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
+        """Record a table's instantiation, replacing what was recorded of this identity before.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            epoch: of the driver that records it.
+            instantiation: what is known now.
+            replaces: identities of tables whose place at the destination it takes; their records are removed with it.
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
+        ...
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """Record that changes of all but some tables do not come to an apply process any more.
+
+        What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
+        Called before the first change can be missing. A driver that still runs is fenced out.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            kept: identities of the tables whose changes come.
+
+        Returns:
+            The tables that left, as they were recorded before.
         """
         ...
 
@@ -744,115 +841,4 @@ class DestinationDatabase(Protocol):
 
     def close(self) -> None:
         """Close every connection; idempotent."""
-        ...
-
-
-# --------------------------------------------------------------------------- both
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSequence:
-    """A sequence that gives a column its values.
-
-    Args:
-        owner: schema of the table.
-        table: its name.
-        column: the column.
-        name: of the sequence, as the database writes it in statements.
-        next_value: the value it gives out next.
-        increment: between two values; negative for a descending one.
-        least: bound.
-        most: bound.
-    """
-
-    owner: str
-    table: str
-    column: str
-    name: str
-    next_value: int
-    increment: int
-    least: int
-    most: int
-
-
-class ColumnSequences(Protocol):
-    """The sequences of a database that give columns their values. Not shared between threads."""
-
-    def of(self, tables: Sequence[tuple[str, str]]) -> tuple[ColumnSequence, ...]:
-        """The sequences of all columns of these tables (owner, name), by ownership or by a column's default.
-
-        Raises:
-            DatabaseError: one may not be read.
-        """
-        ...
-
-    def set_next(self, sequence: ColumnSequence, value: int) -> None:
-        """Let a sequence give out `value` next; it is within the sequence's bounds.
-
-        Raises:
-            DatabaseError: a right is missing.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
-
-
-class RowReader(Protocol):
-    """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
-
-    def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
-        """Values as the database's own shell shows them.
-
-        Args:
-            columns: what each is a value of, as the source describes it.
-            values: in the form `columns` say; None: NULL.
-
-        Returns:
-            One text each; None: NULL. A value the database does not understand is shown in another readable form.
-
-        Raises:
-            DatabaseUnavailable: the database does not answer.
-        """
-        ...
-
-    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
-        """The rows of a table whose key has these values, as they are now: texts by column, two rows at most.
-
-        Args:
-            owner: the table's schema.
-            name: the table.
-            values: by column; those of the key are used.
-
-        Returns:
-            Empty: there is no such row or table, or the values do not tell the key.
-
-        Raises:
-            DatabaseUnavailable: the database does not answer.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
-
-
-class TopologyClaim(Protocol):
-    """That one copy of a topology works with a database, and no other. Not shared between threads."""
-
-    def hold(self, *, take_over: bool = False) -> None:
-        """Take the claim, or make sure that it is still held; idempotent, quick, to be called every few seconds.
-
-        Args:
-            take_over: end the session of another place's copy that has it.
-
-        Raises:
-            RunsElsewhere: another place's copy has it; the message names the place.
-            DatabaseUnavailable: it is unknown who has it; call again.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give it up."""
         ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.runtime import RayActors
     from databases.connectors import DatabaseAccess
-    from databases.ports import RowReader
+    from databases.operator_ports import RowReader
     from streams.lcr import LcrValue, RowLcr
     from topology.spec import TopologySpec
 

@@ -14,7 +14,7 @@ from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
-    from databases.ports import ColumnSequence
+    from databases.operator_ports import ColumnSequence
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["AHEAD_MAX", "SequenceLine", "compare_sequences"]

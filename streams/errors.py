@@ -6,6 +6,7 @@
     +-- DatabaseError            a database said no
     |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
     |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
     |   +-- UnsupportedType      a type that cannot travel
     |   +-- RunsElsewhere        another copy of the topology works with this database
@@ -31,9 +32,10 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
-    "DatabaseError", "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
-    "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
+    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
+    "UnsupportedType",
     "WouldBlock",
 ]
 
@@ -41,6 +43,11 @@ __all__ = [
 # The way out when transactions are gone for good; part of hints.
 INSTANTIATE_AGAIN = (
     "`headrace down --purge`, empty the replicated tables at the destinations, then `headrace up`: the tables are copied again"
+)
+# The same for one destination, while the others go on.
+COPY_ONE_AGAIN = (
+    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"
+    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its apply process"
 )
 
 
@@ -131,6 +138,17 @@ class LogGone(DatabaseError):
     retry = Retry.MANUAL
 
 
+class DestinationRestarted(DatabaseError):
+    """The destination's server was started again, failed over or restored since this apply process began.
+
+    What was committed before may be gone. The apply process begins again: it reads what the destination has, and the
+    queue sends again what is missing there.
+    """
+
+    code = "HDR-2005"
+    retry = Retry.TIMED
+
+
 class UnsupportedType(DatabaseError):
     """A column's type cannot travel."""
 
@@ -140,7 +158,7 @@ class UnsupportedType(DatabaseError):
 class RunsElsewhere(DatabaseError):
     """Another copy of the topology, in another folder or on another machine, works with this database."""
 
-    code = "HDR-2005"
+    code = "HDR-2006"
     retry = Retry.MANUAL
 
 

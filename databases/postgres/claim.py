@@ -29,7 +29,6 @@ from typing import Any
 import psycopg
 
 from databases.postgres.connection import connect, translated
-from databases.postgres.destination.fencing import end_lock_holders
 from streams.errors import DatabaseUnavailable, RunsElsewhere
 
 __all__ = ["PostgresClaim", "claim_name"]
@@ -53,7 +52,7 @@ def claim_name(topology: str) -> str:
 
 
 class PostgresClaim:
-    """See `databases.ports.TopologyClaim`. Connects when it is first held; calls must not overlap.
+    """See `databases.operator_ports.TopologyClaim`. Connects when it is first held; calls must not overlap.
 
     Args:
         dsn: of the database.
@@ -106,7 +105,7 @@ class PostgresClaim:
                 is_own = (told.get("place"), told.get("identity")) == (self._place, self._identity)
                 if not is_own and not take_over:
                     raise self._elsewhere(holder, told)
-                end_lock_holders(connection, self._key)  # an earlier life of this process, or what is taken over
+                connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))  # an earlier life of this process, or what is taken over
             if time.monotonic() > deadline:
                 raise DatabaseUnavailable("the session that claimed the database before does not end", pid=holder[0] if holder else 0)
             time.sleep(_POLL_S)

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from databases.ports import ColumnSequence
+from databases.operator_ports import ColumnSequence
 from databases.postgres.connection import connect, qualified, translated
 
 __all__ = ["PostgresSequences"]
@@ -41,7 +41,7 @@ ORDER BY 1, 2, 3, 4, 5
 
 
 class PostgresSequences:
-    """See `databases.ports.ColumnSequences`. Connects when it is first asked.
+    """See `databases.operator_ports.ColumnSequences`. Connects when it is first asked.
 
     Args:
         dsn: of the database.

@@ -6,13 +6,14 @@ another step, a server's death, the driver's death. Nothing else is faked but th
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from protos import codec
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
@@ -23,8 +24,9 @@ from spark_apply.server import large_transactions as work_large
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
+from streams.cutting import resume_after
+from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.lcr_batch import LcrBatch
-from streams.resumption import resume_after
 
 TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
@@ -69,7 +71,7 @@ class Engine:
         self.epoch = progress.epoch
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=self.rules, filter_batch=filter_batch, fits=self.fits,
+            source=SOURCE, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             instantiation=self.instantiation, returned_from=self.returned_from,
         )
         self.coordinator = ApplyCoordinator(
@@ -150,7 +152,16 @@ class Engine:
                     lambda number=number: self._receive(number), lambda number=number: self._work(number),
                     lambda number=number: self._report(number),
                 ]
-        self.rng.choice(actions)()
+        try:
+            self.rng.choice(actions)()
+        except DestinationRestarted:
+            # As the apply actor: another driver begins with what the destination has.
+            self.crashes["destination"] = self.crashes.get("destination", 0) + 1
+            with contextlib.suppress(DatabaseUnavailable):
+                self.destination.progress(TOPOLOGY, APPLY)  # on a connection of before: the next one is new
+            self.start_driver()
+        except DatabaseUnavailable:
+            self.crashes["unavailable"] = self.crashes.get("unavailable", 0) + 1
 
     def _die(self) -> None:
         kind = self.rng.choice(["server", "server", "driver", "lost commit"])

@@ -28,7 +28,7 @@ _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the
 
 
 class PostgresRowReader:
-    """See `databases.ports.RowReader`. Connects when it is first asked.
+    """See `databases.operator_ports.RowReader`. Connects when it is first asked.
 
     Args:
         dsn: of the destination's database.
