@@ -36,6 +36,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import psutil  # type: ignore[import-untyped]
 
 from actors.host import Host
+from actors.log_bound import bound_log
 from actors.site_connection import access_to, site_folder
 from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application.spark import remove_left_scratch
@@ -127,6 +128,7 @@ class ApplyHost(Host):
 
     def step(self) -> float:
         """Ask the driver how it is; an ended or a hung one is an error that time heals."""
+        bound_log(self._log_file)
         driver, client = self._driver, self._client
         assert driver is not None
         assert client is not None
