@@ -26,7 +26,7 @@ STAGES = (
     (r"^postgres: bench_destination: logical replication", "destination: native apply"),
     (r"^postgres: bench_destination: (postgres|\S+) bench", "destination: backends"),
     (r"^postgres: bench_destination:", "destination: other"),
-    (r"spark_apply\.application\.job", "apply driver"),
+    (r"spark_apply\.application\.process", "Spark"),
     (r"pyspark\.daemon", "apply servers"),
     (r"^ray::RayDPSparkMaster", "Spark"),
     (r"java .*(spark|ray)", "Spark"),

@@ -17,7 +17,7 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import filter_batch
-from spark_apply.application.job_config import ApplyJobConfig
+from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
@@ -286,11 +286,10 @@ class Driver:
         self._sim, self._spec, self._store = sim, spec, store
         self._destination = destination = MemoryDestination(store=store)
         self.epoch = progress.epoch
-        self.token = f"token {sim.network.incarnation()}"
-        config = ApplyJobConfig(
+        config = ApplyConfig(
             topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
-            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue="", queue_name=spec.queue,
-            ray_address="", ray_namespace="", state_dir="", parallelism=spec.parallelism, tag=spec.tag,
+            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
+            parallelism=spec.parallelism, tag=spec.tag,
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
         )
         fits = TableFits(destination.describe, self._missing_alter)
@@ -307,7 +306,8 @@ class Driver:
             config, epoch=self.epoch, destination=destination, reader=self.reader, coordinator=self.coordinator,
             fits=fits, feed=self.feed, clock=sim.clock,
         )
-        self._gate = Gate(config, self.token)
+        self._gate = Gate(config)
+        self.token = self._gate.admit()
         self._gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, Task] = {}

@@ -99,7 +99,7 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
     ("postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION", "source: walsender"),
     ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
     ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
-    ("python -m spark_apply.application.job", "apply driver"), ("python -m pyspark.daemon", "apply servers"),
+    ("python -m spark_apply.application.process", "Spark"), ("python -m pyspark.daemon", "apply servers"),
     ("bash", None),
 ])
 def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
