@@ -41,10 +41,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
-from actors.ways import passes, ways_to
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -63,6 +63,7 @@ PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 
+_WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that say all is well
 _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
@@ -135,6 +136,7 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             words = answer.message if isinstance(answer, StreamsError) else "no answer"
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
+    _wait_for_databases(gathered)
     return gathered
 
 
@@ -205,14 +207,20 @@ class Controller(Host):
 
     def overview(self) -> dict[str, Any]:
         """The whole topology as it was at the last look (`at_us`), JSON-able."""
-        seen = {status["name"]: status for status in self._latest}
+        # While a database is prepared, which may take long, nobody is looked at in `step`.
+        is_preparing = self._phase == "PREPARING"
+        latest = gather(self._actors, self._sites) if is_preparing else self._latest
+        seen = {status["name"]: status for status in latest}
         components = [
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             for c in self._components
         ]
+        status = self.status()
+        error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
-            "at_us": self._latest_us, "findings": [asdict(finding) for finding in self._findings],
+            "topology": self._spec.name, "state": status["state"], "fingerprint": self._fingerprint,
+            **({"problem": error["message"], "fix": error["hint"]} if error else {}),
+            "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
         }
 
@@ -297,11 +305,11 @@ class Controller(Host):
         """Compare what will arrive at an apply process with the tables that are there."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
-            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
@@ -419,6 +427,14 @@ def build(
     """Factory of the controller's actor."""
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
     return Controller(spec, environment=environment, keep_existing=keep_existing)
+
+
+def _wait_for_databases(components: list[dict[str, Any]]) -> None:
+    """An apply process whose destination does not answer is not idle, whatever it said last: put that into its status."""
+    away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
+    for component in components:
+        if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:
+            component["state"] = "WAITING FOR DATABASE"
 
 
 def _site_factory(kind: str) -> str:

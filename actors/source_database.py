@@ -99,6 +99,7 @@ class DatabaseSite(Host):
         self._answered_at = 0.0
         self._samples: tuple[tuple[int, int], ...] = ()  # newest last; replaced whole, as other threads read it
         self._retained_bytes: int | None = None
+        self._held_up_by: tuple[str, ...] = ()  # a slot or a snapshot waits for these transactions now
         self._sample_problem = ""
         self._heartbeats = 0
         self._gone: LogGone | None = None
@@ -188,6 +189,7 @@ class DatabaseSite(Host):
         if self._is_source:
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._uncaptured)
+            details["held_up_by"] = list(self._held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
         if self._writer is not None:
@@ -382,9 +384,11 @@ class DatabaseSite(Host):
                 if source is None:
                     source = self._open_source()
                 self._sample(source)
-                if self._stream is not None and self._clock.monotonic() >= look_at:
+                if self._is_source and self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + LOOK_INTERVAL_S
-                    self._look(source)
+                    self._held_up_by = source.holding_up()
+                    if self._stream is not None:
+                        self._look(source)
             except LogGone as error:
                 self._gone = error
             except StreamsError as error:
@@ -397,7 +401,7 @@ class DatabaseSite(Host):
 
     def _look(self, source: SourceDatabase) -> None:
         """At what else may have changed at the database."""
-        self._retained_bytes = _retained_bytes(source, self._spec.name)
+        self._retained_bytes = source.retained_bytes(self._spec.name)
         writer = self._writer
         if writer is not None:
             # Also while a full redo log keeps the log writer from reading: the log that grows may cost us the slot.
@@ -434,12 +438,6 @@ class DatabaseSite(Host):
     def _note(self, error: StreamsError) -> None:
         self._error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
-
-
-def _retained_bytes(source: SourceDatabase, topology: str) -> int | None:
-    """Log the source keeps for us; None: this connector cannot tell."""
-    ask = getattr(source, "retained_bytes", None)
-    return None if ask is None else int(ask(topology))
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:

@@ -280,7 +280,7 @@ class MemorySession:
             self._state = "failed"
             raise
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:  # noqa: ARG002
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:  # noqa: ARG002
         """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
         self._in_transaction()
         for table in tables:

@@ -26,7 +26,7 @@ from databases.ports import (
 from rules.rule import RuleSet, TruthValue
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
 
 __all__ = ["MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransaction"]
@@ -329,7 +329,7 @@ class MemorySource:
         """See `SourceDatabase.open_stream`."""
         if start != FIRST_SCN and start < self.confirmed_scn:
             raise LogGone(
-                f"the log up to SCN {self.confirmed_scn} is gone", hint="instantiate again", scn=self.confirmed_scn
+                f"the log up to SCN {scn_text(self.confirmed_scn)} is gone", hint="instantiate again", scn=self.confirmed_scn
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
 
@@ -338,6 +338,14 @@ class MemorySource:
 
     def check_prepared(self, topology: str, start: Scn) -> None:
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
+
+    def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
+        """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
+        return None
+
+    def holding_up(self) -> tuple[str, ...]:
+        """See `SourceDatabase.holding_up`: nothing waits here."""
+        return ()
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""

@@ -156,7 +156,8 @@ class DecodedChunk:
         order_scn: int64[t].
         commit_scn: int64[t].
         commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL.
+        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its first
+            row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
         first_row: int32[t + 1].
         tags: the tags found.
         continues: the first transaction began in an earlier chunk.
@@ -352,6 +353,17 @@ class SourceDatabase(Protocol):
 
         Raises:
             LogGone: it is not, and changes are missing in the log stream since then.
+        """
+        ...
+
+    def retained_bytes(self, topology: str) -> int | None:
+        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
+        ...
+
+    def holding_up(self) -> tuple[str, ...]:
+        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
+
+        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
         """
         ...
 
@@ -568,8 +580,16 @@ class DestinationSession(Protocol):
         """Execute the writes in order in as few round trips as possible; rows affected per write."""
         ...
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:
-        """Truncate tables together."""
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+        """Truncate these tables together, and no other: a table that refers to one of them must be among them.
+
+        Args:
+            tables: what travelled in one TRUNCATE; not empty.
+            restart_identity: restart the sequences their columns own.
+
+        Raises:
+            DataError: a table that is not among them refers to one of them.
+        """
         ...
 
     def savepoint(self) -> None:

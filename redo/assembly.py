@@ -171,6 +171,8 @@ class Assembly:
             last, skip = self._count - 1, 1
             self._transactions[_COMMIT, last] = transactions.commit_scn[0]
             self._transactions[_TIME, last] = transactions.commit_time_us[0]
+            # The log tells a transaction's tag behind its begin: a record may end between the two.
+            self._transactions[_TAG, last] = transactions.tag[0]
             self._transactions[_ROWS, last] += transactions.rows[0]
             is_whole = last > 0 or not self._continues
             if transactions.commit_scn[0] and is_whole and self._transactions[_ROWS, last] == 0:

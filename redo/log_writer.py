@@ -65,7 +65,7 @@ from streams.errors import (
 )
 from streams.failpoints import failpoint
 from streams.lcr_batch import TableVersion
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
@@ -223,7 +223,7 @@ class LogWriter:
         first = self._restart_segment
         if self._state.is_open and sum(size for n, size in list(self._sizes.items()) if n >= first) >= self._redo_bytes_max:
             return (
-                f"one transaction, which began after SCN {self._state.commit_scn}, fills {bound}, WAL grows at the source: "
+                f"one transaction, which began after SCN {scn_text(self._state.commit_scn)}, fills {bound}, WAL grows at the source: "
                 "raise redo_bytes_max in the topology file above the size of that transaction, then `headrace up`"
             )
         return (
@@ -332,8 +332,8 @@ class LogWriter:
             )
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
-                f"the log of site {self._source} begins at SCN {stream.start_scn}, its redo log ends at SCN "
-                f"{self._state.end_scn}: transactions between are gone",
+                f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "
+                f"{scn_text(self._state.end_scn)}: transactions between are gone",
                 hint=INSTANTIATE_AGAIN,
                 source=self._source, after_scn=self._state.end_scn, through_scn=stream.start_scn,
             )
@@ -544,7 +544,7 @@ class LogWriter:
     def _raise_missing(self, before: SegmentFile, after: SegmentFile) -> None:
         from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
         raise RedoError(
-            f"redo segment {before.number + 1} is missing; transactions between SCN {from_scn} and SCN {to_scn}"
+            f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN {scn_text(to_scn)}"
             " are missing",
             hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
             segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,

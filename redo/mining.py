@@ -58,7 +58,7 @@ from rules.rule import Rule, RuleSet, TruthValue
 from streams.clock import Clock, SystemClock
 from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
 from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
 
 __all__ = ["HIDDEN_OWNER", "Miner", "MiningStatistics"]
@@ -354,7 +354,7 @@ class Miner:
 
     def _undecodable(self, header: RecordHeader, what: str) -> CaptureError:
         return CaptureError(
-            f"redo of site {self._source} after SCN {header.last_commit_scn} cannot be decoded: {what}",
+            f"redo of site {self._source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
             hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
             source=self._source, scn=header.last_commit_scn, offset=self._record_offset,
         )
@@ -463,7 +463,7 @@ class Miner:
         else:
             what = f"a row of object {number} has not the columns its description says"
         return CaptureError(
-            f"a change of the transaction at SCN {scn} of site {self._source} cannot be read: {what}",
+            f"a change of the transaction at SCN {scn_text(scn)} of site {self._source} cannot be read: {what}",
             hint="this is a defect of the log writer or of the decoder", source=self._source, scn=scn,
             object_number=number,
         )
@@ -564,8 +564,8 @@ class Miner:
                     break
         if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
             raise LogGone(
-                f"the redo of site {self._source} begins at SCN {head.last_commit_scn}; it is needed from SCN "
-                f"{self._start_scn} on",
+                f"the redo of site {self._source} begins at SCN {scn_text(head.last_commit_scn)}; it is needed from SCN "
+                f"{scn_text(self._start_scn)} on",
                 hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn,
                 first_scn=head.last_commit_scn,
             )

@@ -18,10 +18,11 @@ from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceDatabase
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["Comparison", "SideDigest", "TableComparison"]
@@ -42,8 +43,7 @@ class SideDigest:
 class TableComparison:
     """One table, compared `checks` times; the last result. `problem`: it could not be compared."""
 
-    owner: str
-    name: str
+    table: TableToInstantiate
     is_equal: bool = False
     source: SideDigest = SideDigest()
     destination: SideDigest = SideDigest()
@@ -72,12 +72,12 @@ class Comparison:
     is_active: Callable[[], bool]
 
     def run(
-        self, tables: Sequence[tuple[str, str]], *, rechecks: int, recheck_delay_s: float
+        self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
         """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
 
         Args:
-            tables: (owner, name).
+            tables: of the apply process.
             rechecks: how often tables that differ are compared again.
             recheck_delay_s: between two checks.
 
@@ -92,11 +92,11 @@ class Comparison:
             for each in found:
                 if each.is_equal or each.problem or is_last:
                     yield replace(each, checks=check)
-            waiting = [(each.owner, each.name) for each in found if not each.is_equal and not each.problem]
+            waiting = [each.table for each in found if not each.is_equal and not each.problem]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
-    def _compare(self, tables: Sequence[tuple[str, str]]) -> list[TableComparison]:
+    def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
         from databases.postgres.table_copy import exported_snapshot
 
@@ -110,7 +110,8 @@ class Comparison:
                 connection, snapshot = held.enter_context(
                     exported_snapshot(dsn, application_name="headrace compare")
                 )
-                items += _plan(connection, snapshot, tables, columns, is_source=is_source)
+                names = [table.source if is_source else table.destination for table in tables]
+                items += _plan(connection, snapshot, names, columns, is_source=is_source)
             found = self._digest(items) if items else []
         for each in found:
             key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
@@ -144,15 +145,15 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 
 def _common_columns(
-    tables: Sequence[tuple[str, str]], source: SourceDatabase, destination: DestinationDatabase,
+    tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
 ) -> tuple[dict[int, tuple[str, ...]], dict[int, str]]:
     """Columns both sides have, per table; why a table cannot be compared."""
-    rules = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in tables))
-    facts = {(table.owner, table.name): table for table in source.tables((rules,))}
+    rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
+    facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
     problems: dict[int, str] = {}
-    for number, (owner, name) in enumerate(tables):
-        there, target = facts.get((owner, name)), destination.describe(owner, name)
+    for number, table in enumerate(tables):
+        there, target = facts.get(table.source), destination.describe(*table.destination)
         if there is None or target is None:
             problems[number] = f"the {'source' if there is None else 'destination'} has no such table"
             continue
@@ -166,7 +167,7 @@ def _common_columns(
 
 
 def _plan(
-    connection: Any, snapshot: str, tables: Sequence[tuple[str, str]], columns: dict[int, tuple[str, ...]], *,  # noqa: ANN401
+    connection: Any, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]], *,  # noqa: ANN401
     is_source: bool,
 ) -> list[bytes]:
     """Serialized `DigestItem`s of one side, in the order of the tables."""
@@ -184,13 +185,13 @@ def _plan(
 
 
 def _result(
-    number: int, table: tuple[str, str], totals: dict[tuple[int, bool], TableDigest], problem: str,
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str,
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
-        owner=table[0], name=table[1], is_equal=not problem and source == destination, source=source,
+        table=table, is_equal=not problem and source == destination, source=source,
         destination=destination, problem=problem,
     )

@@ -42,6 +42,7 @@ from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import Scn
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
@@ -94,8 +95,9 @@ class _Copy:
     is_final: bool = False
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.table.owner, self.table.name
+    def key(self) -> TableName:
+        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
+        return self.table.destination
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class _Round:
     snapshot: str
     scn: Scn
     board: CopyBoard = field(default_factory=CopyBoard)
-    copies: dict[tuple[str, str], _Copy] = field(default_factory=dict)
+    copies: dict[TableName, _Copy] = field(default_factory=dict)
     needs_somebody: bool = False
     has_failed: bool = False
 
@@ -147,8 +149,8 @@ class TableInstantiation:
         while True:
             recorded = self._recorded()
             for table in self.config.tables:
-                self._show_recorded(table, recorded.get((table.owner, table.name)))
-            pending = [t for t in self.config.tables if not _is_finished(recorded.get((t.owner, t.name)))]
+                self._show_recorded(table, recorded.get(table.destination))
+            pending = [t for t in self.config.tables if not _is_finished(recorded.get(t.destination))]
             if not pending or self.should_end():
                 return {key: found.scn for key, found in recorded.items() if _is_finished(found)}
             try:
@@ -160,10 +162,10 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ a round
 
-    def _round(self, pending: Sequence[TableToInstantiate], recorded: Mapping[tuple[str, str], Instantiation]) -> float:
+    def _round(self, pending: Sequence[TableToInstantiate], recorded: Mapping[TableName, Instantiation]) -> float:
         """One pass; seconds to wait before the next."""
-        include = tuple(Rule(owner=table.owner, name=table.name) for table in pending)
-        facts = {(t.owner, t.name): t for t in self.source.tables((RuleSet(include=include),))}
+        include = tuple(Rule(owner=table.source.owner, name=table.source.name) for table in pending)
+        facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
             this = _Round(snapshot.name, snapshot.scn)
             self._begin(this, pending, facts, recorded)
@@ -174,8 +176,8 @@ class TableInstantiation:
         return _RETRY_S if this.has_failed else 0.0
 
     def _begin(
-        self, this: _Round, pending: Sequence[TableToInstantiate], facts: Mapping[tuple[str, str], SourceTable],
-        recorded: Mapping[tuple[str, str], Instantiation],
+        self, this: _Round, pending: Sequence[TableToInstantiate], facts: Mapping[TableName, SourceTable],
+        recorded: Mapping[TableName, Instantiation],
     ) -> None:
         """Check the tables, empty those we began before, and record that their copy begins."""
         config = self.config
@@ -185,7 +187,7 @@ class TableInstantiation:
         )
         with contextlib.closing(session):
             for table in pending:
-                known = recorded.get((table.owner, table.name))
+                known = recorded.get(table.destination)
                 found, target, problem = self._fit(session, table, facts)
                 # Rows of a copy that was begun are not the destination's own: they are never kept.
                 is_ours = known is not None and (known.state in _OURS or (known.state == "FAILED" and known.scn > 0))
@@ -200,7 +202,7 @@ class TableInstantiation:
                     this.needs_somebody = True
                     self._record(table, known.scn if known is not None and is_ours else Scn(0), "FAILED", problem=problem)
                     continue
-                this.copies[table.owner, table.name] = found
+                this.copies[found.key] = found
                 found.scn = this.scn
                 self._record(table, this.scn, "COPYING", estimated=found.rows_estimated)
                 if is_ours:
@@ -209,13 +211,13 @@ class TableInstantiation:
                 _empty(session, begun)
 
     def _fit(
-        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[tuple[str, str], SourceTable],
+        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
         """What is to be copied, where to, and why it cannot be."""
         from databases.postgres.table_copy import copied_columns
 
-        there = facts.get((table.owner, table.name))
-        target = session.describe(table.owner, table.name, fresh=True)
+        there = facts.get(table.source)
+        target = session.describe(*table.destination, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
         if there is None:
             return copy, target, "the source has no such table any more"
@@ -263,9 +265,8 @@ class TableInstantiation:
         pieces: list[pb.CopyPiece] = []
         with contextlib.closing(connect(self.config.source.dsn, application_name="headrace instantiation")) as source:
             for copy in this.copies.values():
-                owner, name = copy.key
-                is_text = copy_format(source, owner, name, copy.columns) == "text"
-                chunks = plan_chunks(source, owner, name)
+                is_text = copy_format(source, *copy.table.source, copy.columns) == "text"
+                chunks = plan_chunks(source, *copy.table.source)
                 copy.pieces = len(chunks)
                 pieces += [
                     self._piece(copy, chunk, snapshot=this.snapshot, is_text=is_text) for chunk in chunks
@@ -289,7 +290,7 @@ class TableInstantiation:
     # ------------------------------------------------------------------ what tasks report
 
     def _take(self, this: _Round, outcome: PieceOutcome) -> None:
-        copy = this.copies[outcome.piece.table.owner, outcome.piece.table.name]
+        copy = this.copies[TableName(outcome.piece.table.owner, outcome.piece.table.name)]
         if outcome.piece.is_digest:
             copy.digests -= 1
             copy.found += outcome.digest
@@ -345,7 +346,7 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ records
 
-    def _recorded(self) -> dict[tuple[str, str], Instantiation]:
+    def _recorded(self) -> dict[TableName, Instantiation]:
         while True:
             try:
                 found = self.destination.instantiations(self.config.topology, self.config.apply)
@@ -355,7 +356,7 @@ class TableInstantiation:
                     return {}
                 self._sleep(_RETRY_S)
             else:
-                return {(each.owner, each.name): each for each in found if each.source == self.config.source.site}
+                return {TableName.of(each): each for each in found if each.source == self.config.source.site}
 
     def _record(
         self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
@@ -364,20 +365,20 @@ class TableInstantiation:
         self.destination.record_instantiation(
             self.config.topology, self.config.apply, self.epoch,
             Instantiation(
-                source=self.config.source.site, owner=table.owner, name=table.name, scn=scn, state=state,
+                source=self.config.source.site, owner=table.destination.owner, name=table.destination.name, scn=scn, state=state,
                 row_count=rows, digest=digest, problem=problem,
             ),
         )
         self._show(TableProgress(
-            owner=table.owner, name=table.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
+            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
         ))
 
     def _show_recorded(self, table: TableToInstantiate, found: Instantiation | None) -> None:
         if found is None:
-            self._show(TableProgress(owner=table.owner, name=table.name))
+            self._show(TableProgress(owner=table.destination.owner, name=table.destination.name))
         else:
             self._show(TableProgress(
-                owner=table.owner, name=table.name, state=found.state, rows=found.row_count, scn=found.scn,
+                owner=table.destination.owner, name=table.destination.name, state=found.state, rows=found.row_count, scn=found.scn,
                 problem=found.problem,
             ))
 
@@ -409,7 +410,7 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
 
     try:
         session.begin()
-        session.truncate(tables, cascade=False, restart_identity=False)
+        session.truncate(tables, restart_identity=False)
         session.commit([], Scn(0))
     except DatabaseUnavailable:
         raise

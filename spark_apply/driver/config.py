@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from databases.connectors import DatabaseAccess
 from rules.rule import RuleSet
 from streams.errors import ConfigError
+from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
 
 __all__ = ["ApplyConfig", "TableToInstantiate"]
@@ -21,14 +22,14 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
-        owner: schema.
-        name: table.
+        source: its name at the source.
+        destination: its name at the destination, under which its changes arrive.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
     """
 
-    owner: str
-    name: str
+    source: TableName
+    destination: TableName
     keep_existing: bool = False
 
 

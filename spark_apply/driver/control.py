@@ -20,6 +20,7 @@ from protos import apply_pb2 as pb
 from spark_apply.copy.comparison import Comparison, TableComparison
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
 from streams.errors import ApplyError, StreamsError
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig
@@ -101,13 +102,12 @@ class ApplyControl:
         """Compare source and destination tables; one answer each, as soon as it is known."""
         if self.runner is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it cannot compare yet")
-        wanted = {(table.owner, table.name) for table in request.tables}
-        tables = [
-            (table.owner, table.name) for table in self.config.tables if not wanted or (table.owner, table.name) in wanted
-        ]
-        for missing in sorted(wanted - set(tables)):
+        wanted = {TableName(table.owner, table.name) for table in request.tables}
+        tables = [table for table in self.config.tables if not wanted or table.source in wanted]
+        for missing in sorted(wanted - {table.source for table in tables}):
             yield pb.TableComparison(
-                owner=missing[0], name=missing[1], problem=f"apply process {self.config.apply} does not replicate it",
+                owner=missing.owner, name=missing.name, destination_owner=missing.owner, destination_name=missing.name,
+                problem=f"apply process {self.config.apply} does not replicate it",
             )
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
@@ -243,7 +243,8 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
 
 def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
-        owner=found.owner, name=found.name, equal=found.is_equal, source_rows=found.source.rows,
+        owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
+        destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
     )

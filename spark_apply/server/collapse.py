@@ -60,10 +60,13 @@ class ExpectedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTables:
-    """Tables to truncate together: a barrier between writes."""
+    """Tables to truncate together: a barrier between writes.
+
+    A CASCADE of the source has no part in it: the tables it emptied there travel in the same TRUNCATE, and what refers
+    to them here alone is not the source's to empty.
+    """
 
     tables: tuple[DestinationTable, ...]
-    cascade: bool
     restart_identity: bool
 
 
@@ -157,9 +160,7 @@ def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
     truncate = batch.truncates[index]
     # Partitions of one table are one table here.
     tables = {table.version.qualified_name: table.table for table in (fit_of(batch.tables[t]) for t in truncate.tables)}
-    return TruncateTables(
-        tables=tuple(tables.values()), cascade=truncate.cascade, restart_identity=truncate.restart_identity,
-    )
+    return TruncateTables(tables=tuple(tables.values()), restart_identity=truncate.restart_identity)
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:

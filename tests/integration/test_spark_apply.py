@@ -14,7 +14,6 @@ import pytest
 
 from protos import apply_pb2 as pb
 from protos.spark_link import fetch_health
-from spark_apply.driver.config import TableToInstantiate
 from streams.errors import FencedError, ProtocolError
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import (
@@ -27,6 +26,7 @@ from tests.support.apply_driver import (
     executor_of,
     kill,
     load,
+    same_name,
     wait_for,
 )
 
@@ -307,7 +307,7 @@ def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_a
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
     execute(destination, _CHANGED)
     tables = tuple(
-        TableToInstantiate(owner="public", name=name, keep_existing=name != "notes") for name in TABLES
+        same_name(name, keep_existing=name != "notes") for name in TABLES
     )
     driver = drivers.start(tables=tables)
 
@@ -368,7 +368,7 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
     for dsn in (source, destination):
         execute(dsn, _ODD_TABLES)
     execute(source, _ODD_ROWS)
-    driver = drivers.start(tables=tuple(TableToInstantiate(owner="public", name=name) for name in _ODD))
+    driver = drivers.start(tables=tuple(same_name(name) for name in _ODD))
     driver.wait_ready()
     for name in _ODD:
         assert digest(source, f'"{name}"') == digest(destination, f'"{name}"'), name

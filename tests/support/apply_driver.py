@@ -39,6 +39,7 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.table_name import TableName
 from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
@@ -55,6 +56,12 @@ sites:
 replicate:
   - {{schemas: [public], from: dbs1, to: [dbs2]}}
 """
+
+
+def same_name(name: str, *, keep_existing: bool = False) -> TableToInstantiate:
+    """A table of the schema public, called the same at both sites."""
+    table = TableName("public", name)
+    return TableToInstantiate(source=table, destination=table, keep_existing=keep_existing)
 
 
 def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
@@ -312,7 +319,7 @@ class ApplyDrivers:
             source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
             queue=queue.apply.queue, parallelism=2,
-            tables=tuple(TableToInstantiate(owner="public", name=name) for name in tables),
+            tables=tuple(same_name(name) for name in tables),
         )
 
     def start(self, *, queue_endpoint: str = "", **changes: Any) -> Driver:
@@ -389,5 +396,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "wait_for",
+    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "same_name",
+    "wait_for",
 ]

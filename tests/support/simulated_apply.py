@@ -197,7 +197,7 @@ class _Feed:
 
 
 class Beginning:
-    """What a driver does before it applies, as `spark_apply.application.job`: ask where it begins, then copy what is not copied.
+    """What a driver does before it applies, as `spark_apply.driver.apply_driver`: ask where it begins, then copy what is not copied.
 
     The first destinations begin with nothing, as their source does; one that is added copies every table, but keeps
     the one that the source's rows do not belong in.
@@ -274,7 +274,7 @@ class Beginning:
 
 
 class Driver:
-    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.application.job`.
+    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.driver.apply_driver`.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.

@@ -17,7 +17,7 @@ from rules.rule import RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
 from streams.errors import DatabaseUnavailable, LogGone, RedoError, UnsupportedType
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
 
@@ -256,7 +256,7 @@ def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_t
     drain(writer, source, clock)
     told = writer.statistics()
     assert told.state == "PAUSED: REDO IS FULL"
-    assert f"after SCN {source.log[-2].commit_scn}" in told.problem
+    assert f"after SCN {scn_text(source.log[-2].commit_scn)}" in told.problem
     assert "raise redo_bytes_max" in told.problem
     assert source.confirmed_scn < source.log[-1].commit_scn
     writer.close()
