@@ -223,6 +223,7 @@ class SparkApplication:
             "spark.excludeOnFailure.enabled": "false",
             "spark.locality.wait": "0",  # no task has data near it
             "spark.python.worker.reuse": "true",
+            "spark.python.daemon.module": "spark_apply.application.daemon",
             # Spark makes as many threads for messages as there are slots.
             "spark.driver.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
             "spark.executor.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,

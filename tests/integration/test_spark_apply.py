@@ -175,15 +175,15 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
         workers = [psutil.Process(pid) for pid in driver.server_pids()]
-        jvms = {executor_of(worker.pid) for worker in workers}
+        application, executors = drivers.spark.child.pid, [executor_of(worker.pid) for worker in workers]
         driver.kill()
         _, alive = psutil.wait_procs(workers, timeout=30.0)
         assert alive == []
         wait_for("its job to be cancelled", lambda: drivers.spark.health().runs == 0, 30.0)
-        assert all(jvm.is_running() for jvm in jvms)
         after = drivers.start()
         after.wait_ready()
-        assert {executor_of(pid) for pid in after.server_pids()} <= jvms
+        assert all(executor.is_running() for executor in executors)
+        assert drivers.spark.child.pid == application
     assert_same(drivers, after)
     assert after.status().epoch > 1
 
