@@ -31,12 +31,12 @@ from actors.site_connection import access_to
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
-from topology.ways import arriving, captured_by, ways_to
+from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from databases.ports import DestinationDatabase, SourceTable
+    from databases.ports import CapturedTable, DestinationDatabase
     from spark_apply.driver.apply_driver import ApplyDriver
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.control import ApplyControl
@@ -64,12 +64,12 @@ class ApplyHost(Host):
 
     kind: ClassVar[str] = "apply"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> None:
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
         self._spec = spec
         self._apply: ApplySpec = spec.apply(name)
         self._fingerprint = fingerprint
-        self._keep_existing = keep_existing
+        self._keep_existing = frozenset(keep_existing)  # identities of tables
         self._driver: ApplyDriver | None = None
         self._latest: dict[str, Any] = {}
         self._answered_us = 0
@@ -176,15 +176,14 @@ class ApplyHost(Host):
             return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "database_dsn")))
 
         ways = ways_to(self._spec, apply)
-        found: tuple[SourceTable, ...] = actors.call(
-            f"site:{apply.source}", "tables", captured_by(ways), timeout_s=60.0
-        )
+        captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
         tables = tuple(
             TableToInstantiate(
-                source=TableName.of(table.source), destination=TableName.of(table.destination),
-                keep_existing=self._keep_existing,
+                identity=table.source.identity, source=TableName.of(table.source),
+                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
+                may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
             )
-            for table in arriving(ways, found)
+            for table in arriving(ways, captured)
         )
         return ApplyConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
@@ -241,6 +240,6 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     return plain
 
 
-def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> ApplyHost:
+def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> ApplyHost:
     """Factory of the actor."""
     return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing)

@@ -11,7 +11,7 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,14 +137,30 @@ class MemoryDestination:
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
-        found = sorted(self._reach().instantiations.items())
-        return tuple(instantiation for key, instantiation in found if key[:2] == (topology, apply))
+        found = (table for key, table in self._reach().instantiations.items() if key[:2] == (topology, apply))
+        return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
-        key = (topology, apply, instantiation.source, instantiation.owner, instantiation.name)
-        self.store.instantiations[key] = instantiation
+        for identity in replaces:
+            self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
+        self.store.instantiations[topology, apply, instantiation.source, instantiation.identity] = instantiation
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.leave_out`."""
+        left = [found for found in self.instantiations(topology, apply) if found.identity not in kept and found.state != "LEFT"]
+        if left:
+            self.raise_epoch(topology, apply)
+        for found in left:
+            key = topology, apply, found.source, found.identity
+            if found.state == "KEPT" or not found.scn:
+                del self.store.instantiations[key]
+            else:
+                self.store.instantiations[key] = replace(found, state="LEFT")
+        return tuple(left)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""

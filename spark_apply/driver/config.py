@@ -22,15 +22,20 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
+        identity: which table of the source it is, see `databases.ports.CapturedTable`.
         source: its name at the source.
         destination: its name at the destination, under which its changes arrive.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
+            before it is copied again; False: an operator decides.
     """
 
+    identity: str
     source: TableName
     destination: TableName
     keep_existing: bool = False
+    may_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import DestinationTable, Write
-from spark_apply.driver.selection import select_rows
 from spark_apply.server import collapse_kernels as kernels
-from spark_apply.server.cells import Cells, fixed
 from spark_apply.tables import TableFit
+from streams.cells import Cells, fixed
+from streams.cutting import select_rows, select_values
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ def _rows_between(block: _Block, low: int, high: int) -> _Block:
     rows = np.arange(first, last, dtype=np.int32)
     group = replace(
         block.group, row_numbers=block.group.row_numbers[first:last],
-        old=None if block.group.old is None else Cells.of(block.group.old).gathered(rows),
-        new=None if block.group.new is None else Cells.of(block.group.new).gathered(rows),
+        old=select_values(block.group.old, rows), new=select_values(block.group.new, rows),
     )
     return replace(block, group=group)
 
