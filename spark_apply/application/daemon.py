@@ -16,6 +16,8 @@ TASK_MODULES = (
     "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
     "spark_apply.messages", "protos.apply_link", "protos.codec", "databases.connectors",
     "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
+    # numba, and the kernels that are compiled already.
+    "databases.postgres.destination.write_kernels", "spark_apply.server.collapse_kernels", "streams.cells_kernels",
 )
 
 
