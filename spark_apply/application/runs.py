@@ -72,9 +72,8 @@ class SparkRuns:
         group = f"{request.apply}/{request.epoch}/{kind}/{next(self._numbers)}"
         outcome: queue.SimpleQueue[list[bytes] | StreamsError | None] = queue.SimpleQueue()
         call_ended(lambda: outcome.put(None))
-        thread = self._running[group] = self.application.thread(partial(self._work, group, request, outcome), group)
         log.info("%s: %d tasks", group, request.tasks)
-        thread.start()
+        thread = self._running[group] = self.application.start_thread(partial(self._work, group, request, outcome), group)
         try:
             yield pb.RunEvent(accepted=True)
             found = outcome.get()

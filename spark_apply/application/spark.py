@@ -127,12 +127,23 @@ class SparkApplication:
         with contextlib.suppress(Exception):
             self._context.cancelJobGroup(group)
 
-    @staticmethod
-    def thread(target: Callable[[], None], name: str) -> threading.Thread:
-        """A thread that may call `run_job`; its counterpart in the JVM ends with it."""
+    def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Start a thread that may call `run_job`; its counterpart in the JVM ends with it.
+
+        Args:
+            target: runs on the thread.
+            name: of the thread.
+
+        Raises:
+            SparkUnavailable: the driver's JVM does not answer any more.
+        """
         from pyspark import InheritableThread
 
-        thread: threading.Thread = InheritableThread(target=target, name=name, daemon=True)
+        try:
+            thread: threading.Thread = InheritableThread(target=target, name=name, daemon=True)
+            thread.start()
+        except Exception as error:
+            raise self._jvm_ended(error) from error
         return thread
 
     def executors(self) -> int:
@@ -145,9 +156,11 @@ class SparkApplication:
             # The driver's own block manager is counted too.
             return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 - not in pyspark's API
         except Exception as error:
-            raise SparkUnavailable(
-                f"the JVM of the Spark application's driver has ended: {_reason(error)}", hint=SEE_LOG
-            ) from error
+            raise self._jvm_ended(error) from error
+
+    @staticmethod
+    def _jvm_ended(error: Exception) -> SparkUnavailable:
+        return SparkUnavailable(f"the JVM of the Spark application's driver has ended: {_reason(error)}", hint=SEE_LOG)
 
     # ------------------------------------------------------------------ life
 

@@ -28,7 +28,6 @@ def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(o
         running.wait_arriving()
         (process,) = spark_processes(one_way)[victim]
         process.kill()
-        process.wait(10)
         wait_for_next_application(one_way, application["application_pid"])
     after = one_way.status(application_name(one_way))
     assert after["applications_started"] == application["applications_started"] + 1

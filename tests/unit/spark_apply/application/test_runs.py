@@ -33,9 +33,14 @@ class Application:
         self.cancelled: list[str] = []
         self.tokens: list[str] = []
         self.results: list[bytes] | StreamsError | None = None
+        self.is_gone = False
 
-    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        return threading.Thread(target=target, name=name, daemon=True)
+    def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        if self.is_gone:
+            raise SparkUnavailable("the JVM has ended")
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def run_job(self, group: str, task: Any, items: Any, tasks: int) -> list[bytes]:
         self.tokens.append(task.args[1].token)
@@ -121,6 +126,17 @@ def test_run_that_is_not_kept_fails_with_the_job_s_words(application: Applicatio
     assert run.join(SOON_S)
     assert isinstance(run.error, SparkUnavailable)
     assert "could not be serialized" in run.error.message
+
+
+def test_run_of_an_application_whose_jvm_has_ended_says_so_and_leaves_nothing(application: Application, server: Server):
+    application.is_gone = True
+    run = runner(server, "x").start(pb.TASK_KIND_APPLY_SERVER, 2, is_kept=True)
+    wait_for("the words", lambda: "the JVM has ended" in run.problem, SOON_S)
+    assert fetch_health(server.endpoint, TOKEN).runs == 0
+    application.is_gone = False
+    wait_for("the job", lambda: application.jobs, SOON_S)
+    run.close()
+    assert run.join(SOON_S)
 
 
 def test_application_that_is_not_up_is_waited_for_and_said(server: Server):
