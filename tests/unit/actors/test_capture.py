@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
+from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
 from protos.redo_link import RedoWatchPosition
+from redo.dictionary import NameOfNow
 from redo.log_writer import LogWriter
+from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
 from streams.scn import FIRST_SCN, Scn
@@ -26,6 +28,7 @@ class Queue:
         self.sent: list[tuple[Scn, Scn]] = []
         self.has_credit = True
         self.durable, self.rewind = FIRST_SCN, None
+        self.told_gone: list[Scn] = []
 
     def poll(self) -> EnqueueProgress:
         rewind, self.rewind = self.rewind, None
@@ -33,6 +36,9 @@ class Queue:
             accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
             in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
         )
+
+    def gone(self, first_scn: Scn) -> None:
+        self.told_gone.append(first_scn)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         if not self.has_credit:
@@ -64,17 +70,19 @@ class Capture(CaptureHost):
         self.source = MemorySource()
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
+        self.names: dict[int, NameOfNow] = {}
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
-        self.writer = write_redo(folder / "redo", self.source)
+        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500)
         self.queue, self.redo = Queue(), Redo(self.writer)
         self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
         self._begin(FIRST_SCN)
 
     def _begin(self, start_scn: Scn) -> None:
-        self._waiting = None
-        self._miner = miner(self.folder / "redo", start_scn, clock=self._clock)
+        self._waiting = self._left = None
+        rules = RuleSet(include=(Rule(owner="hr", name="t"),))
+        self._miner = miner(self.folder / "redo", start_scn, rules, clock=self._clock, names_of_now=lambda: self.names)
 
     def insert(self) -> None:
         self.inserted += 1
@@ -149,3 +157,52 @@ def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> No
     first, again = capture.queue.sent
     assert first == again
     assert capture.details()["rewinds"] == 1
+
+
+def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_it_out(capture: Capture) -> None:
+    capture.step()
+    before = list(capture.queue.sent)
+    capture.source.rename_table("hr.t", "t2")
+    capture.names = {int(capture.source.table("hr.t2").version.object_number): NameOfNow(owner="hr", name="t2", is_wanted=False)}
+    with capture.source.transaction() as transaction:
+        transaction.insert("hr.t2", id="100")
+    drain(capture.writer, capture.source)
+    for _ in range(5):
+        capture.step()
+        capture._clock.advance(LEFT_INTERVAL_S / 2)
+        assert [through for _, through in capture.queue.sent[len(before):]] <= [before[-1][1]]
+    while not capture.details().get("detail"):
+        capture.step()
+    assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
+    assert "hr.t2" in capture.details()["detail"]
+    assert "headrace up" in capture.details()["hint"]
+    capture.names = {}
+    capture._clock.advance(LEFT_INTERVAL_S)
+    for _ in range(3):
+        capture.step()
+        capture._clock.advance(1.0)
+    assert capture.detail_state() == "WAITING FOR REDO"
+    assert "detail" not in capture.details()
+    assert capture.queue.sent[-1][1] > before[-1][1]
+
+
+def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:
+    """One destination restored from a backup of long ago must not abort the capture for all of them."""
+    for _ in range(60):
+        capture.insert()
+        drain(capture.writer, capture.source)
+    first = capture.source.log[2].commit_scn
+    last = capture.source.log[-1].commit_scn
+    assert capture.writer.purge(last) > 0
+    capture.queue.rewind = first
+    capture.step()
+    for _ in range(3):
+        capture.step()
+    (begins,) = capture.queue.told_gone
+    assert begins > first
+    sent = len(capture.queue.sent)
+    capture.queue.rewind = begins
+    for _ in range(40):
+        capture.step()
+    assert capture.queue.sent[sent][0] == begins
+    assert capture.queue.sent[-1][1] >= last
