@@ -123,7 +123,12 @@ class _Call:
     answer: queue.SimpleQueue[object]
 
 
-_Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: StreamsError
+
+
+_Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
 
 
 class CoordinatorHost:
@@ -184,6 +189,10 @@ class CoordinatorHost:
     def feed_broke(self, mark: int) -> None:
         """The stream from the queue broke; `mark` is what `Feed.start` answered."""
         self._events.put(_FeedBroke(mark))
+
+    def fail(self, error: StreamsError) -> None:
+        """Something outside the loop cannot go on: `run` raises it."""
+        self._events.put(_Failed(error))
 
     def tasks_accepted(self, *, is_accepted: bool) -> None:
         """The application runs the servers' tasks, or does not any more."""
@@ -319,8 +328,10 @@ class CoordinatorHost:
             self.servers.open(event.stream)
         elif isinstance(event, _StreamLost):
             self.servers.lost(event.stream, event.problem)
-        else:
+        elif isinstance(event, _Call):
             self._answer(event)
+        else:
+            raise event.error
 
     def _answer(self, call: _Call) -> None:
         try:
