@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.memory_store import MemoryStore, Row, StoredError, StoredProcess, StoredServer, StoredTable
+from databases.memory_store import (
+    MemoryStore,
+    Row,
+    StoredError,
+    StoredProcess,
+    StoredServer,
+    StoredTable,
+    row_condition,
+)
 from databases.ports import (
     ApplyProgress,
     DestinationTable,
@@ -26,6 +34,7 @@ from databases.ports import (
     Finding,
     Instantiation,
     ScnRange,
+    TruncatedTable,
     Write,
 )
 from databases.progress import covers, fold_ranges, merge_ranges
@@ -280,12 +289,13 @@ class MemorySession:
             self._state = "failed"
             raise
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:  # noqa: ARG002
-        """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:  # noqa: ARG002
+        """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
         self._in_transaction()
-        for table in tables:
-            found = self._store.tables[table.owner, table.name]
-            for number in list(found.rows):
+        for truncated in tables:
+            found = self._store.tables[truncated.table.owner, truncated.table.name]
+            holds = row_condition(found, truncated.partition)
+            for number in [number for number, row in found.rows.items() if holds(row)]:
                 self._change(found, number, None)
 
     def _write(self, write: Write) -> int:

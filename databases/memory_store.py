@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,11 +13,35 @@ from numpy.typing import NDArray
 
 from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange
 from streams.clock import Clock, SystemClock
+from streams.errors import DataError
+from streams.lcr_batch import Partition
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column"]
+__all__ = [
+    "MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
+    "row_condition",
+]
 
 Row = tuple[bytes | None, ...]
+
+
+_CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
+
+
+def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
+    """Which rows of a table a partition of the source's holds; None: all of them.
+
+    Raises:
+        DataError: that is not known, or the condition has another form than `column = 'value'`.
+    """
+    if partition is None:
+        return lambda row: True  # noqa: ARG005
+    found = _CONDITION.fullmatch(partition.rows)
+    names = [column.name for column in stored.table.columns]
+    if found is None or found[1] not in names:
+        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601")
+    place, value = names.index(found[1]), found[2].encode()
+    return lambda row: row[place] == value
 
 
 class StoreSession(Protocol):

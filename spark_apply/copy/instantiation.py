@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from databases.ports import DestinationTable, Instantiation, SourceTable
+from databases.ports import DestinationTable, Instantiation, SourceTable, TruncatedTable
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
@@ -439,7 +439,7 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
 
     try:
         session.begin()
-        session.truncate(tables, restart_identity=False)
+        session.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         session.commit([], Scn(0))
     except DatabaseUnavailable:
         raise
