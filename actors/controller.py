@@ -41,14 +41,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
-from actors.ways import passes, ways_to
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.checks import one_database_twice
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import Finding
+    from databases.ports import CapturedTable, Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, TopologySpec
 
@@ -63,6 +64,7 @@ PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 
+_WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that say all is well
 _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
@@ -131,6 +133,7 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             words = answer.message if isinstance(answer, StreamsError) else "no answer"
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
+    _wait_for_databases(gathered)
     return gathered
 
 
@@ -201,14 +204,20 @@ class Controller(Host):
 
     def overview(self) -> dict[str, Any]:
         """The whole topology as it was at the last look (`at_us`), JSON-able."""
-        seen = {status["name"]: status for status in self._latest}
+        # While a database is prepared, which may take long, nobody is looked at in `step`.
+        is_preparing = self._phase == "PREPARING"
+        latest = gather(self._actors, self._sites) if is_preparing else self._latest
+        seen = {status["name"]: status for status in latest}
         components = [
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             for c in self._components
         ]
+        status = self.status()
+        error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
-            "at_us": self._latest_us, "findings": [asdict(finding) for finding in self._findings],
+            "topology": self._spec.name, "state": status["state"], "fingerprint": self._fingerprint,
+            **({"problem": error["message"], "fix": error["hint"]} if error else {}),
+            "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
         }
 
@@ -279,6 +288,10 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+        findings += one_database_twice({
+            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            for site in self._sites
+        })
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -293,11 +306,11 @@ class Controller(Host):
         """Compare what will arrive at an apply process with the tables that are there."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
-            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
@@ -323,9 +336,23 @@ class Controller(Host):
             # rows of tables that it knows nothing of.
             for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
                 self._actors.kill(name)
+            for apply in self._spec.applies:
+                self._leave_out(apply)
         self._save_prepared()
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
         self._settled()
+
+    def _leave_out(self, apply: ApplySpec) -> None:
+        """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
+
+        When such a table comes back, the changes between are missing at the destination: it is copied again.
+        """
+        ways = ways_to(self._spec, apply)
+        captured: tuple[CapturedTable, ...] = self._actors.call(
+            f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        kept = tuple(table.source.identity for table in arriving(ways, captured))
+        self._actors.call(f"site:{apply.site}", "leave_out", apply.name, kept, timeout_s=PREPARE_TIMEOUT_S)
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False
@@ -415,6 +442,14 @@ def build(
     """Factory of the controller's actor."""
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
     return Controller(spec, environment=environment, keep_existing=keep_existing)
+
+
+def _wait_for_databases(components: list[dict[str, Any]]) -> None:
+    """An apply process whose destination does not answer is not idle, whatever it said last: put that into its status."""
+    away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
+    for component in components:
+        if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:
+            component["state"] = "WAITING FOR DATABASE"
 
 
 def _site_factory(kind: str) -> str:

@@ -11,7 +11,7 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from databases.memory_store import (
     StoredProcess,
     StoredServer,
     StoredTable,
+    missing_alter,
     row_condition,
 )
 from databases.ports import (
@@ -57,6 +58,10 @@ class MemoryDestination:
         self.store = store or MemoryStore()
         self._site = site
 
+    def database_identity(self) -> str:
+        """See `DestinationDatabase.database_identity`."""
+        return f"memory {id(self.store)}"
+
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
         """See `DestinationDatabase.preflight`."""
         self._reach()
@@ -64,7 +69,7 @@ class MemoryDestination:
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
-        found = [(version, _missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
+        found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
         return tuple(
             Finding(
                 path=f"sites.{self._site} table {version.qualified_name}", fix=fix,
@@ -146,14 +151,30 @@ class MemoryDestination:
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
-        found = sorted(self._reach().instantiations.items())
-        return tuple(instantiation for key, instantiation in found if key[:2] == (topology, apply))
+        found = (table for key, table in self._reach().instantiations.items() if key[:2] == (topology, apply))
+        return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
-        key = (topology, apply, instantiation.source, instantiation.owner, instantiation.name)
-        self.store.instantiations[key] = instantiation
+        for identity in replaces:
+            self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
+        self.store.instantiations[topology, apply, instantiation.source, instantiation.identity] = instantiation
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.leave_out`."""
+        left = [found for found in self.instantiations(topology, apply) if found.identity not in kept and found.state != "LEFT"]
+        if left:
+            self.raise_epoch(topology, apply)
+        for found in left:
+            key = topology, apply, found.source, found.identity
+            if found.state == "KEPT" or not found.scn:
+                del self.store.instantiations[key]
+            else:
+                self.store.instantiations[key] = replace(found, state="LEFT")
+        return tuple(left)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
@@ -215,7 +236,7 @@ class MemorySession:
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return _missing_alter(version, self.describe(version.owner, version.name))
+        return missing_alter(version, self.describe(version.owner, version.name))
 
     # ------------------------------------------------------------------ transactions
 
@@ -301,7 +322,7 @@ class MemorySession:
     def _write(self, write: Write) -> int:
         version = write.version
         found = self._store.tables.get((version.owner, version.name))
-        missing = _missing_alter(version, found.table if found else None)
+        missing = missing_alter(version, found.table if found else None)
         if missing or found is None:
             raise UnfitTableError(
                 f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
@@ -487,22 +508,3 @@ def _rows(values: ColumnValues, columns: Sequence[int], write: Write) -> Iterato
     if not found:
         return iter([()] * values.row_count)
     return iter(list(zip(*found, strict=True)))
-
-
-def _missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
-    if table is None:
-        return f"CREATE TABLE {version.qualified_name} (...);"
-    alter = f"ALTER TABLE {version.qualified_name}"
-    there = {column.name: column for column in table.columns}
-    missing = []
-    for column in version.columns:
-        found = there.pop(column.name, None)
-        if found is None:
-            missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
-        elif found.type_name != column.type_name and not found.is_generated:
-            missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
-    missing += [
-        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
-        if column.not_null and not column.has_default and not column.is_generated
-    ]
-    return "\n".join(missing)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange
 from streams.clock import Clock, SystemClock
 from streams.errors import DataError
-from streams.lcr_batch import Partition
+from streams.lcr_batch import Partition, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
     "MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
-    "row_condition",
+    "missing_alter", "row_condition",
 ]
 
 Row = tuple[bytes | None, ...]
@@ -141,7 +141,7 @@ class MemoryStore:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
-        self.instantiations: dict[tuple[str, str, str, str, str], Instantiation] = {}
+        self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0
         self.next_error = 1
@@ -190,3 +190,23 @@ class MemoryStore:
     def lose_next_commit_answer(self, *, committed: bool) -> None:
         """The next COMMIT's answer is lost, and its session with it; whether it was made before that."""
         self.lost_answers.append(committed)
+
+
+def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
+    """What must be done before rows of a version can be written to a table; empty: it fits."""
+    if table is None:
+        return f"CREATE TABLE {version.qualified_name} (...);"
+    alter = f"ALTER TABLE {version.qualified_name}"
+    there = {column.name: column for column in table.columns}
+    missing = []
+    for column in version.columns:
+        found = there.pop(column.name, None)
+        if found is None:
+            missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
+        elif found.type_name != column.type_name and not found.is_generated:
+            missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
+    missing += [
+        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
+        if column.not_null and not column.has_default and not column.is_generated
+    ]
+    return "\n".join(missing)

@@ -134,7 +134,7 @@ class TableFit:
     def hashed_keys(self) -> tuple[HashedKey, ...]:
         """Every unique key whose columns come with the LCRs, the one that finds rows first."""
         keys = [self.match] if not self.is_keyless else []
-        keys += [found for key in self.table.unique_keys if (found := self._arriving(key))]
+        keys += [arriving for key in self.table.unique_keys if (arriving := self._arriving(key))]
         found: dict[frozenset[int], HashedKey] = {}
         for columns in keys:
             ordered = tuple(sorted(columns, key=lambda place: self._targets[place].number))

@@ -6,7 +6,7 @@ databases describe their own statements; nothing here knows their words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -15,9 +15,10 @@ from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import Rule, RuleSet
 from topology.checks import check
 from topology.problems import as_line
-from topology.spec import ApplySpec, SiteSpec, TopologySpec
+from topology.spec import SiteSpec, TopologySpec
+from topology.ways import Way, ways_to
 
-__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "SitePlan", "Way", "make_plan"]
+__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,14 @@ class LiveSite:
         statements: what would be done to it, in order.
         tables: the tables its captures would take.
         findings: of its preflight.
+        identity: what tells the database from every other; empty: it was not asked.
         is_live: the database was asked; False: the statements are what an empty one would get.
     """
 
     statements: tuple[PlannedStatement, ...] = ()
     tables: tuple[SourceTable, ...] = ()
     findings: tuple[Finding, ...] = ()
+    identity: str = ""
     is_live: bool = True
 
 
@@ -65,7 +68,7 @@ class SitePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PlannedWay:
     """The way of one source's changes to one apply process, component by component, and the rules they pass."""
 
     source: str
@@ -90,7 +93,7 @@ class Plan:
     topology: str
     file: str
     state_dir: str
-    ways: tuple[Way, ...]
+    ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
     actors: tuple[PlannedActor, ...]
     optimisations: tuple[Optimisation, ...]
@@ -105,12 +108,15 @@ class Plan:
         return "\n".join(_text(self)) + "\n"
 
 
-def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) -> Plan:
+def make_plan(
+    spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, found: Sequence[Finding] = ()
+) -> Plan:
     """Make the plan of a topology.
 
     Args:
         spec: as read.
         live: what the sites' databases answered, by site; a site that is not in it was not asked.
+        found: what is wrong with the databases beside each other.
     """
     answers = live or {}
     findings = list(check(spec))
@@ -120,7 +126,7 @@ def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) ->
         topology=spec.name,
         file=str(spec.file),
         state_dir=str(spec.state_dir),
-        ways=tuple(way for apply in spec.applies for way in _ways(spec, apply)),
+        ways=tuple(_planned_way(way) for apply in spec.applies for way in ways_to(spec, apply)),
         sites=tuple(
             SitePlan(
                 name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
@@ -130,7 +136,7 @@ def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) ->
         ),
         actors=tuple(_actors(spec)),
         optimisations=tuple(_optimisations(spec)),
-        findings=tuple(findings),
+        findings=(*findings, *found),
     )
 
 
@@ -147,37 +153,12 @@ def _database(site: SiteSpec) -> str:
 # --------------------------------------------------------------------------- ways
 
 
-def _ways(spec: TopologySpec, apply: ApplySpec) -> Iterator[Way]:
-    for capture in spec.captures:
-        if capture.source != apply.source:
-            continue
-        chain = _chain(spec, capture.queue, apply)
-        if chain is None:
-            continue
-        components = [capture.name, capture.queue]
-        rules = [f"{capture.name}: {_rules(capture.rules)}"]
-        for name in chain:
-            propagation = spec.propagation(name)
-            components += [propagation.name, propagation.to_queue]
-            if propagation.rules != RuleSet():
-                rules.append(f"{propagation.name}: {_rules(propagation.rules)}")
-        if apply.rules != RuleSet():
-            rules.append(f"{apply.name}: {_rules(apply.rules)}")
-        yield Way(
-            source=apply.source, destination=apply.site, components=(*components, apply.name), rules=tuple(rules)
-        )
-
-
-def _chain(spec: TopologySpec, queue: str, apply: ApplySpec) -> list[str] | None:
-    """The propagations that carry an apply process's source from `queue` to it; None: they do not."""
-    if queue == apply.queue:
-        return []
-    for propagation in spec.propagations:
-        if propagation.from_queue == queue and apply.source in propagation.sources:
-            rest = _chain(spec, propagation.to_queue, apply)
-            if rest is not None:
-                return [propagation.name, *rest]
-    return None
+def _planned_way(way: Way) -> PlannedWay:
+    shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
+    return PlannedWay(
+        source=way.apply.source, destination=way.apply.site, components=way.components,
+        rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
+    )
 
 
 def _rules(rules: RuleSet) -> str:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.tasks import DigestItem, digest_chunks
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.server.task import TaskAccess
 
-__all__ = ["Comparison", "SideDigest", "TableComparison"]
+__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 
@@ -41,8 +42,7 @@ class SideDigest:
 class TableComparison:
     """One table, compared `checks` times; the last result. `problem`: it could not be compared."""
 
-    owner: str
-    name: str
+    table: TableToInstantiate
     is_equal: bool = False
     source: SideDigest = SideDigest()
     destination: SideDigest = SideDigest()
@@ -73,12 +73,12 @@ class Comparison:
     is_active: Callable[[], bool]
 
     def run(
-        self, tables: Sequence[tuple[str, str]], *, rechecks: int, recheck_delay_s: float
+        self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
         """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
 
         Args:
-            tables: (owner, name).
+            tables: of the apply process.
             rechecks: how often tables that differ are compared again.
             recheck_delay_s: between two checks.
 
@@ -92,11 +92,11 @@ class Comparison:
             for each in found:
                 if each.is_equal or each.problem or is_last:
                     yield replace(each, checks=check)
-            waiting = [(each.owner, each.name) for each in found if not each.is_equal and not each.problem]
+            waiting = [each.table for each in found if not each.is_equal and not each.problem]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
-    def _compare(self, tables: Sequence[tuple[str, str]]) -> list[TableComparison]:
+    def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
         from databases.postgres.table_copy import exported_snapshot
 
@@ -110,7 +110,8 @@ class Comparison:
                 connection, snapshot = held.enter_context(
                     exported_snapshot(dsn, application_name="headrace compare")
                 )
-                items += _plan(connection, snapshot, side, tables, columns)
+                names = [table.source if side == "source" else table.destination for table in tables]
+                items += _plan(connection, snapshot, side, names, columns)
             slices = max(1, min(len(items), self.tasks))
             task = partial(digest_chunks, self.access)
             found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
@@ -119,6 +120,32 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, each.problem)
         return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
+
+
+def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
+    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+
+    Args:
+        source: the source database.
+        config: of the apply process; its tables have the names they had when the driver started.
+
+    Returns:
+        The tables to compare, and why others cannot be compared.
+    """
+    captured = {table.identity: TableName.of(table) for table in source.captured(config.topology)}
+    include = tuple(Rule(owner=table.source.owner, name=table.source.name) for table in config.tables)
+    there = {TableName.of(table) for table in source.tables((RuleSet(include=include),))}
+    found: list[TableToInstantiate] = []
+    problems: dict[TableName, str] = {}
+    for table in config.tables:
+        now = captured.get(table.identity)
+        if now is not None:
+            is_same = table.source == table.destination  # a table that has one name keeps one name
+            found.append(replace(table, source=now, destination=now if is_same else table.destination))
+        elif table.source in there:
+            problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
+    names = {table.source for table in found}
+    return found, {name: problem for name, problem in problems.items() if name not in names}
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
@@ -131,15 +158,15 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 
 def _common_columns(
-    tables: Sequence[tuple[str, str]], source: SourceDatabase, destination: DestinationDatabase,
+    tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
 ) -> tuple[dict[int, tuple[str, ...]], dict[int, str]]:
     """Columns both sides have, per table; why a table cannot be compared."""
-    rules = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in tables))
-    facts = {(table.owner, table.name): table for table in source.tables((rules,))}
+    rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
+    facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
     problems: dict[int, str] = {}
-    for number, (owner, name) in enumerate(tables):
-        there, target = facts.get((owner, name)), destination.describe(owner, name)
+    for number, table in enumerate(tables):
+        there, target = facts.get(table.source), destination.describe(*table.destination)
         if there is None or target is None:
             problems[number] = f"the {'source' if there is None else 'destination'} has no such table"
             continue
@@ -153,7 +180,7 @@ def _common_columns(
 
 
 def _plan(
-    connection: Any, snapshot: str, side: str, tables: Sequence[tuple[str, str]], columns: dict[int, tuple[str, ...]],  # noqa: ANN401
+    connection: Any, snapshot: str, side: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],  # noqa: ANN401
 ) -> list[DigestItem]:
     from databases.postgres.table_copy import plan_chunks
 
@@ -168,13 +195,13 @@ def _plan(
 
 
 def _result(
-    number: int, table: tuple[str, str], totals: dict[tuple[int, str], TableDigest], problem: str,
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, str], TableDigest], problem: str,
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, side), TableDigest()) for side in ("source", "destination"))
     )
     return TableComparison(
-        owner=table[0], name=table[1], is_equal=not problem and source == destination, source=source,
+        table=table, is_equal=not problem and source == destination, source=source,
         destination=destination, problem=problem,
     )

@@ -20,6 +20,8 @@ Only values that are overwritten in the same group, which the destination would 
 Changes of the table's key, tables with several unique keys, without a key or with triggers, and histories that
 cannot be (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
+
+Longer than 500 lines: what a set is and how rows become one must be read together.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import TruncatedTable, Write
-from spark_apply.driver.selection import select_rows
 from spark_apply.server import collapse_kernels as kernels
-from spark_apply.server.cells import Cells, fixed
 from spark_apply.tables import TableFit
+from streams.cells import Cells, fixed
+from streams.cutting import select_rows, select_values
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
 
 if TYPE_CHECKING:
@@ -193,8 +195,7 @@ def _rows_between(block: _Block, low: int, high: int) -> _Block:
     rows = np.arange(first, last, dtype=np.int32)
     group = replace(
         block.group, row_numbers=block.group.row_numbers[first:last],
-        old=None if block.group.old is None else Cells.of(block.group.old).gathered(rows),
-        new=None if block.group.new is None else Cells.of(block.group.new).gathered(rows),
+        old=select_values(block.group.old, rows), new=select_values(block.group.new, rows),
     )
     return replace(block, group=group)
 
@@ -412,7 +413,7 @@ def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDA
     fit = rows.fit
     has_null = np.zeros(chosen.shape[0], np.bool_)
     if fit.version.old_image is OldImage.FULL and not fit.is_keyless:
-        has_null = np.asarray((rows.old.lengths[np.ix_(list(fit.match), chosen)] == NULL).any(axis=0))
+        has_null = np.asarray((rows.old.lengths[np.array(fit.match, np.intp)[:, None], chosen] == NULL).any(axis=0))
     for part, is_null in ((chosen[~has_null], False), (chosen[has_null], True)):
         if part.shape[0]:
             yield part, is_null

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from databases.ports import Finding
+from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
 
@@ -24,9 +24,12 @@ class FakeActors:
         self.silent: set[str] = set()
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.identities: dict[str, str] = {}  # of databases, by site
         self.versions: tuple[TableVersion, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
+        self.captured: dict[str, tuple[CapturedTable, ...]] = {}
+        self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
@@ -48,11 +51,18 @@ class FakeActors:
         self.calls.append((name, method))
         if method == "uncaptured":
             return self.uncaptured.get(name, ())
+        if method == "captured":
+            return self.captured.get(name, ())
+        if method == "leave_out":
+            self.kept[arguments[0]] = tuple(arguments[1])
+            return ()
         if method == "shut_down":
             return None
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
+        if method == "database_identity":
+            return self.identities.get(name, name)
         if method == "preflight":
             return self.findings.get(name, ())
         if method == "table_versions":

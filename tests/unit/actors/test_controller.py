@@ -8,6 +8,7 @@ import pytest
 from actors.controller import CONTROLLER, Controller, components_of, fingerprint_of, gather
 from databases.ports import Finding
 from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -80,6 +81,15 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert controller.overview()["findings"] == []
+
+
+def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, actors):
+    actors.identities = {"site:a": "postgres 1 5 0", "site:b": "postgres 1 5 0"}
+    controller = started(spec, actors)
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, by another name")
 
 
 def table(owner: str, name: str) -> TableVersion:
@@ -357,3 +367,40 @@ def test_gather_keeps_the_order_of_the_components(spec, actors):
     started(spec, actors)
     components = components_of(spec)
     assert [status["name"] for status in gather(actors, components)] == [component.name for component in components]
+
+
+def test_apply_process_is_not_idle_while_its_destination_does_not_answer(spec, actors):
+    controller = started(spec, actors)
+    actors.statuses |= {"site:b": {"state": "DATABASE DOES NOT ANSWER", "ready": False}, "apply:x": {"state": "IDLE"}}
+    controller.step()
+    states = {component["name"]: component["state"] for component in controller.overview()["components"]}
+    assert states["apply:x"] == "WAITING FOR DATABASE"
+    actors.statuses["apply:x"] = {"state": "DISABLED"}
+    controller.step()
+    assert {c["name"]: c["state"] for c in controller.overview()["components"]}["apply:x"] == "DISABLED"
+
+
+def test_sites_are_asked_now_while_a_database_is_prepared(spec, actors):
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    controller.step()
+    seen: list[object] = []
+
+    def call(name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        if method == "prepare":
+            actors.statuses["site:a"] = {"held_up_by": ["the open transaction of pid 7"]}
+            seen.append(controller.overview()["components"][0].get("held_up_by"))
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    actors.call = call
+    for _ in range(5):
+        controller.step()
+    assert seen[0] == ["the open transaction of pid 7"]
+
+
+def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
+    controller = started(spec, actors)
+    assert "problem" not in controller.overview()
+    controller._failed(DatabaseError("publication p is not ours", hint="drop it"))
+    seen = controller.overview()
+    assert (seen["state"], seen["problem"], seen["fix"]) == ("ABORTED", "publication p is not ours", "drop it")
