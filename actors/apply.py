@@ -44,7 +44,7 @@ from streams.table_name import TableName
 from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from databases.ports import CapturedTable, DestinationDatabase
     from protos.apply_link import ApplyControlClient
@@ -80,12 +80,12 @@ class ApplyHost(Host):
 
     kind: ClassVar[str] = "apply"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> None:
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
         self._spec = spec
         self._apply: ApplySpec = spec.apply(name)
         self._fingerprint = fingerprint
-        self._keep_existing = keep_existing
+        self._keep_existing = frozenset(keep_existing)  # identities of tables
         self._folder = site_folder(spec, self._apply.site) / "applies" / name
         self._driver: subprocess.Popen[str] | None = None
         self._client: ApplyControlClient | None = None
@@ -236,7 +236,7 @@ class ApplyHost(Host):
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity, source=TableName.of(table.source),
-                destination=TableName.of(table.destination), keep_existing=self._keep_existing,
+                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
             )
             for table in arriving(ways, captured)
@@ -396,6 +396,6 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     return plain
 
 
-def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> ApplyHost:
+def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> ApplyHost:
     """Factory of the actor."""
     return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing)
