@@ -24,7 +24,7 @@ from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_di
 from streams.lcr_batch import Partition, TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
+__all__ = ["Dictionary", "KnownTable", "NameOfNow", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,29 @@ class KnownTable:
     def is_partition(self) -> bool:
         """The rows are stored in a partition of the table LCRs name."""
         return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
+
+    def renamed(self, owner: str, name: str) -> KnownTable:
+        """Return the same table under another name for its LCRs."""
+        table = replace(self.table, owner=owner, name=name)
+        table = replace(table, version=content_version(table))
+        if self.is_partition:
+            return replace(self, table=table)
+        return replace(self, table=table, stored_owner=owner, stored_name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameOfNow:
+    """What the source calls a captured table now, whatever the log called it.
+
+    Args:
+        owner: schema; of a partition: its root's.
+        name: of the table; likewise.
+        is_wanted: a capture process of the source has a rule for this name.
+    """
+
+    owner: str
+    name: str
+    is_wanted: bool
 
 
 class Dictionary:
@@ -120,9 +143,17 @@ class Dictionary:
         """Return the version in force of every object described so far."""
         return tuple(self._current.values())
 
-    def covers_all_partitions(self, owner: str, name: str, objects: Iterable[int]) -> bool:
-        """Tell whether `objects` holds every partition of `owner.name`, as far as the latest build knows."""
-        return self._partitions.get((owner, name), set()) <= set(objects)
+    def rename(self, known: KnownTable) -> None:
+        """Put another name in force for an object (`KnownTable.renamed`), until the log describes it again."""
+        self._current[known.table.object_number] = known
+
+    def covers_all_partitions(self, object_number: int, objects: Iterable[int]) -> bool:
+        """Tell whether `objects` holds every partition of a partition's table, as far as the latest build knows.
+
+        The table is found as the builds name it, whatever LCRs call it.
+        """
+        entry = self._tables.get(object_number)
+        return entry is not None and self._partitions.get((entry.owner, entry.name), set()) <= set(objects)
 
     def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:
         """Return the version for a TRUNCATE of one partition alone, with the rows the partition held then, if they are known.
