@@ -229,7 +229,7 @@ class ApplyHost(Host):
         actors, apply = actors_of(self._spec.name), self._apply
 
         def access(site: str) -> DatabaseAccess:
-            return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "database_dsn")))
+            return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "claimed_dsn")))
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
@@ -238,6 +238,7 @@ class ApplyHost(Host):
                 identity=table.source.identity, source=TableName.of(table.source),
                 destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
+                object_numbers=tuple(int(number) for number in table.source.object_numbers),
             )
             for table in arriving(ways, captured)
         )

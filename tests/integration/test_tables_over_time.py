@@ -124,7 +124,7 @@ def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_ru
     system.execute("src", "ALTER TABLE b RENAME TO b2")
     system.execute("src", "INSERT INTO b2 VALUES (300, 'renamed')")
     assert "public.b2" in paused(system)["detail"]
-    assert not is_healthy(system.deployment.overview())
+    wait_until("status says so", lambda: not is_healthy(system.deployment.overview()))
     with pytest.raises(NotCaughtUp, match="no rule takes"):
         wait_caught_up(system.spec, system.deployment.connect(), timeout_s=10.0, overview=system.deployment.overview)
     with pytest.raises(ApplyError, match="no rule takes"):
