@@ -73,7 +73,7 @@ class Component:
 
     Args:
         name: of its actor: "<kind>:<name in the topology>".
-        kind: "site", "queue", "capture", "propagation" or "apply".
+        kind: "site", "spark", "queue", "capture", "propagation" or "apply".
         site: where it runs.
         factory: "module:callable" that builds its host.
     """
@@ -109,7 +109,11 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
         Component(name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build")
         for a in spec.applies
     ]
-    return (*sites, *applies, *queues, *captures, *propagations)  # applies first among equals: Spark starts slowest
+    sparks = [
+        Component(name=f"spark:{site.name}", kind="spark", site=site.name, factory="actors.spark_application:build")
+        for site in spec.sites if any(apply.site == site.name for apply in spec.applies)
+    ]
+    return (*sites, *sparks, *applies, *queues, *captures, *propagations)  # Spark first among equals: it starts slowest
 
 
 def fingerprint_of(spec: TopologySpec) -> str:

@@ -43,7 +43,7 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     return controller
 
 
-EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x"}
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
