@@ -44,6 +44,7 @@ from actors.lag import PositionSamples, seen_at_us
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.checks import one_database_twice
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -300,6 +301,10 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+        findings += one_database_twice({
+            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            for site in self._sites
+        })
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)

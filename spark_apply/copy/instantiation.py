@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from databases.ports import DestinationTable, Instantiation, SourceTable
+from databases.ports import DestinationTable, Instantiation, SourceTable, TruncatedTable
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
@@ -490,7 +490,7 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
 
     try:
         session.begin()
-        session.truncate(tables, restart_identity=False)
+        session.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         session.commit([], Scn(0))
     except DatabaseUnavailable:
         raise
