@@ -44,6 +44,7 @@ from actors.lag import PositionSamples, seen_at_us
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.checks import one_database_twice
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Component:
 
     Args:
         name: of its actor: "<kind>:<name in the topology>".
-        kind: "site", "queue", "capture", "propagation" or "apply".
+        kind: "site", "spark", "queue", "capture", "propagation" or "apply".
         site: where it runs.
         factory: "module:callable" that builds its host.
     """
@@ -109,7 +110,11 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
         Component(name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build")
         for a in spec.applies
     ]
-    return (*sites, *applies, *queues, *captures, *propagations)  # applies first among equals: Spark starts slowest
+    sparks = [
+        Component(name=f"spark:{site.name}", kind="spark", site=site.name, factory="actors.spark_application:build")
+        for site in spec.sites if any(apply.site == site.name for apply in spec.applies)
+    ]
+    return (*sites, *sparks, *applies, *queues, *captures, *propagations)  # Spark first among equals: it starts slowest
 
 
 def fingerprint_of(spec: TopologySpec) -> str:
@@ -296,6 +301,10 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+        findings += one_database_twice({
+            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            for site in self._sites
+        })
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)

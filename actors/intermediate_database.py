@@ -40,6 +40,10 @@ class IntermediateSite(Host):
         """See `Host.details`."""
         return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
 
+    def database_identity(self) -> str:
+        """There is no database: nothing to be told from others."""
+        return ""
+
     def preflight(self) -> tuple[Finding, ...]:
         """Nothing can be wrong with a database that is not there."""
         return ()

@@ -310,7 +310,7 @@ class Deployment:
 
     def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         names = actors.names()
-        drivers = self._driver_processes(actors, names)
+        drivers = self._spark_processes(actors, names)
         self._kill_and_wait([CONTROLLER])
         self._stop_applies(actors, names, tell)
         self._kill_and_wait([name for name in names if not name.startswith("site:")])
@@ -330,19 +330,19 @@ class Deployment:
             time.sleep(0.05)
 
     def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
-        """Let the drivers end in order: servers finish their group, progress is recorded."""
+        """Let the apply processes end in order: servers finish their group, progress is recorded."""
         applies = [name for name in names if name.startswith("apply:")]
         if not applies:
             return
         actors.call_all(applies, "shut_down", timeout_s=60.0)
         tell("apply processes ended")
 
-    def _driver_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
-        """The Spark drivers that run on this machine."""
-        applies = [name for name in names if name.startswith("apply:")]
+    def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
+        """The processes of Spark applications that run on this machine."""
+        sparks = [name for name in names if name.startswith("spark:")]
         found = []
-        for status in actors.call_all(applies, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
-            pid = status.get("driver_pid") if isinstance(status, Mapping) else None
+        for status in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
+            pid = status.get("application_pid") if isinstance(status, Mapping) else None
             if pid and not self.address:
                 try:
                     found.append(psutil.Process(pid))

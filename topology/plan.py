@@ -6,7 +6,7 @@ databases describe their own statements; nothing here knows their words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -29,12 +29,14 @@ class LiveSite:
         statements: what would be done to it, in order.
         tables: the tables its captures would take.
         findings: of its preflight.
+        identity: what tells the database from every other; empty: it was not asked.
         is_live: the database was asked; False: the statements are what an empty one would get.
     """
 
     statements: tuple[PlannedStatement, ...] = ()
     tables: tuple[SourceTable, ...] = ()
     findings: tuple[Finding, ...] = ()
+    identity: str = ""
     is_live: bool = True
 
 
@@ -106,12 +108,15 @@ class Plan:
         return "\n".join(_text(self)) + "\n"
 
 
-def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) -> Plan:
+def make_plan(
+    spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, found: Sequence[Finding] = ()
+) -> Plan:
     """Make the plan of a topology.
 
     Args:
         spec: as read.
         live: what the sites' databases answered, by site; a site that is not in it was not asked.
+        found: what is wrong with the databases beside each other.
     """
     answers = live or {}
     findings = list(check(spec))
@@ -131,7 +136,7 @@ def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) ->
         ),
         actors=tuple(_actors(spec)),
         optimisations=tuple(_optimisations(spec)),
-        findings=tuple(findings),
+        findings=(*findings, *found),
     )
 
 

@@ -43,7 +43,7 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     return controller
 
 
-EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x"}
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
@@ -81,6 +81,15 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert controller.overview()["findings"] == []
+
+
+def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, actors):
+    actors.identities = {"site:a": "postgres 1 5 0", "site:b": "postgres 1 5 0"}
+    controller = started(spec, actors)
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, by another name")
 
 
 def table(owner: str, name: str) -> TableVersion:
