@@ -34,7 +34,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -51,7 +51,7 @@ from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import Finding
+    from databases.ports import CapturedTable, Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -101,17 +101,19 @@ class Controller(Host):
         spec: the desired state.
         actors: what runs the components; found in the own process when not given.
         environment: handed to every component's process (failpoints).
-        keep_existing: instantiation keeps the rows that destination tables hold.
+        keep_call: a token of a call of `up --keep-existing`: instantiation keeps the rows that destination tables hold, of the
+            tables that there are in this call, and of no later ones. Empty: it is no such call.
     """
 
     kind: ClassVar[str] = "controller"
 
     def __init__(
         self, spec: TopologySpec, *, actors: ActorSystem | None = None, environment: Mapping[str, str] | None = None,
-        keep_existing: bool = False,
+        keep_call: str = "",
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
-        self._keep_existing = keep_existing
+        self._keep_call = keep_call
+        self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
         self._spec = spec
         self._given_actors = actors
         self._environment = dict(environment or {})
@@ -141,6 +143,8 @@ class Controller(Host):
 
             self._actors = actors_of(self._spec.name)
         self._is_created = self._desired().get("prepared") == self._fingerprint
+        self._kept = tuple(self._desired().get("kept", ()))
+        self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def step(self) -> float:
@@ -183,7 +187,12 @@ class Controller(Host):
         }
 
     def retry(self) -> None:
-        """Try the set-up again after a refusal, or for tables that were created since then; idempotent."""
+        """Try the set-up again after a refusal, or for tables that were created since then; idempotent.
+
+        A call of its own: what an earlier one kept the rows of is kept no more.
+        """
+        if self._kept or self._must_note_kept:
+            self._note_kept(())
         if self._phase in {"RUNNING", "REFUSED"}:
             self._repeats = True
             self._phase = "STARTING SITES"
@@ -228,6 +237,8 @@ class Controller(Host):
         """
         name = component.name.partition(":")[2]
         before: set[str] = set()
+        if component.kind == "apply" and self._must_note_kept:
+            return False
         if component.kind == "capture":
             before = {f"site:{self._spec.capture(name).source}"}
         elif component.kind == "apply":
@@ -252,7 +263,7 @@ class Controller(Host):
             "fingerprint": self._edit.labels[component.name],
         }
         if component.kind == "apply":
-            arguments["keep_existing"] = self._keep_existing
+            arguments["keep_existing"] = self._kept
         self._actors.create(
             component.name, _factory(site, component.kind), arguments, state_dir=self._spec.state_dir, node=dict(site.node),
             environment={**self._environment, **self._overrides.get(component.name, {})},
@@ -262,7 +273,7 @@ class Controller(Host):
 
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
-            if self._is_created and not self._uncaptured():
+            if self._is_created and not self._must_note_kept and not self._uncaptured():
                 self._settled()
                 self._findings = ()
             else:
@@ -325,6 +336,11 @@ class Controller(Host):
             self._statements[site.name] = list(ran)
         for name in set(ending) - set(applies):
             self._actors.kill(name)
+        if not self._is_created:
+            for apply in self._spec.applies:
+                self._leave_out(apply)
+        if self._must_note_kept:
+            self._note_kept({identity for apply in self._spec.applies for identity in self._arriving(apply)})
         self._save_prepared()
         self._is_created = True
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
@@ -336,6 +352,33 @@ class Controller(Host):
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
         with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
+
+    def _leave_out(self, apply: ApplySpec) -> None:
+        """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
+
+        When such a table comes back, the changes between are missing at the destination: it is copied again.
+        """
+        coming = self._arriving(apply)
+        self._actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=PREPARE_TIMEOUT_S)
+
+    def _arriving(self, apply: ApplySpec) -> tuple[str, ...]:
+        """Identities of the tables whose changes come to an apply process."""
+        captured: tuple[CapturedTable, ...] = self._actors.call(
+            f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        return tuple(table.source.identity for table in arriving(ways_to(self._spec, apply), captured))
+
+    @property
+    def _must_note_kept(self) -> bool:
+        """It is not written down yet which tables there are in this call of `up --keep-existing`.
+
+        Once it is, another life of this controller begins with what is written, whatever tables there are by then.
+        """
+        return bool(self._keep_call) and self._desired().get("keep_call") != self._keep_call
+
+    def _note_kept(self, identities: Collection[str]) -> None:
+        self._kept = tuple(sorted(identities))
+        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept": list(self._kept)})
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False
@@ -361,10 +404,12 @@ class Controller(Host):
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
     def _save_prepared(self) -> None:
-        document = {
-            "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
+        self._save_desired({
+            **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
-        }
+        })
+
+    def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._desired_file, json.dumps(document, indent=1) + "\n")
 
@@ -417,11 +462,11 @@ class Controller(Host):
 
 def build(
     spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
-    *, keep_existing: bool = False,
+    *, keep_call: str = "",
 ) -> Controller:
     """Factory of the controller's actor."""
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
-    return Controller(spec, environment=environment, keep_existing=keep_existing)
+    return Controller(spec, environment=environment, keep_call=keep_call)
 
 
 def _wait_for_databases(components: list[dict[str, Any]]) -> None:

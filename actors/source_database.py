@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import DestinationDatabase, Finding, LogStream, SourceDatabase, SourceTable
+    from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from rules.rule import RuleSet
@@ -146,7 +146,7 @@ class DatabaseSite(Host):
             self._service.announce()
         if writer.state.startswith("PAUSED"):
             return FULL_PAUSE_S
-        return writer.rest_s
+        return writer.pause_s
 
     def close(self) -> None:
         """Close the stream; the log writer and its service stay: captures can mine what is there."""
@@ -284,10 +284,23 @@ class DatabaseSite(Host):
         self._uncaptured = tables
         self._uncaptured_told += 1
 
-    def tables(self, rules: Sequence[RuleSet]) -> tuple[SourceTable, ...]:
-        """Every table of the source that one of the rule sets selects."""
+    def captured(self) -> tuple[CapturedTable, ...]:
+        """Every table of the source whose changes are in the log, under the name it has now."""
         with closing(self._open_source()) as source:
-            return source.tables(rules)
+            return source.captured(self._spec.name)
+
+    def leave_out(self, apply: str, kept: Sequence[str]) -> tuple[str, ...]:
+        """Record at this destination that an apply process gets the changes of no other tables any more.
+
+        Args:
+            apply: its name.
+            kept: identities of the tables whose changes come.
+
+        Returns:
+            The tables that left, by name.
+        """
+        with closing(self._open_destination()) as destination:
+            return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """The same tables as the log will describe them."""

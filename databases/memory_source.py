@@ -16,6 +16,7 @@ from typing import Any
 
 from databases.memory_log import Change, Committed, Row, frames_of
 from databases.ports import (
+    CapturedTable,
     DictionaryBuild,
     DictionaryTable,
     Finding,
@@ -350,6 +351,20 @@ class MemorySource:
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
+        """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one is known by its partitions."""
+        found: dict[tuple[str, str], list[ObjectNumber]] = {}
+        for table in self._tables.values():
+            version = table.version
+            found.setdefault(table.root or (version.owner, version.name), []).append(version.object_number)
+        return tuple(
+            CapturedTable(
+                identity=f"{self.options.system_identifier}.{min(numbers)}", owner=owner, name=name,
+                object_numbers=tuple(numbers),
+            )
+            for (owner, name), numbers in sorted(found.items())
+        )
 
     def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
         """See `SourceDatabase.dictionary_build`."""

@@ -6,7 +6,7 @@ A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -282,6 +282,24 @@ class SourceTable:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedTable:
+    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
+
+    Args:
+        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
+            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
+            dropped and made again, and when its changes were not captured for a while.
+        owner, name: what the table is called now; the root of a partitioned one.
+        object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
+    """
+
+    identity: str
+    owner: str
+    name: str
+    object_numbers: tuple[ObjectNumber, ...]
+
+
 class Snapshot(Protocol):
     """A consistent view of the source that other sessions can share while it is held open."""
 
@@ -369,6 +387,14 @@ class SourceDatabase(Protocol):
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
+        ...
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """Every table whose changes are in the log, by owner and name.
+
+        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
+        snapshot in the log, as long as the identity is the same afterwards.
+        """
         ...
 
     def dictionary_build(self, topology: str) -> DictionaryBuild:
@@ -535,15 +561,18 @@ class Instantiation:
 
     Args:
         source: the site it was copied from.
-        owner, name: the table, as LCRs name it.
+        identity: which table of that site it is (`CapturedTable.identity`): it is recorded once per identity.
+        owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
-        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set) or FAILED.
+        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set), FAILED, or LEFT (it was
+            copied, and then its changes did not come here for a while: its rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
     """
 
     source: str
+    identity: str
     owner: str
     name: str
     scn: Scn
@@ -558,7 +587,9 @@ class DestinationSession(Protocol):
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,
     `DataError` (with `context["sqlstate"]`) when the database refuses the data, `FencedError` when a newer
-    epoch exists. After any error the transaction must be rolled back.
+    epoch or a newer incarnation of the server exists. After any error the transaction must be rolled back.
+
+    What `commit` answered is on disk, whatever the database's own settings are.
     """
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
@@ -656,7 +687,13 @@ class DestinationSession(Protocol):
 
 
 class DestinationDatabase(Protocol):
-    """A database that changes are applied to: catalog, progress, error queue, instantiation."""
+    """A database that changes are applied to: catalog, progress, error queue, instantiation.
+
+    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed: after a
+    crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark` and
+    `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
+    that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
+    """
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
@@ -674,7 +711,12 @@ class DestinationDatabase(Protocol):
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """Fence out older incarnations, and only then read the progress.
 
-        Raises the epoch, ends their sessions and waits until they are gone.
+        Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
+        a newer epoch, ends nothing of it and writes nothing.
+
+        Raises:
+            FencedError: it was overtaken.
+            DatabaseUnavailable: the epoch may be raised; call again.
         """
         ...
 
@@ -683,11 +725,32 @@ class DestinationDatabase(Protocol):
         ...
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
-        """Make a low watermark durable that moved without data."""
+        """Make a low watermark durable that moved without data.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
         ...
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> DestinationSession:
-        """Open one apply server's session. Ends a dead predecessor's session that still holds its origin."""
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> DestinationSession:
+        """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            server: number of the apply server.
+            epoch: as `raise_epoch` answered.
+            tag: marks the session's changes.
+            incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
+
+        Raises:
+            FencedError: a newer epoch or a newer incarnation exists.
+            DestinationRestarted: see the class.
+            DatabaseUnavailable: try again.
+        """
         ...
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
@@ -710,11 +773,37 @@ class DestinationDatabase(Protocol):
         """What is recorded about the instantiation of an apply process's tables, by owner and name."""
         ...
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
-        """Record a table's instantiation, replacing what was recorded before.
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
+        """Record a table's instantiation, replacing what was recorded of this identity before.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            epoch: of the driver that records it.
+            instantiation: what is known now.
+            replaces: identities of tables whose place at the destination it takes; their records are removed with it.
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
+        ...
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """Record that changes of all but some tables do not come to an apply process any more.
+
+        What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
+        Called before the first change can be missing. A driver that still runs is fenced out.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            kept: identities of the tables whose changes come.
+
+        Returns:
+            The tables that left, as they were recorded before.
         """
         ...
 

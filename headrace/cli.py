@@ -195,7 +195,7 @@ def doctor(
 def up(
     file: File, address: Address = "", as_json: Json = False,
     keep_existing: Annotated[
-        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; nothing is copied there.")
+        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; for the tables of this call.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -193,7 +194,8 @@ class Deployment:
 
         Args:
             environment: for the components' processes (armed failpoints).
-            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set.
+            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set. Holds for the
+                tables that there are in this call.
             wait: until every component runs and every table is instantiated; False: until everything is created.
             timeout_s: how long to wait, at most; None: as long as it takes.
             progress: told what is going on.
@@ -260,7 +262,7 @@ class Deployment:
             self._kill_and_wait([CONTROLLER, *applies])
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
-            "keep_existing": keep_existing,
+            "keep_call": secrets.token_hex(8) if keep_existing else "",
         }
         actors.create(
             CONTROLLER, "actors.controller:build", arguments, state_dir=self.spec.state_dir, node={},

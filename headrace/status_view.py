@@ -89,6 +89,12 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
                 fix="mend it: it is looked at again by itself", is_stuck=True,
             )
+    kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
+    if kept:
+        yield Note(
+            component=name, problem=f"not copied, their rows were kept as `up --keep-existing` found them: {', '.join(kept)}",
+            fix="headrace verify FILE compares them", is_remark=True,
+        )
     if component.get("unmatched_rules"):
         yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True)
     if component.get("uncaptured_tables"):

@@ -48,7 +48,7 @@ class MinedRows:
         command: uint8[n], `Command`.
         old_image: uint8[n], `OldImage`.
         old_first: int64[n], index of the first old value; -1: none.
-        new_first: int64[n], likewise of the new values.
+        new_first: int64[n], the same for the new values.
         value_offset: int64[v], into `data`.
         value_length: int32[v].
         value_binary: bool[v].

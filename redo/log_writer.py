@@ -71,12 +71,12 @@ __all__ = ["LogWriter", "LogWriterStatistics"]
 
 RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
-# Between two gulps of a busy source the writer rests for so many times what the last one took. A gulp costs the processes
-# behind it together some ten times what it costs here (measured), however little is in it: so small transactions take
-# one core at most, whatever its speed, and come in larger gulps. A commit that comes alone is taken at once, and a
-# backlog without any rest.
-REST_FACTOR = 9.0
-REST_MAX_S = 0.05
+# Between two gulps of a busy source the writer pauses for this multiple of the last gulp's duration. A gulp costs the
+# processes behind it about ten times what it costs here (measured), however little it holds. Small transactions
+# therefore use one core at most, at any speed, and arrive in larger gulps. A commit that arrives alone is read at once,
+# and a backlog is read without a pause.
+PAUSE_FACTOR = 9.0
+PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
@@ -156,7 +156,7 @@ class LogWriter:
         self._needs_resume = False
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
-        self._rest_s = 0.0
+        self._pause_s = 0.0
         self._progress_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
@@ -200,9 +200,9 @@ class LogWriter:
         return self._phase if self._stream is not None else "DISABLED"
 
     @property
-    def rest_s(self) -> float:
-        """How long to leave the stream alone before the next step, seconds; see `REST_FACTOR`."""
-        return self._rest_s
+    def pause_s(self) -> float:
+        """How long to leave the stream alone before the next step, seconds; see `PAUSE_FACTOR`."""
+        return self._pause_s
 
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
@@ -299,7 +299,7 @@ class LogWriter:
             _after_fsync()
             stream.confirm(self._state.end_scn)
         busy_s = self._clock.monotonic() - began
-        self._rest_s = min(REST_MAX_S, REST_FACTOR * busy_s) if wrote and not is_full else 0.0
+        self._pause_s = min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken

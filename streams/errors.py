@@ -6,6 +6,7 @@
     +-- DatabaseError            a database said no
     |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
     |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
     |   +-- UnsupportedType      a type that cannot travel
     +-- RedoError                a redo segment is damaged or missing
@@ -31,8 +32,8 @@ from typing import Any, ClassVar
 
 __all__ = [
     "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
-    "DatabaseError", "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
-    "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
+    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
     "WouldBlock",
 ]
 
@@ -123,6 +124,17 @@ class LogGone(DatabaseError):
 
     code = "HDR-2003"
     retry = Retry.MANUAL
+
+
+class DestinationRestarted(DatabaseError):
+    """The destination's server was started again, failed over or restored since this apply process began.
+
+    What was committed before may be gone. The apply process begins again: it reads what the destination has, and the
+    queue sends again what is missing there.
+    """
+
+    code = "HDR-2005"
+    retry = Retry.TIMED
 
 
 class UnsupportedType(DatabaseError):

@@ -33,11 +33,11 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from rules.rule import RuleSet, TruthValue
-from streams.table_name import Named
+from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
-__all__ = ["ArrivingTable", "Halves", "Way", "arriving", "captured_by", "halves", "route", "ways_to"]
+__all__ = ["ArrivingTable", "Halves", "Way", "arriving", "captured_by", "halves", "route", "ways_to", "writes_alone"]
 
 
 T = TypeVar("T", bound=Named)
@@ -136,6 +136,21 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
         if carried is not None:
             found.append(ArrivingTable(source=table, destination=carried))
     return tuple(found)
+
+
+def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
+    """Whether an apply process is the only one of the topology that writes a table, and nobody captures it at its site.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: its name at the apply process's site.
+    """
+    for other in spec.applies:
+        is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
+        if is_concerned and arriving(ways_to(spec, other), (table,)):
+            return False
+    return True
 
 
 # --------------------------------------------------------------------------- choosing the ways

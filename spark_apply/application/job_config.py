@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from databases.connectors import DatabaseAccess
 from rules.rule import Rule, RuleSet
@@ -33,15 +34,20 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
+        identity: which table of the source it is, see `databases.ports.CapturedTable`.
         source: its name at the source.
         destination: its name at the destination, under which its changes arrive.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
+            before it is copied again; False: an operator decides.
     """
 
+    identity: str
     source: TableName
     destination: TableName
     keep_existing: bool = False
+    may_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +158,8 @@ class ApplyJobConfig:
             raise ConfigError(message) from None
 
 
-def _table(source: list[str], destination: list[str], *, keep_existing: bool) -> TableToInstantiate:
-    return TableToInstantiate(source=TableName(*source), destination=TableName(*destination), keep_existing=keep_existing)
+def _table(source: list[str], destination: list[str], **rest: Any) -> TableToInstantiate:  # noqa: ANN401 - as it was written
+    return TableToInstantiate(source=TableName(*source), destination=TableName(*destination), **rest)
 
 
 def _rules(document: dict[str, list[dict[str, bool]] | None]) -> RuleSet:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.server.task import TaskAccess
 
-__all__ = ["Comparison", "SideDigest", "TableComparison"]
+__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 
@@ -120,6 +120,32 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, each.problem)
         return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
+
+
+def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
+    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+
+    Args:
+        source: the source database.
+        config: of the apply process; its tables have the names they had when the driver started.
+
+    Returns:
+        The tables to compare, and why others cannot be compared.
+    """
+    captured = {table.identity: TableName.of(table) for table in source.captured(config.topology)}
+    include = tuple(Rule(owner=table.source.owner, name=table.source.name) for table in config.tables)
+    there = {TableName.of(table) for table in source.tables((RuleSet(include=include),))}
+    found: list[TableToInstantiate] = []
+    problems: dict[TableName, str] = {}
+    for table in config.tables:
+        now = captured.get(table.identity)
+        if now is not None:
+            is_same = table.source == table.destination  # a table that has one name keeps one name
+            found.append(replace(table, source=now, destination=now if is_same else table.destination))
+        elif table.source in there:
+            problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
+    names = {table.source for table in found}
+    return found, {name: problem for name, problem in problems.items() if name not in names}
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.copy.comparison import Comparison, TableComparison
+from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableProgress
 from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
@@ -115,14 +115,17 @@ class ApplyControl:
         if self.access is None:
             raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
-        tables = [table for table in self.config.tables if not wanted or table.source in wanted]
-        for missing in sorted(wanted - {table.source for table in tables}):
-            yield pb.TableComparison(
-                owner=missing.owner, name=missing.name, destination_owner=missing.owner, destination_name=missing.name,
-                problem=f"apply process {self.config.apply} does not replicate it",
-            )
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
+            found, problems = tables_of_now(source, self.config)
+            tables = [table for table in found if not wanted or table.source in wanted]
+            for name in wanted - {table.source for table in found} - problems.keys():
+                problems[name] = f"apply process {self.config.apply} does not replicate it"
+            for name in sorted(problems.keys() & wanted if wanted else problems):
+                yield pb.TableComparison(
+                    owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
+                    problem=problems[name],
+                )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
                 context=self.application.context, config=self.config, access=self.access, source=source,
@@ -130,8 +133,8 @@ class ApplyControl:
                 is_active=is_active,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
-            for found in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
-                yield _comparison_message(found)
+            for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
+                yield _comparison_message(answer)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """See `ControlHandler.execute_errors`."""

@@ -3,16 +3,21 @@
 Fencing, in the order that makes it safe (`raise_epoch`):
 
     1. the epoch is raised and committed: no session of an older incarnation can be opened any more
-    2. every session of the apply process is ended (all hold its advisory lock in share mode)
+    2. every session of the apply process is ended (all hold its advisory lock in share mode), while the epoch is the newest
     3. the lock is taken exclusively: all of them are gone, what they committed is committed
-    4. only then the progress is read, folded, and written to the row of the apply process; the servers' rows go
+    4. only then the progress is read, folded, and written to the row of the apply process, if the epoch still is the newest;
+       the servers' rows go
+
+Each step is a statement and a transaction by itself: a driver that is frozen between two of them holds no row its successor
+waits for, and when it thaws it finds that it is not the newest.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
@@ -28,14 +33,21 @@ from databases.ports import (
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
-from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
+from databases.postgres.destination.fencing import (
+    EPOCH_LIVES,
+    SessionIdentity,
+    commit_durably,
+    raise_epoch,
+    refuse_epoch,
+    take_apply_lock,
+)
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.schema import prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
-from streams.errors import FencedError
+from streams.errors import DatabaseUnavailable, FencedError
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn
 
@@ -99,18 +111,13 @@ class PostgresDestination:
 
         Raises:
             DatabaseUnavailable: an older session does not end; the epoch is raised all the same. Call again.
+            FencedError: another driver raised the epoch meanwhile.
         """
-        key = apply_lock_key(topology, apply)
         with self._use("fencing out older apply servers") as connection:
-            connection.execute(
-                "INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%s, %s, 1)"
-                " ON CONFLICT (topology, apply) DO UPDATE SET epoch = p.epoch + 1, epoch_raised_at = now()",
-                (topology, apply),
-            )
-            take_exclusive_lock(connection, key, f"apply process {apply}")
+            epoch = raise_epoch(connection, topology, apply)
+            key = take_apply_lock(connection, topology, apply, epoch)
             try:
-                with connection.transaction():
-                    return _fold_progress(connection, topology, apply)
+                return _fold_progress(connection, topology, apply, epoch)
             finally:
                 if not connection.closed:
                     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s)", (key,))
@@ -125,16 +132,23 @@ class PostgresDestination:
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: the epoch has ended with the server's life.
         """
-        with self._use("recording the low watermark") as connection, _current_epoch(connection, topology, apply, epoch):
-            connection.execute(
-                "UPDATE headrace.apply_process SET low_watermark = greatest(low_watermark, %s),"
-                " applied_at = clock_timestamp() WHERE topology = %s AND apply = %s", (scn, topology, apply),
+        with self._use("recording the low watermark") as connection:
+            done = connection.execute(
+                "UPDATE headrace.apply_process p SET low_watermark = greatest(low_watermark, %s), applied_at = clock_timestamp()"
+                f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}", (scn, topology, apply, epoch),
             )
+            if done.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> PostgresSession:
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> PostgresSession:
         """See `DestinationDatabase.open_session`."""
-        identity = SessionIdentity(topology=topology, apply=apply, server=server, epoch=epoch, tag=tag)
+        identity = SessionIdentity(
+            topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag
+        )
         return PostgresSession(self._dsn, identity)
 
     # ------------------------------------------------------------------ error queue
@@ -167,31 +181,50 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                "SELECT source, owner, name, scn, state, row_count, digest, problem FROM headrace.instantiation"
-                " WHERE topology = %s AND apply = %s ORDER BY source, owner, name", (topology, apply),
+                f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
-        return tuple(
-            Instantiation(
-                source=row[0], owner=row[1], name=row[2], scn=Scn(row[3]), state=row[4], row_count=row[5],
-                digest=row[6], problem=row[7],
-            )
-            for row in rows
-        )
+        return tuple(_instantiation(row) for row in rows)
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
-        found = instantiation
-        with self._use("recording an instantiation") as connection, _current_epoch(connection, topology, apply, epoch):
-            connection.execute(
-                "INSERT INTO headrace.instantiation VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp())"
-                " ON CONFLICT (topology, apply, source, owner, name) DO UPDATE SET scn = excluded.scn,"
-                " state = excluded.state, row_count = excluded.row_count, digest = excluded.digest,"
-                " problem = excluded.problem, changed_at = excluded.changed_at",
-                (
-                    topology, apply, found.source, found.owner, found.name, found.scn, found.state, found.row_count,
-                    found.digest, found.problem,
-                ),
+        values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
+        with self._use("recording an instantiation") as connection:
+            done = connection.execute(
+                "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s"
+                f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
+                " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply = %(apply)s"
+                " AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
+                f" INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
+                " SELECT %(topology)s, %(apply)s, clock_timestamp(), %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
+                " %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
+                " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
+                " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
+                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
+                {**values, "replaces": list(replaces)},
             )
+            if done.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.leave_out`."""
+        with self._use("looking for tables that left") as connection:
+            if schema_version(connection) == 0:
+                return ()
+            which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT identity = ANY (%(kept)s)"
+            values = {"t": topology, "a": apply, "kept": list(kept)}
+            left = connection.execute(f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE {which}", values).fetchall()
+        if not left:
+            return ()
+        self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
+        with self._use("recording which tables left") as connection, connection.transaction():
+            connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND (state = 'KEPT' OR scn = 0)", values)
+            connection.execute(
+                f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}", values,
+            )
+        return tuple(sorted((_instantiation(row) for row in left), key=lambda found: (found.owner, found.name)))
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
@@ -221,6 +254,8 @@ class PostgresDestination:
         """The administrative connection, opened when there is none or the last one broke."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn, application_name=ADMINISTRATIVE_NAME)
+            with translated(what, site=self._site):
+                commit_durably(self._connection)
         try:
             with translated(what, site=self._site):
                 yield self._connection
@@ -230,18 +265,21 @@ class PostgresDestination:
             raise
 
 
-@contextlib.contextmanager
-def _current_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> Iterator[None]:
-    """A transaction in which nobody can raise the epoch; FencedError when it is not `epoch`."""
-    with connection.transaction():
-        found = connection.execute(
-            "SELECT epoch FROM headrace.apply_process WHERE topology = %s AND apply = %s FOR NO KEY UPDATE",
-            (topology, apply),
-        ).fetchone()
-        if found is None or found[0] != epoch:
-            current = found[0] if found else 0
-            raise FencedError(f"apply process {apply} has epoch {current}, this one {epoch}", apply=apply, epoch=epoch)
-        yield
+_INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, problem"
+
+
+def _instantiation(row: Sequence[Any]) -> Instantiation:
+    """Of a row with the columns of `_INSTANTIATION`."""
+    return Instantiation(
+        source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
+        digest=row[7], problem=row[8],
+    )
+
+
+def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> NoReturn:
+    """Say why nothing was recorded for this epoch."""
+    refuse_epoch(connection, topology, apply, epoch)
+    raise DatabaseUnavailable(f"the row of apply process {apply} changed while something was recorded for it")
 
 
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
@@ -260,12 +298,20 @@ def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: st
     return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above)
 
 
-def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress:
+def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> ApplyProgress:
+    """Write what the servers' rows say into the row of the apply process; nobody else writes them any more."""
     progress = _read_progress(connection, topology, apply)
     assert progress is not None  # the caller has just written the row
-    connection.execute(
-        "UPDATE headrace.apply_process SET low_watermark = %s, applied = %s WHERE topology = %s AND apply = %s",
-        (progress.low_watermark, ranges_to_bounds(progress.above), topology, apply),
+    done = connection.execute(
+        "WITH folded AS (UPDATE headrace.apply_process SET low_watermark = %(scn)s, applied = %(applied)s"
+        " WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s RETURNING 1),"
+        " gone AS (DELETE FROM headrace.apply_progress USING folded WHERE topology = %(topology)s AND apply = %(apply)s)"
+        " SELECT FROM folded",
+        {
+            "scn": progress.low_watermark, "applied": ranges_to_bounds(progress.above), "topology": topology, "apply": apply,
+            "epoch": epoch,
+        },
     )
-    connection.execute("DELETE FROM headrace.apply_progress WHERE topology = %s AND apply = %s", (topology, apply))
+    if done.rowcount == 0:
+        raise FencedError(f"a newer epoch of apply process {apply} than {epoch} exists", apply=apply, epoch=epoch)
     return progress

@@ -11,9 +11,13 @@ The tables
     apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
                       transaction of the data. `applied` holds ranges above the low watermark as
                       {after, through, after, through, ...}.
+    apply_epoch       UNLOGGED: in which life of the server an epoch began. A crash, a failover and a restore from a
+                      backup empty it or leave another life in it, and with that the epoch has ended: see `fencing`.
+    apply_session     UNLOGGED: the newest incarnation of each apply server of an epoch, raised before it ends the older
+                      one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
                       messages), the hashes of their keys in apply_error_key.
-    instantiation     one row per table and apply process.
+    instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process.
 
 The views `dba_*` are for people and have the manuals' names and columns.
 
@@ -97,7 +101,30 @@ SELECT topology, apply AS apply_name, source AS source_database, owner AS source
 FROM headrace.instantiation""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+# What an earlier version recorded by name is of no table that is known: it is copied again.
+_VERSION_2 = (
+    "ALTER TABLE headrace.instantiation ADD COLUMN identity text NOT NULL DEFAULT ''",
+    "UPDATE headrace.instantiation SET identity = 'by name: ' || owner || '.' || name",
+    """ALTER TABLE headrace.instantiation ALTER COLUMN identity DROP DEFAULT,
+    DROP CONSTRAINT instantiation_pkey, ADD PRIMARY KEY (topology, apply, source, identity)""",
+    """CREATE OR REPLACE VIEW headrace.dba_apply_instantiated_objects AS
+SELECT topology, apply AS apply_name, source AS source_database, owner AS source_object_owner,
+       name AS source_object_name, scn AS instantiation_scn, state, row_count, digest, problem, changed_at, identity
+FROM headrace.instantiation""",
+)
+
+_VERSION_3 = (
+    """CREATE UNLOGGED TABLE headrace.apply_epoch (
+    topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL,
+    server_started_at timestamptz NOT NULL, relation oid NOT NULL, PRIMARY KEY (topology, apply)
+)""",
+    """CREATE UNLOGGED TABLE headrace.apply_session (
+    topology text NOT NULL, apply text NOT NULL, server integer NOT NULL, epoch bigint NOT NULL,
+    incarnation bigint NOT NULL, PRIMARY KEY (topology, apply, server)
+)""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 VERSION = len(VERSIONS)
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
+from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.source.catalog import (
     CatalogTable,
     binary_obstacles,
+    captured_tables,
     publication_tables,
     published_objects,
     published_relations,
@@ -174,6 +175,11 @@ class PostgresSource:
             connection = self._session()
             there = publication_tables(connection, self._name(topology))
             return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """See `SourceDatabase.captured`: what the publication names."""
+        with translated("reading the publication"):
+            return captured_tables(self._session(), self._name(topology))
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """What `prepare` would do, in order, with the locks it takes; what is there already is marked as done."""

@@ -108,9 +108,9 @@ def test_writer_rests_after_small_gulps_only(tmp_path, monkeypatch):
     writer = log_writer(tmp_path, source, clock=clock, record_bytes=1_000_000)
     attach(writer, source)
     assert writer.step(0.0)
-    assert writer.rest_s == pytest.approx(0.001 * log_writer_module.REST_FACTOR)
+    assert writer.pause_s == pytest.approx(0.001 * log_writer_module.PAUSE_FACTOR)
     assert not writer.step(0.0)
-    assert writer.rest_s == 0, "nothing was written: what comes next is taken at once"
+    assert writer.pause_s == 0, "nothing was written: what comes next is taken at once"
 
 
 def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
@@ -119,12 +119,12 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
     source = busy(transactions=40, gulp=200)
     writer = log_writer(tmp_path, source, clock=clock, record_bytes=400)
     attach(writer, source)
-    rests = []
+    pauses = []
     while writer.step(0.0):
-        rests.append(writer.rest_s)
-    assert len(rests) > 3
-    assert set(rests[:-1]) == {0.0}
-    assert rests[-1] == log_writer_module.REST_MAX_S
+        pauses.append(writer.pause_s)
+    assert len(pauses) > 3
+    assert set(pauses[:-1]) == {0.0}
+    assert pauses[-1] == log_writer_module.PAUSE_MAX_S
 
 
 def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):

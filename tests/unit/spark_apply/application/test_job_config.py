@@ -29,8 +29,10 @@ def _config(**changes: object) -> ApplyJobConfig:
     _config(),
     _config(
         tables=(
-            TableToInstantiate(source=TableName("public", "ünï"), destination=TableName("s", "uni")),
-            TableToInstantiate(source=TableName("s", "t"), destination=TableName("s", "t"), keep_existing=True),
+            TableToInstantiate(identity="1", source=TableName("public", "ünï"), destination=TableName("s", "uni")),
+            TableToInstantiate(
+                identity="2", source=TableName("s", "t"), destination=TableName("s", "t"), keep_existing=True, may_empty=True,
+            ),
         ),
         tag=b"\x00\xff", parallelism=7, group_transactions=1, resources=ExecutorResources(node=(("site_b", 1.0),), cores=3),
         rules=RuleSet(include=(Rule(owner="public", name="a*", tagged=True),), exclude=(Rule(dml=False, ddl=True),)),
