@@ -246,7 +246,8 @@ class ApplyHost(Host):
             queue=f"queue:{apply.queue}", queue_name=apply.queue, ray_address=own_address(),
             ray_namespace=actors.namespace, state_dir=str(self._folder), tables=tables, tag=apply.tag,
             parallelism=apply.parallelism, group_transactions=apply.group_transactions, group_rows=apply.group_rows,
-            host=own_host(), resources=ExecutorResources(node=self._spec.site(apply.site).node), rules=apply.rules,
+            host=own_host(), resources=ExecutorResources(node=self._spec.site(apply.site).node),
+            rules=tuple(client.rules for way in ways for client in way.clients),
             # What an apply process at the source did with changes of this site comes home when it is captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)

@@ -29,7 +29,9 @@ FIXED: Mapping[str, frozenset[str]] = {
     "capture": frozenset({"site", "source", "node", "state folder"}),
     "propagation": frozenset({"site", "node", "state folder"}),
     # Everything: the driver gets its configuration when it starts.
-    "apply": frozenset({"settings", "sites", "state folder", "tables", "apply processes of returning changes"}),
+    "apply": frozenset({
+        "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
+    }),
 }
 
 
@@ -154,18 +156,28 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
 
 
 def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> dict[str, Any]:
-    carried = 0
-    for way in ways_to(spec, apply):
-        carried |= classes.carried_by(way.clients)
+    carried = _carried(spec, classes, apply)
+    others = 0
+    for other in spec.applies:
+        if other.name != apply.name and apply.site in (other.site, other.source):
+            others |= classes.tables_of(_carried(spec, classes, other))
     return {
         "settings": replace(apply, rules=_NO_RULES),
         "sites": (spec.site(apply.source), spec.site(apply.site)),
         # Not the rules themselves: other destinations of the source may widen what is captured.
         "tables": carried,
+        "other writers of its tables": classes.tables_of(carried) & others,
         "apply processes of returning changes": [
             each.name for each in spec.applies if (each.site, each.source) == (apply.source, apply.site)
         ],
     }
+
+
+def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:
+    carried = 0
+    for way in ways_to(spec, apply):
+        carried |= classes.carried_by(way.clients)
+    return carried
 
 
 _NO_RULES = ApplySpec(name="", site="", source="", queue="").rules

@@ -93,7 +93,8 @@ class ApplyJobConfig:
         group_rows: most rows in one group.
         host: address at which executors reach this driver; also Spark's own.
         resources: see `ExecutorResources`.
-        rules: what it takes of what the queue has.
+        rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
+            what it was started for, also while the others take a change of their rules over.
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
         queue_endpoint: fixed "host:port" of the queue instead of the actor's answer (tests and tools).
     """
@@ -114,7 +115,7 @@ class ApplyJobConfig:
     group_rows: int = GROUP_ROWS_DEFAULT
     host: str = HOST_DEFAULT
     resources: ExecutorResources = field(default_factory=ExecutorResources)
-    rules: RuleSet = field(default_factory=RuleSet)
+    rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
     queue_endpoint: str = ""
 
@@ -149,7 +150,7 @@ class ApplyJobConfig:
                 tables=tuple(_table(**table) for table in fields.pop("tables")),
                 tag=bytes.fromhex(fields.pop("tag")),
                 resources=ExecutorResources(**resources),
-                rules=_rules(fields.pop("rules")),
+                rules=tuple(_rules(each) for each in fields.pop("rules")),
                 returned_from=tuple(fields.pop("returned_from")),
                 **fields,
             )

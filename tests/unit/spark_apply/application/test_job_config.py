@@ -35,10 +35,12 @@ def _config(**changes: object) -> ApplyJobConfig:
             ),
         ),
         tag=b"\x00\xff", parallelism=7, group_transactions=1, resources=ExecutorResources(node=(("site_b", 1.0),), cores=3),
-        rules=RuleSet(include=(Rule(owner="public", name="a*", tagged=True),), exclude=(Rule(dml=False, ddl=True),)),
+        rules=(
+            RuleSet(include=(Rule(owner="public", name="a*", tagged=True),), exclude=(Rule(dml=False, ddl=True),)), RuleSet(),
+        ),
         returned_from=("apply_from_b",),
     ),
-    _config(rules=RuleSet(include=())),
+    _config(rules=(RuleSet(include=()),)),
 ])
 def test_configuration_survives_its_line(config: ApplyJobConfig) -> None:
     line = config.to_json()
