@@ -15,11 +15,12 @@ States
     RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
                      prepared is persisted: a restarted controller does not create a lost slot again in silence.
     While something runs already, `headrace up` goes through them again when the rules select tables that are new, or when
-    the topology is another one; what runs goes on meanwhile, also when that is refused. Then everything of an older
-    topology is ended together, and made again.
+    the topology is another one; what runs goes on meanwhile, also when that is refused. Once everything is prepared,
+    components take their part of the change over or are created again, and those whose part is the same are left alone
+    (`topology.changes`, `actors.edit`).
 
 Durable when
-    `desired.json` names the components and the prepared fingerprint. It is written after the last `prepare`
+    `desired.json` has the topology that was prepared, without secrets, and each component's label. It is written after the last `prepare`
     answered; all preparing is idempotent, so a controller that died in the middle repeats it. A component that is not
     named there is new, and begins anew: none of it runs before the file is written.
 
@@ -46,7 +47,7 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 from topology.changes import Component, components_of
-from topology.stored import spec_to_json
+from topology.stored import PREPARED_FILE, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -385,7 +386,7 @@ class Controller(Host):
 
     @property
     def _desired_file(self) -> Path:
-        return self._spec.state_dir / "desired.json"
+        return self._spec.state_dir / PREPARED_FILE
 
     def _desired(self) -> dict[str, Any]:
         """The topology as it was last prepared; empty: it never was."""

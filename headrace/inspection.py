@@ -16,6 +16,7 @@ from topology.checks import check
 from topology.plan import LiveSite, Plan, make_plan
 from topology.problems import TopologyError
 from topology.reading import read_topology
+from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
         TopologyError: the file has problems.
     """
     spec = read_topology(file)
-    return make_plan(spec, live_sites(spec) if ask_databases else None)
+    return make_plan(spec, live_sites(spec) if ask_databases else None, prepared=prepared_topology(spec.state_dir))
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:

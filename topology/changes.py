@@ -57,7 +57,7 @@ class Change:
     Args:
         component: its name.
         action: "new", "same", "takes over" (it goes on and takes the change over), "restarts" or "ends".
-        facets: what of its part changed, for people.
+        facets: what of its part changed, as nouns for people.
     """
 
     component: str

@@ -16,7 +16,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from streams.errors import ConfigError
 from topology.spec import TopologySpec
 
-__all__ = ["spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["PREPARED_FILE", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+
+PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
 _DIGEST = "digest:"
 
@@ -25,6 +27,14 @@ def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
     """The topology as plain data for `json`, without secrets."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(without_secrets(spec)), default=_plain))
     return plain
+
+
+def prepared_topology(state_dir: Path) -> TopologySpec | None:
+    """The topology that was prepared last from this state folder; None: none was, or another version of Headrace did."""
+    try:
+        return spec_from_json(json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8"))["spec"])
+    except (OSError, json.JSONDecodeError, KeyError, ConfigError):
+        return None
 
 
 def without_secrets(spec: TopologySpec) -> TopologySpec:
