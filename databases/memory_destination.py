@@ -34,6 +34,8 @@ from databases.ports import (
     ErrorTransaction,
     Finding,
     Instantiation,
+    PlannedApply,
+    PlannedStatement,
     ScnRange,
     Write,
 )
@@ -72,6 +74,11 @@ class MemoryDestination:
             )
             for version, fix in found if fix
         )
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
+        """See `DestinationDatabase.plan`: there is nothing to create."""
+        self._reach()
+        return ()
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing to create
         """See `DestinationDatabase.prepare`."""

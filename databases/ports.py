@@ -333,6 +333,10 @@ class SourceDatabase(Protocol):
         """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
         ...
 
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
+        ...
+
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Create or adjust what the source needs (publication, then slot), idempotently.
 
@@ -702,6 +706,10 @@ class DestinationDatabase(Protocol):
             topology: whose apply processes are meant: what it has here already is not needed twice.
             sessions: sessions and origins it needs.
         """
+        ...
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
+        """What `prepare`, instantiation and these apply processes would do, in order, without doing it."""
         ...
 
     def prepare(self, topology: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
     "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
     "WouldBlock",
@@ -41,6 +41,11 @@ __all__ = [
 # The way out when transactions are gone for good; part of hints.
 INSTANTIATE_AGAIN = (
     "`headrace down --purge`, empty the replicated tables at the destinations, then `headrace up`: the tables are copied again"
+)
+# The same for one destination, while the others go on.
+COPY_ONE_AGAIN = (
+    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"
+    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its apply process"
 )
 
 

@@ -94,7 +94,7 @@ class PostgresDestination:
             return prepare_schema(connection)
 
     def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
-        """What `prepare`, instantiation and these apply processes would do, with the locks they take."""
+        """See `DestinationDatabase.plan`."""
         with self._use("planning the destination") as connection:
             return plan_destination(connection, topology, applies)
 
