@@ -238,6 +238,7 @@ class ApplyHost(Host):
                 identity=table.source.identity, source=TableName.of(table.source),
                 destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
+                object_numbers=tuple(int(number) for number in table.source.object_numbers),
             )
             for table in arriving(ways, captured)
         )

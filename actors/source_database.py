@@ -35,6 +35,8 @@ from actors.host import Host
 from actors.site_connection import access_to, embedded_server, remove_from, site_folder
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
+from redo.dictionary import NameOfNow
+from rules.rule import TruthValue
 from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
@@ -104,6 +106,7 @@ class DatabaseSite(Host):
         self._heartbeats = 0
         self._gone: LogGone | None = None
         self._uncaptured: tuple[str, ...] = ()
+        self._strayed: tuple[str, ...] = ()
         self._uncaptured_at = 0.0
         self._uncaptured_told = 0  # how often it was told: an answer to an older question does not replace it
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
@@ -200,6 +203,7 @@ class DatabaseSite(Host):
         if self._is_source:
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._uncaptured)
+            details["strayed_tables"] = list(self._strayed)
             details["held_up_by"] = list(self._held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
@@ -267,22 +271,47 @@ class DatabaseSite(Host):
                 for apply in applies:
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
-        self._tell_uncaptured(())
+        self._tell_unprepared((), ())
         replace_file(self._prepared_file, json.dumps({"topology": spec.name, "is_source": is_source}) + "\n")
         self.wake()
         return tuple(statements)
 
     def uncaptured(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Tables that the rules of a topology select and that are not prepared, as the database says now."""
+        """Tables that `prepare` for a topology would take in or out, as the database says now.
+
+        They were created or renamed after the last one: the rules select some of them that are not captured, and some are
+        captured that no rule selects any more.
+        """
         if not _is_source(spec, self._site.name):
             return ()
         with closing(self._open_source()) as source:
-            self._tell_uncaptured(source.uncaptured(spec.name, self._rules(spec)))
-        return self._uncaptured
+            self._tell_unprepared(source.uncaptured(spec.name, self._rules(spec)), self._find_strayed(source, spec))
+        return (*self._uncaptured, *self._strayed)
 
-    def _tell_uncaptured(self, tables: tuple[str, ...]) -> None:
-        self._uncaptured = tables
+    def _find_strayed(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
+        """Tables that are captured and have a name now that no capture process takes: they were renamed."""
+        return tuple(
+            f"{table.owner}.{table.name}" for table in source.captured(spec.name)
+            if not self._selects(spec, table.owner, table.name)
+        )
+
+    def _selects(self, spec: TopologySpec, owner: str, name: str) -> bool:
+        return any(rules.prefilter(owner, name) is not TruthValue.FALSE for rules in self._rules(spec))
+
+    def _tell_unprepared(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...]) -> None:
+        self._uncaptured, self._strayed = uncaptured, strayed
         self._uncaptured_told += 1
+
+    def names_of_now(self) -> dict[int, NameOfNow]:
+        """What the source calls each captured table now, by the object numbers of the table and its partitions."""
+        with closing(self._open_source()) as source:
+            captured = source.captured(self._spec.name)
+        return {
+            int(number): NameOfNow(
+                owner=table.owner, name=table.name, is_wanted=self._selects(self._spec, table.owner, table.name)
+            )
+            for table in captured for number in table.object_numbers
+        }
 
     def captured(self) -> tuple[CapturedTable, ...]:
         """Every table of the source whose changes are in the log, under the name it has now."""
@@ -442,9 +471,9 @@ class DatabaseSite(Host):
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             told = self._uncaptured_told
-            found = source.uncaptured(self._spec.name, self._rules(self._spec))
+            found = source.uncaptured(self._spec.name, self._rules(self._spec)), self._find_strayed(source, self._spec)
             if told == self._uncaptured_told:
-                self._tell_uncaptured(found)
+                self._tell_unprepared(*found)
         self._heartbeat(source)
 
     def _sample(self, source: SourceDatabase) -> None:

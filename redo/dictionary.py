@@ -24,7 +24,7 @@ from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_di
 from streams.lcr_batch import TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
+__all__ = ["Dictionary", "KnownTable", "NameOfNow", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,30 @@ class KnownTable:
             return self.table
         named = replace(self.table, owner=self.stored_owner, name=self.stored_name)
         return replace(named, version=content_version(named))
+
+
+    def renamed(self, owner: str, name: str) -> KnownTable:
+        """Return the same table under another name for its LCRs."""
+        table = replace(self.table, owner=owner, name=name)
+        table = replace(table, version=content_version(table))
+        if self.is_partition:
+            return replace(self, table=table)
+        return replace(self, table=table, stored_owner=owner, stored_name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameOfNow:
+    """What the source calls a captured table now, whatever the log called it.
+
+    Args:
+        owner: schema; of a partition: its root's.
+        name: of the table; likewise.
+        is_wanted: a capture process of the source has a rule for this name.
+    """
+
+    owner: str
+    name: str
+    is_wanted: bool
 
 
 class Dictionary:
@@ -115,9 +139,17 @@ class Dictionary:
         """Return the version in force of every object described so far."""
         return tuple(self._current.values())
 
-    def covers_all_partitions(self, owner: str, name: str, objects: Iterable[int]) -> bool:
-        """Tell whether `objects` holds every partition of `owner.name`, as far as the latest build knows."""
-        return self._partitions.get((owner, name), set()) <= set(objects)
+    def rename(self, known: KnownTable) -> None:
+        """Put another name in force for an object (`KnownTable.renamed`), until the log describes it again."""
+        self._current[known.table.object_number] = known
+
+    def covers_all_partitions(self, object_number: int, objects: Iterable[int]) -> bool:
+        """Tell whether `objects` holds every partition of a partition's table, as far as the latest build knows.
+
+        The table is found as the builds name it, whatever LCRs call it.
+        """
+        entry = self._tables.get(object_number)
+        return entry is not None and self._partitions.get((entry.owner, entry.name), set()) <= set(objects)
 
     def snapshot(self) -> DictionarySnapshot:
         """Return what the head of a segment must say, so that its redo can be read without what came before."""

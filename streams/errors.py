@@ -162,6 +162,12 @@ class CaptureError(StreamsError):
     retry = Retry.MANUAL
 
 
+class TableLeftRules(CaptureError):
+    """A captured table was renamed, and no rule takes its changes any more: they wait for an operator's decision."""
+
+    code = "HDR-3101"
+
+
 class QueueError(StreamsError):
     """A queue refused an operation."""
 

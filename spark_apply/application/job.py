@@ -173,7 +173,7 @@ class ApplyDriver:
         config = self._config
         fits = TableFits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
-            lambda version: self._persist(lambda: _missing_alter(destination, version)),
+            lambda version: self._persist(lambda: _missing_alter(destination, version, config)),
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
@@ -218,8 +218,16 @@ class ApplyDriver:
                 return found
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> str:
+def _missing_alter(destination: DestinationDatabase, version: TableVersion, config: ApplyJobConfig) -> str:
     """What must be done before rows of `version` can be applied; empty: they fit."""
+    from spark_apply.copy.standing import missing_rename, rename_statement
+    from streams.table_name import TableName
+
+    if destination.describe(version.owner, version.name) is None:
+        recorded = destination.instantiations(config.topology, config.apply)
+        old = missing_rename(version, config.tables, recorded)
+        if old is not None and destination.describe(*old) is not None:
+            return rename_statement(old, TableName.of(version))
     return "\n".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 
 

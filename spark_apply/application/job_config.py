@@ -39,6 +39,7 @@ class TableToInstantiate:
         destination: its name at the destination, under which its changes arrive.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        object_numbers: of the table and its partitions, when the driver was started.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
     """
@@ -48,6 +49,7 @@ class TableToInstantiate:
     destination: TableName
     keep_existing: bool = False
     may_empty: bool = False
+    object_numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +161,12 @@ class ApplyJobConfig:
             raise ConfigError(message) from None
 
 
-def _table(source: list[str], destination: list[str], **rest: Any) -> TableToInstantiate:  # noqa: ANN401 - as it was written
-    return TableToInstantiate(source=TableName(*source), destination=TableName(*destination), **rest)
+def _table(
+    source: list[str], destination: list[str], object_numbers: list[int], **rest: Any,  # noqa: ANN401 - as it was written
+) -> TableToInstantiate:
+    return TableToInstantiate(
+        source=TableName(*source), destination=TableName(*destination), object_numbers=tuple(object_numbers), **rest
+    )
 
 
 def _rules(document: dict[str, list[dict[str, bool]] | None]) -> RuleSet:

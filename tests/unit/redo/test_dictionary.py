@@ -56,8 +56,8 @@ def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     for one in (dictionary, again):
         assert one.describe(described(1, "e1", "a"), 10).table.name == "e"
-        assert one.covers_all_partitions("s", "e", [2])
-        assert not one.covers_all_partitions("s", "e", [1])
+        assert one.covers_all_partitions(1, [2])
+        assert not one.covers_all_partitions(1, [1])
 
 
 def test_snapshot_says_everything_that_is_in_force():

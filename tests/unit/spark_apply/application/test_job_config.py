@@ -32,6 +32,7 @@ def _config(**changes: object) -> ApplyJobConfig:
             TableToInstantiate(identity="1", source=TableName("public", "ünï"), destination=TableName("s", "uni")),
             TableToInstantiate(
                 identity="2", source=TableName("s", "t"), destination=TableName("s", "t"), keep_existing=True, may_empty=True,
+                object_numbers=(16384, 16390),
             ),
         ),
         tag=b"\x00\xff", parallelism=7, group_transactions=1, resources=ExecutorResources(node=(("site_b", 1.0),), cores=3),
