@@ -159,7 +159,7 @@ class CaptureHost(Host):
             if closable is not None:
                 closable.close()
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Mine by other rules, into another queue; begins where the queue stands."""
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 

@@ -484,7 +484,7 @@ def _factory(site: SiteSpec, kind: str) -> str:
         return "actors.intermediate_database:build" if site.database.kind == "none" else "actors.source_database:build"
     return {
         "queue": "actors.staging.queue_host:build", "propagation": "actors.staging.propagation_host:build",
-        "capture": "actors.capture:build", "apply": "actors.apply:build",
+        "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
     }[kind]
 
 

@@ -77,7 +77,7 @@ class Host:
 
     kind: ClassVar[str] = ""
     # It stays open while it takes a changed topology over; the others close before, and open again in the same process.
-    takes_over_open: ClassVar[bool] = False
+    adopts_open: ClassVar[bool] = False
 
     def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class Host:
         """JSON-able facts for `status`; called from other threads at any time, also when not open."""
         return {}
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for those that can
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for those that can
         """Become the component of a changed topology; called in the component's thread.
 
         Args:
@@ -196,7 +196,7 @@ class Host:
 
     def _run(self) -> None:
         while not self._ending:
-            self._take_change_over()
+            self._adopt_change()
             if not self._wanted:
                 self._enter("DISABLED")
                 self._pause(None)
@@ -238,18 +238,18 @@ class Host:
             self._alive_us = self._clock.time_us()
             if self._clock.monotonic() - began > _HEALTHY_AFTER_S:
                 self._backoff.reset()
-            if self._changed is not None and self.takes_over_open:
-                self._take_change_over()
+            if self._changed is not None and self.adopts_open:
+                self._adopt_change()
             elif self._changed is not None:
                 return
             elif pause_s > 0:
                 self._wake.wait(pause_s)
 
-    def _take_change_over(self) -> None:
+    def _adopt_change(self) -> None:
         changed = self._changed
         if changed is None:
             return
-        self.take_over(*changed)
+        self.adopt(*changed)
         log.info("%s: took a changed topology over", self.name)
         self._restart = True  # what it gave up on may be another thing now
         if self._changed is changed:  # else there is a newer one already

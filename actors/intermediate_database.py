@@ -22,7 +22,7 @@ class IntermediateSite(Host):
     """One site without a database."""
 
     kind: ClassVar[str] = "site"
-    takes_over_open: ClassVar[bool] = True
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
@@ -41,7 +41,7 @@ class IntermediateSite(Host):
         """See `Host.details`."""
         return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Nothing depends on the topology but the label."""
         self._spec, self._fingerprint = spec, fingerprint
 

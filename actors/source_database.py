@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.site_claim import SiteClaim
 from actors.site_connection import access_to, embedded_server, remove_from, site_folder
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
@@ -44,6 +45,7 @@ from streams.errors import (
     LogGone,
     PropagationError,
     RedoError,
+    RunsElsewhere,
     StreamsError,
     UnsupportedType,
 )
@@ -78,7 +80,7 @@ class DatabaseSite(Host):
     """One site with a database; see the module."""
 
     kind: ClassVar[str] = "site"
-    takes_over_open: ClassVar[bool] = True
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
@@ -87,6 +89,7 @@ class DatabaseSite(Host):
         self._fingerprint = fingerprint
         self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
+        self._claim = SiteClaim(spec, self._site)
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )
@@ -124,8 +127,15 @@ class DatabaseSite(Host):
         if self._is_source and self._is_prepared():
             self._attach()
 
+    def start_component(self) -> None:
+        """As every host's; asks for the claim again."""
+        self._claim.forget()
+        super().start_component()
+
     def step(self) -> float:
         """Let the log writer take a gulp; without one look after the server."""
+        if self._claim.refused is not None and self._is_prepared():
+            raise self._claim.refused
         writer = self._writer
         if writer is None or self._stream is None:
             return self._watch()
@@ -160,7 +170,7 @@ class DatabaseSite(Host):
                 closable.close()
         self._stream = self._source = None
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Serve other capture processes; a site that is no source any more ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
@@ -175,6 +185,7 @@ class DatabaseSite(Host):
         """End everything of this process; the embedded server goes on."""
         super().end()
         self._sampler_stop.set()
+        self._claim.close()
         if self._service is not None:
             self._service.stop()
         self._drop_writer()
@@ -238,8 +249,26 @@ class DatabaseSite(Host):
             raise DatabaseUnavailable(f"{self.name}: the embedded server does not run yet")
         return str(self._server.dsn())
 
+    def claimed_dsn(self) -> str:
+        """As `database_dsn`, for what writes.
+
+        Raises:
+            RunsElsewhere: another copy of the topology works with the database.
+        """
+        with suppress(DatabaseUnavailable):  # whoever writes waits for it as well
+            self._claim.hold()
+        return self.database_dsn()
+
+    def take_over(self) -> None:
+        """End the claim of a copy of the topology elsewhere, and claim the database for this one; idempotent."""
+        self._claim.hold(take_over=True)
+        if self._state == "ABORTED":
+            self.start_component()
+
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Ask the database whether it can be what a topology wants, which this site need not have taken over yet."""
+        """Ask the database whether it can be what a topology wants, after claiming it; this site need not be of that topology yet."""
+        if refused := self._claim.findings():
+            return refused
         findings: list[Finding] = []
         if _is_source(spec, self._site.name):
             # The log stream; while a destination is instantiated or compared, a snapshot for each of them.
@@ -259,6 +288,7 @@ class DatabaseSite(Host):
             spec: the topology that is wanted; this site need not have taken it over yet.
             new: components that the topology did not have before; what they left when they were part of it once is forgotten.
         """
+        self._claim.hold()
         statements: list[str] = []
         forget_queues(spec, self._site.name, new)
         is_source, applies = _is_source(spec, self._site.name), _applies_at(spec, self._site.name)
@@ -350,6 +380,7 @@ class DatabaseSite(Host):
 
     def remove(self) -> tuple[str, ...]:
         """Drop what the topology made in the site's database (`down --purge`)."""
+        self._claim.hold()
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
 
@@ -385,6 +416,7 @@ class DatabaseSite(Host):
 
     def _attach(self) -> None:
         """Open the redo log if it is not, and a stream that begins where redo ends."""
+        self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
         stream = self._source.open_stream(self._spec.name, writer.start_scn, allow_binary=self._allow_binary)
@@ -440,12 +472,15 @@ class DatabaseSite(Host):
     def _sample_loop(self) -> None:
         """Ask the database for its position all the time, on a connection of its own; write heartbeats."""
         source: SourceDatabase | None = None
-        look_at = 0.0
+        look_at = claim_at = 0.0
         while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
             try:
                 if source is None:
                     source = self._open_source()
                 self._sample(source)
+                if self._clock.monotonic() >= claim_at:
+                    claim_at = self._clock.monotonic() + LOOK_INTERVAL_S
+                    self._keep_claim()
                 if self._is_source and self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + LOOK_INTERVAL_S
                     self._held_up_by = source.holding_up()
@@ -460,6 +495,12 @@ class DatabaseSite(Host):
                     source = None
         if source is not None:
             source.close()
+
+    def _keep_claim(self) -> None:
+        """Hold on to the claim of a database that was prepared; what is lost is for `step` to tell."""
+        if self._is_prepared() and self._claim.refused is None:
+            with suppress(RunsElsewhere):
+                self._claim.hold()
 
     def _look(self, source: SourceDatabase) -> None:
         """At what else may have changed at the database."""

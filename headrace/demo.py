@@ -220,8 +220,8 @@ class _Demo:
         """Name and process of the first component of the wanted kind."""
         actors = self.deployment.connect()
         if self.options.kill == "driver":
-            name = f"apply:{self.spec.applies[0].name}"
-            return f"Spark driver of {name}", int(actors.call(name, "status")["driver_pid"])
+            name = f"spark:{self.spec.applies[0].site}"
+            return f"Spark driver of {name}", int(actors.call(name, "status")["application_pid"])
         if self.options.kill == "controller":
             return "controller", actors.pid("controller")
         name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)

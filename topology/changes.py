@@ -28,6 +28,7 @@ FIXED: Mapping[str, frozenset[str]] = {
     "queue": frozenset({"site", "node", "state folder", "bounds"}),
     "capture": frozenset({"site", "source", "node", "state folder"}),
     "propagation": frozenset({"site", "node", "state folder"}),
+    "spark": frozenset({"site", "node", "state folder"}),
     # Everything: the driver gets its configuration when it starts.
     "apply": frozenset({
         "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
@@ -41,7 +42,7 @@ class Component:
 
     Args:
         name: of its actor: "<kind>:<name in the topology>".
-        kind: "site", "queue", "capture", "propagation" or "apply".
+        kind: "site", "spark", "queue", "capture", "propagation" or "apply".
         site: where it runs.
     """
 
@@ -70,7 +71,9 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
     site_of = {queue.name: queue.site for queue in spec.queues}
     kinds: tuple[tuple[str, Any], ...] = (
         ("site", [(site.name, site.name) for site in spec.sites]),
-        ("apply", [(apply.name, apply.site) for apply in spec.applies]),  # first among equals: Spark starts slowest
+        # First among equals: Spark starts slowest.
+        ("spark", [(name, name) for name in dict.fromkeys(apply.site for apply in spec.applies)]),
+        ("apply", [(apply.name, apply.site) for apply in spec.applies]),
         ("queue", [(queue.name, queue.site) for queue in spec.queues]),
         ("capture", [(capture.name, capture.site) for capture in spec.captures]),
         ("propagation", [(each.name, site_of[each.from_queue]) for each in spec.propagations]),
@@ -125,6 +128,8 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     place = {"site": component.site, "node": node, "state folder": (spec.name, spec.state_dir)}
     if component.kind == "site":
         return place | _site_part(spec, name)
+    if component.kind == "spark":
+        return place
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {

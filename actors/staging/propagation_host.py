@@ -44,7 +44,7 @@ class PropagationHost(Host):
         if self._runner is not None:
             self._runner.close()
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Forward other sources, by other rules; begins with the next connection."""
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
         self._runner = None

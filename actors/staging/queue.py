@@ -128,7 +128,7 @@ class QueueCore:
         self._age_sum = 0.0
         self._enqueued_us = 0
 
-    def take_over(self, topology: TopologySpec) -> None:
+    def adopt(self, topology: TopologySpec) -> None:
         """Go on with the subscribers and sources of a changed topology; what did not change is not disturbed.
 
         A new subscriber begins as in a queue that starts again; see the module's Beginnings. Who is no subscriber any more

@@ -26,7 +26,7 @@ class QueueHost(Host):
     """One queue of a site."""
 
     kind: ClassVar[str] = "queue"
-    takes_over_open: ClassVar[bool] = True
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"queue:{name}", spec.state_dir)
@@ -60,11 +60,11 @@ class QueueHost(Host):
             with contextlib.suppress(OSError):  # positions that could not be saved are only a lower bound
                 server.stop()
 
-    def take_over(self, spec: TopologySpec, fingerprint: str) -> None:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Go on with other subscribers and sources; the streams of the others are not disturbed."""
         if self._server is not None and self._core is not None:
             with self._server.service.changing():
-                self._core.take_over(spec)
+                self._core.adopt(spec)
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:

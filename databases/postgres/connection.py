@@ -145,7 +145,10 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
         return DatabaseError(message, **_texts(context))
     text = type(error).__name__ if state[:2] == "22" else diagnostics.message_primary or type(error).__name__
     hint = diagnostics.message_hint or ""
-    return error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+    made = error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+    quoted = diagnostics.message_primary if state[:2] == "22" else None
+    made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
+    return made
 
 
 def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **context: str | int) -> DatabaseError:

@@ -12,22 +12,23 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from databases.table_digest import TableDigest
+from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from spark_apply.copy.tasks import DigestItem, digest_chunks
+from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
-    from spark_apply.server.task import TaskAccess
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
+_BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +56,16 @@ class Comparison:
     """Compares an apply process's tables; see the module.
 
     Args:
-        context: the SparkContext.
+        runner: starts the tasks.
         config: of the apply process: where the two databases are.
-        access: to the driver, for the tasks.
         source: for its catalog.
         destination: likewise.
         tasks: Spark tasks at once.
         is_active: somebody still wants to know.
     """
 
-    context: Any
-    config: ApplyJobConfig
-    access: TaskAccess
+    runner: TaskRunner
+    config: ApplyConfig
     source: SourceDatabase
     destination: DestinationDatabase
     tasks: int
@@ -84,6 +83,7 @@ class Comparison:
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
+            SparkUnavailable: the Spark application ended, or does not come.
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
@@ -103,26 +103,39 @@ class Comparison:
         if not tables:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
-        totals: dict[tuple[int, str], TableDigest] = {}
+        totals: dict[tuple[int, bool], TableDigest] = {}
         with contextlib.ExitStack() as held:
-            items: list[DigestItem] = []
-            for side, dsn in (("source", self.config.source.dsn), ("destination", self.config.destination.dsn)):
+            items: list[bytes] = []
+            for is_source, dsn in ((True, self.config.source.dsn), (False, self.config.destination.dsn)):
                 connection, snapshot = held.enter_context(
                     exported_snapshot(dsn, application_name="headrace compare")
                 )
-                names = [table.source if side == "source" else table.destination for table in tables]
-                items += _plan(connection, snapshot, side, names, columns)
-            slices = max(1, min(len(items), self.tasks))
-            task = partial(digest_chunks, self.access)
-            found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
+                names = [table.source if is_source else table.destination for table in tables]
+                items += _plan(connection, snapshot, names, columns, is_source=is_source)
+            found = self._digest(items) if items else []
         for each in found:
-            totals[each.table, each.side] = totals.get((each.table, each.side), TableDigest()) + each.digest
+            key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
+            totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
                 problems.setdefault(each.table, each.problem)
         return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
 
+    def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
+        """Digest chunks in Spark tasks, which may run again at any time: nothing is written."""
+        run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
+        try:
+            began = time.monotonic()
+            while not run.join(_WAIT_POLL_S):
+                if not self.is_active() or (run.problem and time.monotonic() - began > _BEGIN_TIMEOUT_S):
+                    raise SparkUnavailable(f"comparison by {self.config.apply}: {run.problem or 'it was stopped'}", hint=SEE_LOG)
+        finally:
+            run.close()
+        if run.error is not None:
+            raise run.error
+        return [pb.DigestResult.FromString(result) for result in run.results]
 
-def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
+
+def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
     """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
 
     Args:
@@ -180,26 +193,29 @@ def _common_columns(
 
 
 def _plan(
-    connection: Any, snapshot: str, side: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],  # noqa: ANN401
-) -> list[DigestItem]:
+    connection: Any, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]], *,  # noqa: ANN401
+    is_source: bool,
+) -> list[bytes]:
+    """Serialized `DigestItem`s of one side, in the order of the tables."""
     from databases.postgres.table_copy import plan_chunks
 
     return [
-        DigestItem(
-            table=number, side=side, owner=chunk.owner, name=chunk.name, first_block=chunk.first_block,
-            end_block=chunk.end_block, columns=names, snapshot=snapshot,
-        )
+        pb.DigestItem(
+            table=number, is_source=is_source, stored=pb.TableName(owner=chunk.owner, name=chunk.name),
+            first_block=chunk.first_block, end_block=-1 if chunk.end_block is None else chunk.end_block,
+            columns=names, snapshot=snapshot,
+        ).SerializeToString()
         for number, names in columns.items()
         for chunk in plan_chunks(connection, *tables[number])
     ]
 
 
 def _result(
-    number: int, table: TableToInstantiate, totals: dict[tuple[int, str], TableDigest], problem: str,
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str,
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
-        for total in (totals.get((number, side), TableDigest()) for side in ("source", "destination"))
+        for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
         table=table, is_equal=not problem and source == destination, source=source,

@@ -29,11 +29,9 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from databases.ports import DestinationTable, Instantiation, SourceTable
@@ -43,17 +41,15 @@ from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.copy.standing import Standing, standings
-from spark_apply.copy.tasks import copy_pieces
-from streams.errors import DatabaseError, DatabaseUnavailable, StreamsError
+from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
-    from spark_apply.application.spark import SparkApplication
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.gate import Gate
-    from spark_apply.server.task import TaskAccess
+    from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["TableInstantiation", "TableProgress"]
 
@@ -117,12 +113,11 @@ class _Round:
 
 @dataclass(slots=True, kw_only=True)
 class TableInstantiation:
-    """See the module. `run` is called on the driver's main thread and returns when every table is there.
+    """See the module. `run` is called on the driver's thread and returns when every table is there.
 
     Args:
-        application: the Spark application.
+        runner: starts the copying tasks.
         config: of the apply process.
-        access: to the driver, for its tasks.
         gate: hands the tasks' requests to the board of the round.
         source: the source database.
         destination: the destination database.
@@ -132,9 +127,8 @@ class TableInstantiation:
         problem: what keeps it from going on now; for status.
     """
 
-    application: SparkApplication
-    config: ApplyJobConfig
-    access: TaskAccess
+    runner: TaskRunner
+    config: ApplyConfig
     gate: Gate
     source: SourceDatabase
     destination: DestinationDatabase
@@ -272,11 +266,9 @@ class TableInstantiation:
     def _copy(self, this: _Round) -> None:
         """Run the Spark job that copies, and follow it."""
         self._offer_copies(this)
-        workers = max(_WORKERS_MIN, min(self.config.parallelism, self.application.slots))
-        job = _CopyJob(self.application.context, self.access, self.config, workers)
         self.gate.board = this.board
+        run = self.runner.start(pb.TASK_KIND_COPY, max(_WORKERS_MIN, self.config.parallelism))
         try:
-            job.start()
             heard_at = time.monotonic()
             while any(copy.pieces or copy.digests for copy in this.copies.values()) and not self.should_end():
                 outcomes = this.board.take_outcomes(_OUTCOME_WAIT_S)
@@ -284,15 +276,18 @@ class TableInstantiation:
                     self._take(this, outcome)
                 if outcomes or this.board.asked_at > heard_at:
                     heard_at = time.monotonic()
-                if job.error is not None:
-                    raise job.error
+                if run.error is not None:
+                    raise run.error
+                self.problem = run.problem
                 if time.monotonic() - heard_at > _STALL_S:
                     raise SparkUnavailable(
                         f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
                     )
         finally:
             this.board.close()
-            job.join()
+            if not self.should_end():
+                run.join(_END_S)
+            run.close()
             self.gate.board = None
 
     def _offer_copies(self, this: _Round) -> None:
@@ -429,31 +424,6 @@ class TableInstantiation:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.should_end():
             time.sleep(min(0.1, seconds))
-
-
-class _CopyJob:
-    """The Spark job whose tasks take pieces from the board; collected on a thread of its own."""
-
-    def __init__(self, context: Any, access: TaskAccess, config: ApplyJobConfig, workers: int) -> None:  # noqa: ANN401
-        self._context, self._workers = context, workers
-        self._task = partial(copy_pieces, access, config.topology, config.apply)
-        self._thread = threading.Thread(target=self._run, name="instantiation", daemon=True)
-        self.error: StreamsError | None = None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the tasks to notice that the board is closed."""
-        self._thread.join(_END_S)
-
-    def _run(self) -> None:
-        try:
-            workers = range(self._workers)
-            self._context.parallelize(workers, self._workers).mapPartitionsWithIndex(self._task).collect()
-        except Exception as error:  # noqa: BLE001 - whatever py4j raises: the driver's main thread decides
-            message = f"the Spark job that copies tables ended: {str(error).strip().partition(chr(10))[0]}"
-            self.error = SparkUnavailable(message, hint=SEE_LOG)
 
 
 def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:

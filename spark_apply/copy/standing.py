@@ -21,7 +21,7 @@ from databases.ports import Instantiation
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import TableToInstantiate
+    from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
 __all__ = ["Standing", "missing_rename", "rename_statement", "standings"]

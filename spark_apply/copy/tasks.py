@@ -9,99 +9,78 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from databases.table_digest import TableDigest
-from spark_apply.server.task import TaskAccess, die_with_parent
+from spark_apply.server.task import die_with_parent
 
 if TYPE_CHECKING:
     from databases.ports import DestinationSession
     from databases.postgres.table_copy import CopyFormat, TableChunk
+    from databases.table_digest import TableDigest
     from protos import apply_pb2 as pb
+    from spark_apply.application.task_access import TaskAccess
 
-__all__ = ["ChunkDigest", "DigestItem", "copy_pieces", "digest_chunks"]
+__all__ = ["copy_pieces", "digest_chunks"]
 
-_SOURCE, _DESTINATION = "source", "destination"
 _RETRY_DELAY_S = 1.0  # after a database did not answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DigestItem:
-    """One chunk to digest.
-
-    Args:
-        table: index of the table in the caller's list.
-        side: "source" or "destination".
-        owner, name: of the stored table.
-        first_block, end_block: see `databases.postgres.table_copy.TableChunk`.
-        columns: names, the same for both sides.
-        snapshot: exported at that side.
-    """
-
-    table: int
-    side: str
-    owner: str
-    name: str
-    first_block: int
-    end_block: int | None
-    columns: tuple[str, ...]
-    snapshot: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkDigest:
-    """What became of a `DigestItem`. `problem` empty: `digest` is what was found."""
-
-    table: int
-    side: str
-    digest: TableDigest = field(default_factory=TableDigest)
-    problem: str = ""
 
 
 # --------------------------------------------------------------------------- comparing
 
 
-def digest_chunks(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[ChunkDigest]:
-    """Digest chunks; nothing is written, so Spark may run it again at any time."""
+def digest_chunks(
+    access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
+) -> Iterator[bytes]:
+    """Digest chunks (serialized `DigestItem`s); nothing is written, so Spark may run it again at any time."""
     from databases.postgres.connection import connect
-    from databases.postgres.table_copy import TableChunk, digest, use_snapshot
+    from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
     from streams.errors import StreamsError
 
     die_with_parent()
     found = fetch_access(access.endpoint, access.token)
-    dsn = {_SOURCE: found.source.dsn, _DESTINATION: found.destination.dsn}
     with contextlib.ExitStack() as opened:
-        connections: dict[str, Any] = {}
-        for item in items:
+        connections: dict[bool, Any] = {}
+        for data in items:
+            item = pb.DigestItem.FromString(data)
+            result = pb.DigestResult(table=item.table, is_source=item.is_source)
             try:
-                if item.side not in connections:
-                    connections[item.side] = opened.enter_context(
-                        contextlib.closing(connect(dsn[item.side], application_name="headrace compare"))
+                if item.is_source not in connections:
+                    dsn = found.source.dsn if item.is_source else found.destination.dsn
+                    connections[item.is_source] = opened.enter_context(
+                        contextlib.closing(connect(dsn, application_name="headrace compare"))
                     )
-                chunk = TableChunk(
-                    owner=item.owner, name=item.name, first_block=item.first_block, end_block=item.end_block
-                )
-                with use_snapshot(connections[item.side], item.snapshot):
-                    seen = digest(connections[item.side], chunk, item.columns)
-                yield ChunkDigest(table=item.table, side=item.side, digest=seen)
+                seen = _digest(connections[item.is_source], item)
+                result.rows, result.digest = seen.row_count, seen.to_bytes()
             except StreamsError as error:
-                connections.pop(item.side, None)
-                yield ChunkDigest(table=item.table, side=item.side, problem=error.message)
+                connections.pop(item.is_source, None)
+                result.problem = error.message
+            yield result.SerializeToString()
+
+
+def _digest(connection: Any, item: pb.DigestItem) -> TableDigest:  # noqa: ANN401 - a psycopg connection
+    from databases.postgres.table_copy import TableChunk, digest, use_snapshot
+
+    chunk = TableChunk(
+        owner=item.stored.owner, name=item.stored.name, first_block=item.first_block,
+        end_block=None if item.end_block < 0 else item.end_block,
+    )
+    with use_snapshot(connection, item.snapshot):
+        return digest(connection, chunk, tuple(item.columns))
 
 
 # --------------------------------------------------------------------------- copying
 
 
-def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _rows: Iterable[int]) -> Iterator[int]:
-    """Take pieces from the driver and do them until there are no more; gives the number of pieces done."""
+def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _items: Iterable[int]) -> Iterator[bytes]:
+    """Take pieces from the apply process and do them until there are no more; what became of them it was told already."""
     die_with_parent()
     copier = _Copier(access, topology, apply, worker)
     try:
-        return iter([copier.run()])
+        copier.run()
     finally:
         copier.close()
+    return iter(())
 
 
 class _Copier:
@@ -115,23 +94,21 @@ class _Copier:
         self._access: pb.AccessReply | None = None
         self._text_only: set[tuple[str, str]] = set()  # tables whose binary form the destination refused
 
-    def run(self) -> int:
+    def run(self) -> None:
         from protos import apply_pb2 as pb
         from streams.errors import Retry, StreamsError
 
         self._access = self._link.access()
-        done = 0
         outcome: pb.CopyOutcome | None = None
         while True:
             reply = self._link.next(outcome)
             outcome = None
             if reply.WhichOneof("kind") == "done":
-                return done
+                return
             if reply.WhichOneof("kind") != "piece":
                 continue
             try:
                 outcome = self._do(reply.piece)
-                done += 1
             except StreamsError as error:
                 self._disconnect()
                 is_final = error.retry is not Retry.TIMED

@@ -115,7 +115,7 @@ def _apply_row(
             return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
         return Failure(
             position=position, conflict_type=_refused(step.write.command, sqlstate), sqlstate=sqlstate,
-            message=error.message, readable=_readable(step.write, show),
+            message=error.message, readable=(*_readable(step.write, show), *_detail(error)),
         )
     if count == step.expected:
         return None
@@ -151,6 +151,10 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
         if found:
             return f"{kind}_differs", "the row has other values than the LCR's old values"
     return f"{kind}_missing", "no row has the LCR's key values"
+
+
+def _detail(error: DataError) -> tuple[str, ...]:
+    return (f"DETAIL: {error.detail[:_READABLE_CHARACTERS_MAX]}",) if error.detail else ()
 
 
 def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
-from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -79,11 +79,10 @@ class Sites:
             for table in self.source.captured(TOPOLOGY)
         )
 
-    def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyJobConfig:
-        return ApplyJobConfig(
+    def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyConfig:
+        return ApplyConfig(
             topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", queue_name="",
-            ray_address="", ray_namespace="", state_dir="", tables=tables,
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", tables=tables,
         )
 
     def instantiate(self, tables: tuple[TableToInstantiate, ...]) -> dict[str, Scn]:
@@ -92,7 +91,7 @@ class Sites:
         self.progress.clear()
         nothing: Any = None
         made = _Copied(
-            application=nothing, config=self.config(tables), access=nothing, gate=nothing, source=self.source,
+            runner=nothing, config=self.config(tables), gate=nothing, source=self.source,
             destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
         )
         return {name: scn for (_, name), scn in made.run().items()}

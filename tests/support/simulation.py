@@ -350,7 +350,7 @@ class Simulation:
         else:
             self.fired["taken over"] += 1
             for queue in self.queues.values():
-                self._later(queue.take_over)
+                self._later(queue.adopt)
         store = self.stores["dbs4"] = MemoryStore(clock=self.clock)
         for table in (*TABLES, JOURNAL, COUNTER, RETURNED, WIDE):
             table.create(store)

@@ -10,6 +10,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from databases.ports import Finding
+from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.schema import VERSION, schema_version
@@ -22,8 +23,8 @@ __all__ = ["ADMINISTRATIVE_NAME", "preflight", "preflight_tables"]
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
-# Besides the apply servers: the administrative session, and one for `status` or `errors`.
-_OTHER_SESSIONS = 2
+# Besides the apply servers: the administrative session, the topology's claim, and one for `status` or `errors`.
+_OTHER_SESSIONS = 3
 
 _SERVER = """
 SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in_recovery() AS standby,
@@ -40,10 +41,11 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
          - coalesce(current_setting('reserved_connections', true)::int, 0) - open.clients AS connections,
        (SELECT rolconnlimit - open.roles FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0)
          AS role_connections,
-       open.servers AS own_servers, open.administrators > 0 AS has_administrator
+       open.servers AS own_servers, open.administrators > 0 AS has_administrator, open.claims > 0 AS has_claim
 FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
              count(*) FILTER (WHERE usename = current_user) AS roles,
              count(*) FILTER (WHERE is_ours AND starts_with(application_name, %(name)s)) AS servers,
+             count(*) FILTER (WHERE is_ours AND application_name = %(claim)s) AS claims,
              count(*) FILTER (WHERE is_ours AND application_name = %(administrator)s AND pid <> pg_backend_pid())
                AS administrators
       FROM (SELECT *, usename = current_user AND datname = current_database() AS is_ours,
@@ -88,6 +90,7 @@ def preflight(
     with connection.cursor(row_factory=dict_row) as cursor:
         parameters = {
             "own": f"headrace:{topology}/", "name": f"headrace {topology}/", "administrator": ADMINISTRATIVE_NAME,
+            "claim": claim_name(topology),
         }
         found = cursor.execute(_SERVER, parameters).fetchone()
     assert found is not None
@@ -175,7 +178,7 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
         )
     # When everything runs already, those sessions are open: what they take is taken by us.
     running = min(found["own_servers"], sessions)
-    needed = sessions + _OTHER_SESSIONS - running - (running > 0 and found["has_administrator"])
+    needed = sessions + _OTHER_SESSIONS - found["has_claim"] - running - (running > 0 and found["has_administrator"])
     if found["connections"] < needed:
         most = found["connections_max"] + needed - found["connections"]
         yield Finding(

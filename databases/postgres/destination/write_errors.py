@@ -78,4 +78,6 @@ def raise_refused(error: DatabaseError) -> None:
     """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
     state = str(error.context.get("sqlstate", ""))
     if type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES:
-        raise DataError(error.message, hint=error.hint, **error.context) from error
+        refused = DataError(error.message, hint=error.hint, **error.context)
+        refused.detail = error.detail
+        raise refused from error

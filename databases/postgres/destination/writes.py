@@ -31,7 +31,6 @@ import numpy as np
 
 from databases.ports import Write
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from databases.postgres.destination.write_kernels import array_sizes, fill_arrays, fill_copy_rows, row_bytes
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -357,6 +356,8 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         if count:
             yield 0, count
         return
+    from databases.postgres.destination.write_kernels import row_bytes
+
     total = np.zeros(count, np.int64)
     for values, columns in large:
         total += row_bytes(_read_only(values.lengths), columns)
@@ -371,6 +372,9 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
 
 def parameters(statement: SetStatement, write: Write, first: int, last: int) -> list[NDArray[np.uint8]]:
     """The parameters of a statement for the rows first..last-1."""
+    # Here, not at the head: a site's actor, which asks its database and writes nothing, does without numba's 25 MB.
+    from databases.postgres.destination.write_kernels import array_sizes, fill_arrays
+
     found: list[NDArray[np.uint8]] = []
     for values, columns in ((write.old, statement.old), (write.new, statement.new)):
         if columns is None:
@@ -404,6 +408,8 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) -> Iterator[NDArray[np.uint8]]:
     """The bytes COPY reads for an INSERT: header, rows chunk by chunk, trailer."""
+    from databases.postgres.destination.write_kernels import fill_copy_rows
+
     assert write.new is not None
     yield _COPY_HEADER
     lengths, data, starts = _read_only(write.new.lengths), _read_only(write.new.data), _read_only(write.new.starts)

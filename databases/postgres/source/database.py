@@ -30,6 +30,7 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
+from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import TableVersion
@@ -48,27 +49,6 @@ _POLL_S = 0.05
 # How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
 _VISIBLE_TIMEOUT_S = 60.0
 _VISIBLE_POLL_S = 0.002  # what a commit's flush takes
-# A slot and a snapshot wait for transactions in any database of the server; pid 0 stands for prepared ones.
-# Only who may read all of pg_stat_activity sees what other roles' sessions run.
-_HOLDING_UP = """
-    SELECT DISTINCT CASE WHEN holder.pid IS NOT NULL THEN
-        format('the open transaction of pid %%s: it began %%s ago, role %%s, application %%s, database %%s, %%s; its last query: %%s',
-               holder.pid, date_trunc('second', clock_timestamp() - holder.xact_start), holder.usename,
-               coalesce(nullif(holder.application_name, ''), '(no name)'), holder.datname,
-               coalesce(holder.state, '(state hidden)'),
-               left(regexp_replace(coalesce(nullif(holder.query, ''), '(none)'), '[[:space:]]+', ' ', 'g'), 200))
-    ELSE coalesce(
-        (SELECT format('the prepared transaction %%L of %%s in database %%s, since %%s', gid, owner, database, prepared)
-         FROM pg_prepared_xacts ORDER BY prepared LIMIT 1),
-        'a transaction that has just ended')
-    END
-    FROM pg_stat_activity AS ours
-    CROSS JOIN LATERAL unnest(pg_blocking_pids(ours.pid)) AS blocking (pid)
-    LEFT JOIN pg_stat_activity AS holder ON holder.pid = blocking.pid
-    WHERE ours.datname = current_database() AND ours.application_name LIKE %(ours)s
-      AND coalesce(holder.application_name, '') NOT LIKE %(ours)s
-    ORDER BY 1
-"""
 # What is running now is in none of the exported snapshot's parts that count as committed.
 _IS_VISIBLE = """
     SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
@@ -156,8 +136,7 @@ class PostgresSource:
     def holding_up(self) -> tuple[str, ...]:
         """See `SourceDatabase.holding_up`: what the sessions of Headrace in this database wait for."""
         with translated("asking who holds Headrace up"):
-            rows = self._session().execute(_HOLDING_UP, {"ours": "headrace %"}).fetchall()
-        return tuple(row[0] for row in rows)
+            return holding_up(self._session())
 
     # ------------------------------------------------------------------ publication and slot
 

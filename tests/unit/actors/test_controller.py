@@ -45,7 +45,7 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     return controller
 
 
-EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x"}
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
@@ -290,11 +290,11 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     assert actors.killed == []
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
     assert {name for name, label in labels(actors).items() if before.get(name) == label} == {
-        "site:b", "queue:qb", "capture:c", "propagation:p", "apply:x"
+        "site:b", "spark:b", "queue:qb", "capture:c", "propagation:p", "apply:x"
     }
     actors.calls.clear()
     started(spec, actors, steps=10)
-    assert set(actors.killed) == {"site:c", "queue:qc", "propagation:p2", "apply:y"}
+    assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
 
 

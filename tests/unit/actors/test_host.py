@@ -200,12 +200,12 @@ class ChangingHost(ScriptedHost):
 
     taken: tuple[object, str, bool] | None = None
 
-    def take_over(self, spec, fingerprint):
+    def adopt(self, spec, fingerprint):
         self.taken = spec, fingerprint, self.opened > self.closed
 
 
 class ChangingOpenHost(ChangingHost):
-    takes_over_open = True
+    adopts_open = True
 
 
 def wait_taken(host: ChangingHost, fingerprint: str) -> None:

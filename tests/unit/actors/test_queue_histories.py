@@ -134,7 +134,7 @@ class QueueHistories(RuleBasedStateMachine):
     def subscriber_is_added(self, *, is_live: bool) -> None:
         self.models[NEW] = Subscriber()
         if is_live:
-            self.core.take_over(self.topology)
+            self.core.adopt(self.topology)
         else:
             self.queue_dies()
 
@@ -144,7 +144,7 @@ class QueueHistories(RuleBasedStateMachine):
         del self.models[NEW]
         session = self.sessions.pop(NEW, None)
         if is_live:
-            self.core.take_over(self.topology)
+            self.core.adopt(self.topology)
             assert session is None or session.ended is not None
         else:
             self.queue_dies()

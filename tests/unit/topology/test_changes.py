@@ -35,11 +35,11 @@ def test_the_same_topology_touches_nothing(tmp_path):
 def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_restarts_nothing(tmp_path):
     assert edit(tmp_path, ONE, TWO_SITES) == {
         "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
-        "queue:q_dbs3_in": "new", "propagation:dbs1_to_dbs3": "new", "apply:apply_from_dbs1_at_dbs3": "new",
+        "spark:dbs3": "new", "queue:q_dbs3_in": "new", "propagation:dbs1_to_dbs3": "new", "apply:apply_from_dbs1_at_dbs3": "new",
     }
     assert edit(tmp_path, TWO_SITES, ONE) == {
         "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
-        "queue:q_dbs3_in": "ends", "propagation:dbs1_to_dbs3": "ends", "apply:apply_from_dbs1_at_dbs3": "ends",
+        "spark:dbs3": "ends", "queue:q_dbs3_in": "ends", "propagation:dbs1_to_dbs3": "ends", "apply:apply_from_dbs1_at_dbs3": "ends",
     }
 
 

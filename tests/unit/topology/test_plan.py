@@ -141,6 +141,7 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
         "  site:dbs1 goes on, and takes over its captures",
         "  apply:apply_from_dbs1_at_dbs2 restarts: other tables",
         "  capture:capture_dbs1 goes on, and takes over its rules",
-        "  not touched: site:dbs2, site:dbs3, site:relay, queue:q_dbs1, queue:q_dbs2_in, propagation:dbs1_to_dbs2",
+        "  not touched: site:dbs2, site:dbs3, site:relay, spark:dbs2, queue:q_dbs1, queue:q_dbs2_in, "
+        "propagation:dbs1_to_dbs2",
     ]
     assert "Changes to what runs" not in make_plan(after).as_text()

@@ -37,10 +37,10 @@ class Queue:
             self.topology = one_way(self.folder, subscribers=subscribers)
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
-    def take_over(self, *subscribers: str) -> None:
+    def adopt(self, *subscribers: str) -> None:
         """Go on with these subscribers."""
         self.topology = one_way(self.folder, subscribers=subscribers)
-        self.core.take_over(self.topology)
+        self.core.adopt(self.topology)
 
     def publisher(self) -> PublisherSession:
         self.incarnations += 1
@@ -678,7 +678,7 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
     queue.send(publisher, insert_batch([20], previous=10))
     assert len(queue.taken(first)) == len(queue.taken(second)) == 2
     queue.core.acknowledge(first, "dbs1", 10)
-    queue.take_over("apply_a", "to_b", "to_c")
+    queue.adopt("apply_a", "to_b", "to_c")
     assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 0, "to_c": 10}}
 
     # The streams of the others go on.
@@ -708,7 +708,7 @@ def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_p
     assert len(queue.taken(first)) == 1
     queue.core.acknowledge(first, "dbs1", 10)
     assert queue.core.status()["batches"] == 1
-    queue.take_over("apply_a")
+    queue.adopt("apply_a")
     assert "no subscriber of queue q_dbs1 any more" in str(second.ended)
     assert queue.core.dequeue(second) is None
     queue.core.close_subscriber(second)
@@ -716,7 +716,7 @@ def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_p
     with pytest.raises(QueueError, match="no subscriber"):
         queue.subscriber("to_b")
     # It comes back as a new one.
-    queue.take_over("apply_a", "to_b")
+    queue.adopt("apply_a", "to_b")
     assert [each.header.through_scn for each in queue.taken(queue.subscriber("to_b"))] == [10]
 
 
@@ -728,7 +728,7 @@ def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_pat
     queue.send(publisher, insert_batch([20], previous=10))
     queue.taken(first)
     queue.core.acknowledge(first, "dbs1", 10)
-    queue.take_over("to_c")
+    queue.adopt("to_c")
     assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"to_c": 10}}
     found = queue.taken(queue.subscriber("to_c"))
     assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
@@ -740,7 +740,7 @@ def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be
     with monkeypatch.context() as broken:
         broken.setattr(PositionsFile, "save", full)
         with pytest.raises(OSError, match="full"):
-            queue.take_over("apply_a", "to_c")
+            queue.adopt("apply_a", "to_c")
     queue.send(publisher, insert_batch([10]))
     assert [each.header.through_scn for each in queue.taken(first)] == [10]
     assert [each["subscriber"] for each in queue.core.status()["subscribers"]] == ["apply_a"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from databases.ports import Instantiation
-from spark_apply.application.job_config import TableToInstantiate
 from spark_apply.copy.standing import Standing, missing_rename, rename_statement, standings
+from spark_apply.driver.config import TableToInstantiate
 from streams.lcr_batch import OldImage, TableVersion
 from streams.scn import ObjectNumber
 from streams.table_name import TableName

@@ -15,10 +15,10 @@ from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
-from spark_apply.application.job_config import ApplyJobConfig
 from spark_apply.application.spark import SparkUnavailable
 from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
+from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
@@ -35,13 +35,11 @@ from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
 
-TOKEN = "the driver's token"
-
 
 class Stream:
     """What the host sees of an apply server's gRPC stream, and what the task reads from it."""
 
-    def __init__(self, server: int = 0, *, token: str = TOKEN, apply: str = APPLY) -> None:
+    def __init__(self, server: int = 0, *, token: str = "", apply: str = APPLY) -> None:
         self.hello = pb.ServerHello(topology=TOPOLOGY, apply=apply, server=server, token=token, pid=1)
         self.sent: deque[pb.CoordinatorMessage] = deque()
         self.is_closed = False
@@ -94,10 +92,10 @@ class Driver:
         for transaction in history:
             self.reference.apply(transaction)
         self.batches = cut_batches(rng, history)
-        self.config = ApplyJobConfig(
+        self.config = ApplyConfig(
             topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site=SOURCE, kind="memory", dsn="secret-source"),
-            destination=DatabaseAccess(site="dbs2", kind="memory", dsn="secret-destination"), queue="queue:q",
-            queue_name="q", ray_address="", ray_namespace="", state_dir="", parallelism=parallelism, group_transactions=3,
+            destination=DatabaseAccess(site="dbs2", kind="memory", dsn="secret-destination"), queue="q",
+            parallelism=parallelism, group_transactions=3,
         )
         self.clock = VirtualClock()
         self.start_driver()
@@ -121,14 +119,15 @@ class Driver:
             self.config, epoch=self.epoch, destination=destination, reader=reader, coordinator=self.coordinator,
             fits=fits, feed=self.feed, clock=self.clock,
         )
-        self.gate = Gate(self.config, TOKEN)
+        self.gate = Gate(self.config)
+        self.token = self.gate.admit()
         self.gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
 
     def start_task(self, number: int) -> Stream:
         """A task says hello, opens its session and says that it is open."""
-        stream = Stream(number)
+        stream = Stream(number, token=self.token)
         self.gate.accept(stream)
         self.host.turn(0.0)
         welcome = stream.sent.popleft().welcome
@@ -305,7 +304,7 @@ def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver
 
 def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Driver) -> None:
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
-    stream = Stream(0)
+    stream = Stream(0, token=driver.token)
     driver.gate.accept(stream)
     driver.gate.receive(stream, pb.ServerMessage(state=pb.ServerState(state="IDLE", has_session=True)))
     with pytest.raises(FencedError):
@@ -349,6 +348,7 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
+    driver.host.tasks_accepted(is_accepted=True)
     driver.gate.lost(driver.tasks[1][0], "executor killed")
     driver.host.turn(0.0)
     driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
@@ -356,21 +356,34 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
         driver.host.turn(0.0)
 
 
-def test_application_that_lost_all_its_tasks_is_given_up_soon_and_one_that_lost_some_is_not(driver: Driver) -> None:
+def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
-    driver.gate.lost(driver.tasks[0][0], "executor killed")
+    driver.host.tasks_accepted(is_accepted=False)
+    for number in range(2):
+        driver.gate.lost(driver.tasks[number][0], "the application was killed")
     driver.host.turn(0.0)
-    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S + 1)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
     driver.host.turn(0.0)
-    driver.gate.lost(driver.tasks[1][0], "executor killed")
+    driver.host.tasks_accepted(is_accepted=True)
     driver.host.turn(0.0)
-    driver.clock.advance(servers_module.ALL_LOST_TIMEOUT_S - 1)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S - 1)
     driver.host.turn(0.0)
     driver.clock.advance(2)
-    with pytest.raises(SparkUnavailable, match="has come back"):
+    with pytest.raises(SparkUnavailable, match="did not start"):
         driver.host.turn(0.0)
+
+
+def test_task_of_a_run_that_has_ended_is_refused_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
+    driver.start_task(0)
+    older, driver.token = driver.token, driver.gate.admit()
+    driver.gate.dismiss(older)
+    with pytest.raises(ProtocolError):
+        driver.gate.accept(Stream(0, token=older))
+    with pytest.raises(ProtocolError):
+        driver.gate.access(pb.AccessRequest(token=older))
+    driver.start_task(0)
 
 
 def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: Driver) -> None:
@@ -392,7 +405,7 @@ def test_stranger_is_refused(driver: Driver, stream: Stream) -> None:
 def test_databases_are_told_only_to_who_knows_the_token(driver: Driver) -> None:
     with pytest.raises(ProtocolError):
         driver.gate.access(pb.AccessRequest(token="a guess"))
-    assert driver.gate.access(pb.AccessRequest(token=TOKEN)).source.dsn == "secret-source"
+    assert driver.gate.access(pb.AccessRequest(token=driver.token)).source.dsn == "secret-source"
 
 
 def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: Driver) -> None:
@@ -414,7 +427,7 @@ def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_no
     """A function that an ALTER needs fails, for example: the table fits, and cannot be written."""
     stream = driver.start_task(0)
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
-    control = ApplyControl(config=driver.config, application=None, cores=cores)  # type: ignore[arg-type]
+    control = ApplyControl(config=driver.config, cores=cores)
     for state, detail, expected in (
         ("PAUSED: WAITING FOR ALTER", "type mood does not exist", "apply server 0: type mood does not exist"),
         ("IDLE", "a lock time-out, over since", ""),
