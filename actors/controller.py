@@ -47,6 +47,7 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 from topology.changes import Component, components_of
+from topology.checks import one_database_twice
 from topology.stored import PREPARED_FILE, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
@@ -296,6 +297,10 @@ class Controller(Host):
         findings: list[Finding] = []
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
+        findings += one_database_twice({
+            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            for site in self._sites
+        })
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)

@@ -45,6 +45,10 @@ class IntermediateSite(Host):
         """Nothing depends on the topology but the label."""
         self._spec, self._fingerprint = spec, fingerprint
 
+    def database_identity(self) -> str:
+        """There is no database: nothing to be told from others."""
+        return ""
+
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:  # noqa: ARG002 - as of a site with a database
         """Nothing can be wrong with a database that is not there."""
         return ()

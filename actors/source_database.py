@@ -249,6 +249,11 @@ class DatabaseSite(Host):
             raise DatabaseUnavailable(f"{self.name}: the embedded server does not run yet")
         return str(self._server.dsn())
 
+    def database_identity(self) -> str:
+        """What tells the site's database from every other."""
+        with closing(self._open_source() if self._is_source else self._open_destination()) as database:
+            return database.database_identity()
+
     def claimed_dsn(self) -> str:
         """As `database_dsn`, for what writes.
 

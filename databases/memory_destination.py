@@ -26,6 +26,7 @@ from databases.memory_store import (
     StoredServer,
     StoredTable,
     missing_alter,
+    row_condition,
     rows_of,
 )
 from databases.ports import (
@@ -37,6 +38,7 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
     ScnRange,
+    TruncatedTable,
     Write,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
@@ -58,6 +60,10 @@ class MemoryDestination:
         """A process's access to `store`, or to a new one."""
         self.store = store or MemoryStore()
         self._site = site
+
+    def database_identity(self) -> str:
+        """See `DestinationDatabase.database_identity`."""
+        return f"memory {id(self.store)}"
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
         """See `DestinationDatabase.preflight`."""
@@ -316,12 +322,13 @@ class MemorySession:
             self._state = "failed"
             raise
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:  # noqa: ARG002
-        """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:  # noqa: ARG002
+        """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
         self._in_transaction()
-        for table in tables:
-            found = self._store.tables[table.owner, table.name]
-            for number in list(found.rows):
+        for truncated in tables:
+            found = self._store.tables[truncated.table.owner, truncated.table.name]
+            holds = row_condition(found, truncated.partition)
+            for number in [number for number, row in found.rows.items() if holds(row)]:
                 self._change(found, number, None)
 
     def _write(self, write: Write) -> int:

@@ -6,7 +6,7 @@ databases describe their own statements; nothing here knows their words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -30,12 +30,14 @@ class LiveSite:
         statements: what would be done to it, in order.
         tables: the tables its captures would take.
         findings: of its preflight.
+        identity: what tells the database from every other; empty: it was not asked.
         is_live: the database was asked; False: the statements are what an empty one would get.
     """
 
     statements: tuple[PlannedStatement, ...] = ()
     tables: tuple[SourceTable, ...] = ()
     findings: tuple[Finding, ...] = ()
+    identity: str = ""
     is_live: bool = True
 
 
@@ -110,6 +112,7 @@ class Plan:
 
 def make_plan(
     spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
+    found: Sequence[Finding] = (),
 ) -> Plan:
     """Make the plan of a topology.
 
@@ -117,6 +120,7 @@ def make_plan(
         spec: as read.
         live: what the sites' databases answered, by site; a site that is not in it was not asked.
         prepared: the topology that was prepared last: what runs; None: nothing was.
+        found: what is wrong with the databases beside each other.
     """
     answers = live or {}
     findings = list(check(spec))
@@ -137,7 +141,7 @@ def make_plan(
         actors=tuple(_actors(spec)),
         changes=changes(prepared, spec) if prepared is not None else (),
         optimisations=tuple(_optimisations(spec)),
-        findings=tuple(findings),
+        findings=(*findings, *found),
     )
 
 

@@ -25,6 +25,7 @@ class FakeActors:
         self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.identities: dict[str, str] = {}  # of databases, by site
         self.versions: tuple[TableVersion, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
@@ -61,6 +62,8 @@ class FakeActors:
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
+        if method == "database_identity":
+            return self.identities.get(name, name)
         if method == "preflight":
             return self.findings.get(name, ())
         if method == "table_versions":

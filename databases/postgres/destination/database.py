@@ -30,7 +30,7 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
 )
-from databases.postgres.connection import connect, translated
+from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.destination.fencing import (
@@ -75,6 +75,11 @@ class PostgresDestination:
         self._connection: psycopg.Connection[Any] | None = None
 
     # ------------------------------------------------------------------ set-up
+
+    def database_identity(self) -> str:
+        """See `DestinationDatabase.database_identity`."""
+        with self._use("asking for the database's identity") as connection:
+            return database_identity(connection)
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from databases.ports import CapturedTable, DictionaryTable, SourceTable
+from databases.postgres.partitions import partition_rows
 from rules.rule import RuleSet, TruthValue
 from streams.scn import ObjectNumber
 
@@ -288,9 +289,11 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
         """,
         (publication,),
     ).fetchall()
+    held = partition_rows(connection, [int(row[0]) for row in rows])
     return tuple(
         DictionaryTable(
-            object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4]
+            object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
         )
         for row in rows
     )

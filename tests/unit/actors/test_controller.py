@@ -85,6 +85,15 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
     assert controller.overview()["findings"] == []
 
 
+def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, actors):
+    actors.identities = {"site:a": "postgres 1 5 0", "site:b": "postgres 1 5 0"}
+    controller = started(spec, actors)
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, by another name")
+
+
 def table(owner: str, name: str) -> TableVersion:
     return TableVersion(object_number=1, version=1, owner=owner, name=name, columns=(), old_image=OldImage.KEY)
 
