@@ -27,7 +27,12 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+<<<<<<< HEAD
+from actors.log_bound import bound_log
+from actors.site_connection import access_to, site_folder
+=======
 from actors.site_connection import access_to
+>>>>>>> main
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
@@ -85,8 +90,14 @@ class ApplyHost(Host):
         self._driver.start()
 
     def step(self) -> float:
+<<<<<<< HEAD
+        """Ask the driver how it is; an ended or a hung one is an error that time heals."""
+        bound_log(self._log_file)
+        driver, client = self._driver, self._client
+=======
         """Ask the driver how it is; raises what ended it."""
         driver = self._driver
+>>>>>>> main
         assert driver is not None
         driver.outcome()
         self._latest = _status_dict(driver.control.status())
