@@ -16,6 +16,7 @@ from topology.checks import check, one_database_twice
 from topology.plan import LiveSite, Plan, make_plan
 from topology.problems import TopologyError
 from topology.reading import read_topology
+from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -93,10 +94,11 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
         TopologyError: the file has problems.
     """
     spec = read_topology(file)
+    prepared = prepared_topology(spec.state_dir)
     if not ask_databases:
-        return make_plan(spec)
+        return make_plan(spec, prepared=prepared)
     sites = live_sites(spec)
-    return make_plan(spec, sites, found=_findings_between(spec, sites))
+    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites))
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:

@@ -22,6 +22,7 @@ class FakeActors:
         self.prepared: list[str] = []
         self.new: set[str] = set()  # what `prepare` was last told of
         self.silent: set[str] = set()
+        self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
         self.identities: dict[str, str] = {}  # of databases, by site
@@ -70,9 +71,15 @@ class FakeActors:
         if method == "preflight_tables":
             self.compared.append((name, tuple(version.name for version in arguments[0])))
             return self.table_findings.get(name, ())
+        if method == "reconfigure" and name in self.holds_back:
+            return None
+        if method == "reconfigure":
+            spec, fingerprint = arguments
+            self.running[name] = {**self.running[name], "spec": spec, "fingerprint": fingerprint}
+            return None
         assert method == "prepare"
         self.prepared.append(name)
-        self.new = set(arguments[0])
+        self.new = set(arguments[1])
         self.uncaptured.pop(name, None)
         return (f"CREATE something AT {name}",)
 

@@ -17,7 +17,7 @@ from streams.scn import ObjectNumber
 
 __all__ = [
     "BinaryObstacle", "CatalogTable", "Leaf", "UnloggedTable", "binary_obstacles", "captured_tables", "publication_tables",
-    "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "unlogged_tables",
+    "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
@@ -126,6 +126,11 @@ def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[
         (persistence, _EXCLUDED_SCHEMAS),
     ).fetchall()
     return [(int(number), owner, name) for number, owner, name in rows]
+
+
+def table_names(connection: psycopg.Connection[Any]) -> tuple[tuple[str, str], ...]:
+    """Schema and name of every table that a rule could select."""
+    return tuple((owner, name) for _, owner, name in _names(connection, "p"))
 
 
 def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
