@@ -159,6 +159,10 @@ class CaptureHost(Host):
             if closable is not None:
                 closable.close()
 
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Mine by other rules, into another queue; begins where the queue stands."""
+        self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
+
     def detail_state(self) -> str:
         """See the module."""
         return self._capture_state
