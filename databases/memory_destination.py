@@ -45,6 +45,7 @@ from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
+from streams.table_name import TableName
 
 __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
 
@@ -69,6 +70,12 @@ class MemoryDestination:
         """See `DestinationDatabase.preflight`."""
         self._reach()
         return ()
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """See `DestinationDatabase.filled`."""
+        self._reach()
+        there = self.store.tables
+        return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""

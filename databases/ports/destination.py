@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
+    from streams.table_name import TableName
 
 __all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
 
@@ -426,6 +427,10 @@ class DestinationDatabase(Protocol):
         Returns:
             The tables that left, as they were recorded before.
         """
+        ...
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """Those of the tables that exist here, may be read and have a row, in the order given."""
         ...
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
