@@ -26,7 +26,9 @@ def host(tmp_path: Path) -> SparkHost:
     spec = read_topology(file)
     host = SparkHost(spec, spec.applies[0].site, "fingerprint")
     host._clock = VirtualClock()
-    host._child = SimpleNamespace(pid=17, ended=lambda: ChildEnded("it was killed"), end=lambda: None)  # type: ignore[assignment]
+    host._child = SimpleNamespace(  # type: ignore[assignment]
+        pid=17, ended=lambda: ChildEnded("it was killed"), end=lambda: None, bound_log=lambda: None,
+    )
     host._access = {"endpoint": "127.0.0.1:1", "token": "secret"}
     return host
 
