@@ -189,7 +189,8 @@ class ApplyHost(Host):
         return ApplyConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
             queue=apply.queue, tables=tables, tag=apply.tag, parallelism=apply.parallelism,
-            group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(), rules=apply.rules,
+            group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
+            rules=tuple(client.rules for way in ways for client in way.clients),
             # What an apply process at the source did with changes of this site comes home when it is captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
@@ -200,11 +201,6 @@ class ApplyHost(Host):
         """The error queue of this apply process, as the destination tells it."""
         with self._destination() as destination:
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
-
-    def error_batches(self, number: int) -> list[bytes]:
-        """The serialized LCR batches of one error transaction."""
-        with self._destination() as destination:
-            return list(destination.error_batches(number))
 
     def _destination(self) -> contextlib.closing[DestinationDatabase]:
         from actors.runtime import actors_of

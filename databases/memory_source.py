@@ -49,6 +49,7 @@ _START_US = 1_700_000_000_000_000  # commit times move by a millisecond per tran
 class _Table:
     version: TableVersion
     root: tuple[str, str] | None
+    holds: str = ""
     rows: dict[Row, list[Row]] = field(default_factory=dict)
 
     def key_of(self, row: Row) -> Row:
@@ -198,7 +199,7 @@ class MemorySource:
 
     def create_table(
         self, name: str, columns: Sequence[str | Column], *, key: Sequence[str] = (), old_image: OldImage | None = None,
-        root: str = "",
+        root: str = "", holds: str = "",
     ) -> ObjectNumber:
         """Create a table.
 
@@ -208,6 +209,7 @@ class MemorySource:
             key: names of the key columns.
             old_image: default: KEY with a key, FULL without.
             root: qualified name of the partitioned table it is a partition of.
+            holds: which rows of it (`streams.lcr_batch.Partition.rows`).
         """
         owner, _, short = name.partition(".")
         described = tuple(
@@ -221,7 +223,7 @@ class MemorySource:
             old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
         )
         root_owner, _, root_name = root.partition(".")
-        self._tables[name] = _Table(version, (root_owner, root_name) if root else None)
+        self._tables[name] = _Table(version, (root_owner, root_name) if root else None, holds)
         if root:
             self.roots[number] = (root_owner, root_name)
         self._advance()
@@ -293,6 +295,10 @@ class MemorySource:
         return Scn(commit_scn)
 
     # ------------------------------------------------------------------ SourceDatabase
+
+    def database_identity(self) -> str:
+        """See `SourceDatabase.database_identity`."""
+        return f"memory {self.options.system_identifier} {id(self)}"
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`."""
@@ -380,7 +386,7 @@ class MemorySource:
             tables.append(
                 DictionaryTable(
                     object_number=table.version.object_number, owner=owner, name=name, stored_owner=stored[0],
-                    stored_name=stored[1],
+                    stored_name=stored[1], rows=table.holds,
                 )
             )
         return DictionaryBuild(scn=self.current_scn(), tables=tuple(tables))

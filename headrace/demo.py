@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.controller import components_of
 from actors.site_connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
@@ -33,6 +32,7 @@ from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
 from headrace.waiting import wait_caught_up
 from streams.errors import ApplyError, ConfigError, StreamsError
+from topology.changes import components_of
 from topology.plan import make_plan
 from topology.reading import read_topology
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
+from actors.controller import CONTROLLER, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
+from topology.changes import components_of
 from topology.problems import nearest
 from topology.reading import read_topology
 
@@ -430,8 +431,8 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     if overview["state"] != "RUNNING":
         return False
     components = overview["components"]
-    # After a change of the file: what still runs is of the old one, and is about to be replaced.
-    if any(component.get("fingerprint") not in {None, overview["fingerprint"]} for component in components):
+    # After a change of the file: what still runs with its part of the old one is about to change, or to be replaced.
+    if any(component.get("outdated", False) for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
     starting = STARTING | {"RETRYING"}

@@ -437,17 +437,18 @@ class Miner:
         kept: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():
             transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
-            slots = self._truncated(objects, is_tagged=bool(tagged[transaction]))
+            order_scn = Scn(int(chunk.order_scn[transaction]))
+            slots = self._truncated(objects, order_scn, is_tagged=bool(tagged[transaction]))
             if slots:
                 keep[row] = 1
                 kept[row] = (slots, cascade, restart_identity)
         return keep, kept
 
-    def _truncated(self, objects: tuple[int, ...], *, is_tagged: bool) -> tuple[int, ...]:
+    def _truncated(self, objects: tuple[int, ...], order_scn: Scn, *, is_tagged: bool) -> tuple[int, ...]:
         """Places of the tables that a TRUNCATE of `objects` means and the rules keep.
 
         The source truncates a partitioned table by truncating its partitions. Only when all of them are there is
-        it the whole table; else the partitions are named themselves, for truncating all of it would be a loss.
+        it the whole table; else each is the table with that partition, for truncating all of it would be a loss.
         """
         slots: list[int] = []
         for number in objects:
@@ -456,10 +457,9 @@ class Miner:
                 continue
             table = known.table
             if known.is_partition and not self._dictionary.covers_all_partitions(number, objects):
-                table = known.as_stored()
-            slot = self._slot(table)
-            if not any(_same_name(self._tables[other], table) for other in slots):
-                slots.append(slot)
+                table = self._dictionary.truncated(known, order_scn)
+            if table.partition is not None or not any(_same_name(self._tables[other], table) for other in slots):
+                slots.append(self._slot(table))
         return tuple(slots)
 
     def _misfit(self, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:

@@ -16,6 +16,7 @@ from databases.ports.destination import (
     ErrorTransaction,
     Instantiation,
     ScnRange,
+    TruncatedTable,
     Write,
 )
 from databases.ports.log import (
@@ -30,4 +31,4 @@ from databases.ports.log import (
 from databases.ports.planning import Finding, PlannedApply, PlannedStatement
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogStream", "PlannedApply", "PlannedStatement", "ScnRange", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogStream", "PlannedApply", "PlannedStatement", "ScnRange", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TruncatedTable", "Write"]

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement
-    from streams.lcr_batch import ColumnValues, Command, TableVersion
+    from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
+    from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "Write"]
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,9 @@ class DestinationTable:
     Args:
         owner, name: as LCRs name it.
         columns: in the table's order.
-        key: positions in `columns` that identify a row: the primary key, else the smallest unique NOT NULL
-            index; empty: all columns together (duplicates are possible).
+        key: positions in `columns` that identify a row: the primary key, else the smallest unique key of columns that are
+            all NOT NULL, else the smallest with one that is; empty: all columns together (duplicates are possible). With a
+            NULL in it several rows may have it.
         unique_keys: column positions of every unique constraint and unique index, `key` included.
         serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
             expression unique index, exclusion constraint, no key): transactions on it run one after the other.
@@ -56,6 +58,12 @@ class DestinationTable:
     unique_keys: tuple[tuple[int, ...], ...]
     serialise: bool
     ordered: bool
+
+    @property
+    def identifying_keys(self) -> tuple[tuple[int, ...], ...]:
+        """The unique keys that can find a row, `key` first: those with a NOT NULL column."""
+        others = (key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key))
+        return (self.key, *others) if self.key else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +79,7 @@ class Write:
         match_columns: positions in `version.columns` that find the row, taken from `old`.
         compare_columns: positions whose old value must equal the row's.
         set_columns: positions to write (INSERT: to insert).
+        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at most.
     """
 
     table: DestinationTable
@@ -81,12 +90,21 @@ class Write:
     match_columns: tuple[int, ...]
     compare_columns: tuple[int, ...]
     set_columns: tuple[int, ...]
+    paired: bool = False
 
     @property
     def row_count(self) -> int:
         """Rows in the write."""
         values = self.new if self.new is not None else self.old
         return 0 if values is None else values.row_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedTable:
+    """A table to truncate, or one partition of the source's table (None: all of it)."""
+
+    table: DestinationTable
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,15 +221,19 @@ class DestinationSession(Protocol):
         """Execute the writes in order in as few round trips as possible; rows affected per write."""
         ...
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """Truncate these tables together, and no other: a table that refers to one of them must be among them.
+
+        Of a partition: the destination's partition of that name is truncated if it holds the same rows; where the table
+        is partitioned in another way, or not at all, the rows that the source's partition holds are deleted.
 
         Args:
             tables: what travelled in one TRUNCATE; not empty.
             restart_identity: restart the sequences their columns own.
 
         Raises:
-            DataError: a table that is not among them refers to one of them.
+            DataError: a table that is not among them refers to one of them; or the rows of a partition are not known, or
+                cannot be told here.
         """
         ...
 
@@ -286,6 +308,10 @@ class DestinationDatabase(Protocol):
     `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
     that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
     """
+
+    def database_identity(self) -> str:
+        """As `SourceDatabase.database_identity`, in the same words."""
+        ...
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
@@ -401,6 +427,10 @@ class DestinationDatabase(Protocol):
         Returns:
             The tables that left, as they were recorded before.
         """
+        ...
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """Those of the tables that exist here, may be read and have a row, in the order given."""
         ...
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:

@@ -109,6 +109,7 @@ class DictionaryTable:
         name: likewise.
         stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
         stored_name: likewise.
+        rows: of a partition, which rows of the root it holds (`streams.lcr_batch.Partition`); else empty.
     """
 
     object_number: ObjectNumber
@@ -116,6 +117,7 @@ class DictionaryTable:
     name: str
     stored_owner: str
     stored_name: str
+    rows: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

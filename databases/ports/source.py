@@ -66,6 +66,10 @@ class Snapshot(Protocol):
 class SourceDatabase(Protocol):
     """A database whose changes are captured. One instance per process; not shared between threads."""
 
+    def database_identity(self) -> str:
+        """What tells this database from every other, whatever name it is reached by: equal only for one and the same."""
+        ...
+
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """Every table at least one of the rule sets (`rules.rule.RuleSet`) selects, by owner and name."""
         ...

@@ -34,13 +34,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from databases.ports import DestinationTable, Instantiation, SourceTable
+from databases.ports import DestinationTable, Instantiation, SourceTable, TruncatedTable
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, standings
+from spark_apply.copy.standing import Standing, rename_statement, standings
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -168,12 +168,24 @@ class TableInstantiation:
     def _follow_renames(self, found: Sequence[Standing]) -> bool:
         """Record the new names of tables that have them at the destination too; tell whether there were any.
 
-        Until then the old name stays recorded: it says in which table of the destination the rows are.
+        Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
+        under the new name, while the old one is still there, is not that table.
         """
-        renamed = [
-            each for each in found
-            if each.is_renamed and self.destination.describe(*each.table.destination) is not None
-        ]
+        wanted = {each.table.destination for each in found}
+        renamed = []
+        for each in found:
+            record = each.record
+            if record is None or not each.is_renamed or self.destination.describe(*each.table.destination) is None:
+                continue
+            old = TableName.of(record)
+            if old in wanted or self.destination.describe(*old) is None:
+                renamed.append(each)
+            else:
+                self._show(TableProgress(
+                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED",
+                    problem=f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other "
+                    f"one, then {rename_statement(old, each.table.destination)}; `headrace up` goes on with it",
+                ))
         for each in renamed:
             self.destination.record_instantiation(
                 self.config.topology, self.config.apply, self.epoch, each.renamed_record()
@@ -448,8 +460,7 @@ def _refused(each: Standing) -> str:
         renamed = each.occupant
         return (
             f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
-            f'it as there: ALTER TABLE "{table.destination.owner}"."{table.destination.name}" RENAME TO '
-            f'"{renamed.destination.name}"; then this one is copied'
+            f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
         )
     if each.is_outdated:
         return (
@@ -479,7 +490,7 @@ def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: A
 
     try:
         session.begin()
-        session.truncate(tables, restart_identity=False)
+        session.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         session.commit([], Scn(0))
     except DatabaseUnavailable:
         raise

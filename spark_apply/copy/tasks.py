@@ -144,7 +144,7 @@ class _Copier:
     def _copy(self, piece: pb.CopyPiece, chunk: TableChunk, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
         """Digest and copy a chunk under the snapshot: what was read, and rows written."""
         from databases.postgres.table_copy import digest
-        from streams.errors import DatabaseError, DatabaseUnavailable
+        from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
         with self._under_snapshot(piece.snapshot) as source:
@@ -152,7 +152,7 @@ class _Copier:
             if not piece.is_text and table not in self._text_only:
                 try:
                     return seen, self._copy_rows(source, piece, chunk, columns, "binary")
-                except DatabaseUnavailable:
+                except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError:
                     # The binary form names user-defined element types by their number in one database, among other

@@ -209,7 +209,7 @@ class ApplyDriver:
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
-            source=config.source.site, progress=progress, rules=RuleEvaluation(config.rules), fits=fits,
+            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
             instantiation=scns, returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(

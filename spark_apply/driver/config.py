@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from databases.connectors import DatabaseAccess
 from rules.rule import RuleSet
@@ -56,7 +56,8 @@ class ApplyConfig:
         group_transactions: most source transactions in one destination transaction.
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
-        rules: what it takes of what the queue has.
+        rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
+            what it was started for, also while the others adopt a change of their rules.
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
     """
 
@@ -71,7 +72,7 @@ class ApplyConfig:
     group_transactions: int = GROUP_TRANSACTIONS_DEFAULT
     group_rows: int = GROUP_ROWS_DEFAULT
     host: str = HOST_DEFAULT
-    rules: RuleSet = field(default_factory=RuleSet)
+    rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

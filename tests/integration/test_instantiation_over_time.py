@@ -187,6 +187,18 @@ def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_dest
     assert sites.rows("dst", "a2") == [(1, "first")]
 
 
+def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(sites: Sites):
+    sites.run("src", "ALTER TABLE a RENAME TO a2")
+    sites.run("dst", "CREATE TABLE a2 (id int PRIMARY KEY, body text)")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert 'ALTER TABLE "public"."a" RENAME TO "a2"' in sites.progress["a2"].problem
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+    sites.run("dst", "DROP TABLE a2", "ALTER TABLE a RENAME TO a2")
+    sites.instantiate(sites.tables())
+    assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
+
+
 def test_new_table_is_not_copied_over_the_rows_of_a_renamed_one(sites: Sites):
     """An online schema change that keeps the old table, under a rule that takes both."""
     sites.run("src", "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, body text)")

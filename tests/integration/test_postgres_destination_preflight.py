@@ -12,7 +12,7 @@ import pytest
 from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
-from databases.ports import Finding
+from databases.ports import Finding, TruncatedTable
 from databases.postgres.claim import PostgresClaim
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table, table_version
@@ -95,7 +95,7 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
     row = [(int4(1), int4(0) + int4(0) + int4(23))]
     session.begin()
     assert session.write([insert(table, row), update(table, row, row)]) == (1, 1)
-    session.truncate([table], restart_identity=False)
+    session.truncate([TruncatedTable(table=table)], restart_identity=False)
     session.commit([], 0)
     again = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
     destination.raise_epoch("top", "a")

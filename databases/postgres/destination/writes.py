@@ -10,7 +10,7 @@ runs in lockstep without storing it):
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
 1.00 to somebody who reads it. A row is found by its key through the key index's own operator.
 
-Without a unique key in the values that find the row ("paired"), equal rows are numbered on both sides and matched one
+Without a unique key in the values that find the row, or with a NULL in it ("paired"), equal rows are numbered on both sides and matched one
 to one, then changed by ctid: so a set changes exactly as many rows as it has.
 
 A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change are deleted and inserted again with
@@ -217,8 +217,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
     builder = _Builder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
-    key = set(catalog.table.key)
-    paired = not key or not key <= {at[p] for p in find}
+    found_by = {at[p] for p in find}
+    paired = write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys)
     if paired:
         with_, source, condition = _paired(builder)
     else:

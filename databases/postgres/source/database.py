@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
-from databases.postgres.connection import connect, qualified, quote, translated
+from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.source.catalog import (
     CatalogTable,
@@ -98,6 +98,11 @@ class PostgresSource:
         self._connection: psycopg.Connection[Any] | None = None
 
     # ------------------------------------------------------------------ what there is
+
+    def database_identity(self) -> str:
+        """See `SourceDatabase.database_identity`."""
+        with translated("asking for the database's identity"):
+            return database_identity(self._session())
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`. Neither partitions, temporary, unlogged and system tables, nor our own schema."""

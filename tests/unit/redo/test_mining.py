@@ -19,7 +19,7 @@ from redo.segments import list_segments
 from rules.rule import Rule, RuleSet, TruthValue
 from streams.clock import VirtualClock
 from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
-from streams.lcr_batch import Column, LcrBatch, OldImage
+from streams.lcr_batch import Column, LcrBatch, OldImage, Partition
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.redo_logs import (
@@ -245,14 +245,15 @@ def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path)
 
 def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
     source = MemorySource()
-    source.create_table("s.e1", ["id"], key=["id"], root="s.e")
-    source.create_table("s.e2", ["id"], key=["id"], root="s.e")
+    source.create_table("s.e1", ["id"], key=["id"], root="s.e", holds="id = '1'")
+    source.create_table("s.e2", ["id"], key=["id"], root="s.e", holds="id = '2'")
     with source.transaction() as transaction:
         transaction.truncate("s.e1")
         transaction.truncate("s.e1", "s.e2")
     writer = write_redo(tmp_path, source)
     (batch,) = mine(miner(tmp_path, rules=RuleSet(include=(Rule(owner="s", name="e"),))), writer)
-    assert [row[2] for row in rows_of(batch)] == [("s.e1",), ("s.e",)]
+    assert [row[2] for row in rows_of(batch)] == [("s.e",), ("s.e",)]
+    assert [table.partition for table in batch.tables] == [Partition(owner="s", name="e1", rows="id = '1'"), None]
 
 
 def test_table_is_named_as_it_was_when_the_change_was_made(tmp_path):

@@ -37,6 +37,11 @@ class Queue:
             self.topology = one_way(self.folder, subscribers=subscribers)
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
+    def adopt(self, *subscribers: str) -> None:
+        """Go on with these subscribers."""
+        self.topology = one_way(self.folder, subscribers=subscribers)
+        self.core.adopt(self.topology)
+
     def publisher(self) -> PublisherSession:
         self.incarnations += 1
         session = self.core.open_publisher("capture_dbs1", f"{self.incarnations:03d}", "dbs1")
@@ -664,6 +669,85 @@ def test_statistics_speak_of_row_lcrs(tmp_path: Path) -> None:
     assert (other["subscriber"], other["num_msgs"], other["connected"]) == ("apply_a", 4, True)
     assert (one["subscriber"], one["num_msgs"], one["connected"]) == ("to_b", 10, False)
     assert other["total_dequeued_msg"] == 6
+
+
+def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    assert len(queue.taken(first)) == len(queue.taken(second)) == 2
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("apply_a", "to_b", "to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 0, "to_c": 10}}
+
+    # The streams of the others go on.
+    assert (publisher.ended, first.ended, second.ended) == (None, None, None)
+    queue.send(publisher, insert_batch([30], previous=20))
+    assert [each.header.through_scn for each in queue.taken(first)] == [30]
+    assert [each.header.through_scn for each in queue.taken(second)] == [30]
+    third = queue.subscriber("to_c")
+    assert [(each.header.previous_scn, each.header.through_scn) for each in queue.taken(third)] == [(0, 10), (10, 20), (20, 30)]
+
+    # Nothing after 10 is DURABLE without the new one.
+    for session in (first, second):
+        queue.core.acknowledge(session, "dbs1", 30)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0  # not yet saved
+    queue.clock.advance(2.0)
+    positions = queue.core.positions_to_save()
+    assert positions is not None
+    queue.core.save_positions(positions)
+    queue.core.positions_saved(positions, None)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
+
+
+def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    assert len(queue.taken(first)) == 1
+    queue.core.acknowledge(first, "dbs1", 10)
+    assert queue.core.status()["batches"] == 1
+    queue.adopt("apply_a")
+    assert "no subscriber of queue q_dbs1 any more" in str(second.ended)
+    assert queue.core.dequeue(second) is None
+    queue.core.close_subscriber(second)
+    assert (queue.core.status()["batches"], queue.core.status()["memory_bytes"]) == (0, 0)
+    with pytest.raises(QueueError, match="no subscriber"):
+        queue.subscriber("to_b")
+    # It comes back as a new one.
+    queue.adopt("apply_a", "to_b")
+    assert [each.header.through_scn for each in queue.taken(queue.subscriber("to_b"))] == [10]
+
+
+def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_path: Path) -> None:
+    """The redo before that may be gone: DURABLE was told."""
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    queue.taken(first)
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"to_c": 10}}
+    found = queue.taken(queue.subscriber("to_c"))
+    assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
+
+
+def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(tmp_path: Path, monkeypatch) -> None:
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    with monkeypatch.context() as broken:
+        broken.setattr(PositionsFile, "save", full)
+        with pytest.raises(OSError, match="full"):
+            queue.adopt("apply_a", "to_c")
+    queue.send(publisher, insert_batch([10]))
+    assert [each.header.through_scn for each in queue.taken(first)] == [10]
+    assert [each["subscriber"] for each in queue.core.status()["subscribers"]] == ["apply_a"]
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "full")
 
 
 # --------------------------------------------------------------------------- redo that is gone
