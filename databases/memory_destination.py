@@ -38,6 +38,7 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
     ScnRange,
+    TableShape,
     TruncatedTable,
     Write,
 )
@@ -87,6 +88,13 @@ class MemoryDestination:
             )
             for version, fix in found if fix
         )
+
+    def preflight_shapes(
+        self, shapes: Sequence[TableShape], versions: Sequence[TableVersion],  # noqa: ARG002 - see `MemorySource.table_shapes`
+    ) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_shapes`."""
+        self._reach()
+        return ()
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
         """See `DestinationDatabase.plan`: there is nothing to create."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from databases.ports.planning import Finding, PlannedApply, PlannedStatement
+    from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
     from streams.table_name import TableName
@@ -435,6 +435,15 @@ class DestinationDatabase(Protocol):
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """What keeps these source tables from being applied here: missing tables, columns that do not fit, ..."""
+        ...
+
+    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
+
+        Args:
+            shapes: the tables at the source, under the names they have here.
+            versions: the same tables' columns, in any order.
+        """
         ...
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:

@@ -102,3 +102,60 @@ def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Check
     said = [finding.problem for finding in checked.about("t") if "columns that the source does not have" in finding.problem]
     assert [problem.partition(" has ")[0] for problem in said] == ["the unique key (site, v)", 'the foreign key "t_site_id_fkey"']
     assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
+
+
+def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int, region text, PRIMARY KEY (id, region)) PARTITION BY RANGE (id)"
+    first = "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    checked.execute(
+        "a", table, first, "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (100) TO (200) PARTITION BY LIST (region)",
+        "CREATE TABLE t2_n PARTITION OF t2 FOR VALUES IN ('n', 'it''s')", "CREATE TABLE t3 PARTITION OF t DEFAULT",
+        "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        *(f"CREATE TABLE h{k} PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER {k})" for k in range(2)),
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT",
+    )
+    checked.execute(
+        "b", table, first, "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        "CREATE TABLE h0 PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "CREATE TABLE p (id int PRIMARY KEY)",
+    )
+    said = [finding for finding in checked.findings() if "no partition here" in finding.problem]
+    assert [finding.problem.split("'s public.")[1].split()[0] for finding in said] == ["h1", "t2", "t3", "t2_n"]
+    checked.execute("b", *(finding.fix for finding in said))
+    assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
+
+
+def test_a_default_partition_at_the_destination_takes_the_rows_of_every_missing_one(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"
+    checked.execute("a", table, "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)")
+    checked.execute("b", table, "CREATE TABLE rest PARTITION OF t DEFAULT")
+    assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
+
+
+def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_order(checked: Checked) -> None:
+    labels = ["zero", "one", "two", "it's", "four"]
+    domain = "CREATE DOMAIN moods AS mood[]"
+    table = "CREATE TABLE t (id int PRIMARY KEY, m moods)"
+    checked.execute("a", "CREATE TYPE mood AS ENUM ('zero', 'one', 'two', 'it''s', 'four')", domain, table)
+    checked.execute("b", "CREATE TYPE mood AS ENUM ('one', 'four', 'own')", domain, table)
+    (finding,) = [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    assert "(zero, two, it's)" in finding.problem
+    checked.execute("b", *finding.fix.splitlines())
+    assert not [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    with psycopg.connect(checked.dsns["b"]) as connection:
+        found = connection.execute("SELECT unnest(enum_range(NULL::mood))::text").fetchall()
+    assert [label for (label,) in found if label != "own"] == labels
+
+
+def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
+    columns = "id int NOT NULL, email text NOT NULL, v int"
+    checked.execute("a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))")
+    checked.execute("b", f"CREATE TABLE t ({columns}, PRIMARY KEY (email))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id), UNIQUE (id, v))")
+    assert not [finding for finding in checked.about("u") if "unique key" in finding.problem]
+    said = [finding for finding in checked.about("t") if "unique key" in finding.problem]
+    assert [finding.problem.partition(":")[0] for finding in said] == [
+        "the unique key (email) is none at the source",
+        "rows are found by the source's identity (id), which is no unique key here",
+    ]
+    checked.execute("b", said[1].fix)
+    checked.execute("a", said[0].fix.partition("equal in it: ")[2])
+    assert not [finding for finding in checked.about("t") if "unique key" in finding.problem]
