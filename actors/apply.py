@@ -202,11 +202,6 @@ class ApplyHost(Host):
         with self._destination() as destination:
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
 
-    def error_batches(self, number: int) -> list[bytes]:
-        """The serialized LCR batches of one error transaction."""
-        with self._destination() as destination:
-            return list(destination.error_batches(number))
-
     def _destination(self) -> contextlib.closing[DestinationDatabase]:
         from actors.runtime import actors_of
 

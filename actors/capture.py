@@ -118,10 +118,17 @@ class CaptureHost(Host):
         if miner is None:  # the queue was told that what it asked for is gone
             return IDLE_PAUSE_S
         if self._left is not None:
-            return self._look_again(miner)
+            wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
+            if wait_s > 0:
+                return wait_s
+            # Mine again what waits: the source may call the table otherwise by now, or capture it no more.
+            self._begin(miner.sent_scn)
+            miner = self._miner
+            assert miner is not None
         if self._waiting is None:
             try:
                 self._waiting = self._mine(miner, redo)
+                self._left = None
             except LogGone as error:
                 return self._pass_on(error, queue, miner)
             except TableLeftRules as error:
@@ -141,14 +148,6 @@ class CaptureHost(Host):
         self._bytes_sent += len(self._waiting[1])
         self._waiting = None
         self._capture_state = "CAPTURING CHANGES"
-        return 0.0
-
-    def _look_again(self, miner: Miner) -> float:
-        """Mine again what waits, once it is time: the source may call the table otherwise, or capture it no more."""
-        wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
-        if wait_s > 0:
-            return wait_s
-        self._begin(miner.sent_scn)
         return 0.0
 
     def close(self) -> None:
@@ -196,7 +195,7 @@ class CaptureHost(Host):
 
         if self._miner is not None:
             self._miner.close()
-        self._waiting = self._left = None
+        self._waiting = None
         self._miner = Miner(
             site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
             decoder_for, names_of_now=self._names_of_now,

@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.log_bound import bound_log
 from streams.clock import SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, Retry, StreamsError
 
@@ -107,6 +108,10 @@ class ChildProcess:
         threading.Thread(
             target=_read_lines, args=(process.stdout, self._answers), name=f"{self._name}-output", daemon=True
         ).start()
+
+    def bound_log(self) -> None:
+        """Keep its log below a bound, while it runs too; to be called every few seconds."""
+        bound_log(self._log)
 
     def first_answer(self, timeout_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """Wait for the line that names its endpoint.

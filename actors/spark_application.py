@@ -97,6 +97,7 @@ class SparkHost(Host):
         if now < self._health_at:
             return STATUS_INTERVAL_S
         self._health_at = now + HEALTH_INTERVAL_S
+        self._child.bound_log()
         try:
             health = fetch_health(self._access["endpoint"], self._access["token"], HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs

@@ -38,6 +38,7 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
     ScnRange,
+    TableShape,
     TruncatedTable,
     Write,
 )
@@ -45,6 +46,7 @@ from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
+from streams.table_name import TableName
 
 __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
 
@@ -70,6 +72,12 @@ class MemoryDestination:
         self._reach()
         return ()
 
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """See `DestinationDatabase.filled`."""
+        self._reach()
+        there = self.store.tables
+        return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
+
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
@@ -80,6 +88,13 @@ class MemoryDestination:
             )
             for version, fix in found if fix
         )
+
+    def preflight_shapes(
+        self, shapes: Sequence[TableShape], versions: Sequence[TableVersion],  # noqa: ARG002 - see `MemorySource.table_shapes`
+    ) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_shapes`."""
+        self._reach()
+        return ()
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
         """See `DestinationDatabase.plan`: there is nothing to create."""

@@ -24,11 +24,13 @@ from databases.ports import (
     PlannedStatement,
     SourceTable,
     StreamOptions,
+    TableShape,
 )
 from rules.rule import RuleSet, TruthValue
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
+from streams.table_name import TableName
 from streams.tags import Tag
 
 __all__ = ["MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransaction"]
@@ -324,6 +326,10 @@ class MemorySource:
             owner, name = table.root or (table.version.owner, table.version.name)
             found.setdefault((owner, name), replace(table.version, owner=owner, name=name))
         return tuple(found[table.owner, table.name] for table in tables if (table.owner, table.name) in found)
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
+        return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""

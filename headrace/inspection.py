@@ -11,6 +11,7 @@ from actors.site_connection import access_to, embedded_server
 from databases.connectors import open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from streams.errors import DatabaseUnavailable, StreamsError
+from streams.table_name import TableName
 from topology.checks import check, one_database_twice
 from topology.plan import LiveSite, Plan, make_plan
 from topology.problems import TopologyError
@@ -69,8 +70,22 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         ways = ways_to(spec, apply)
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
+            shapes = database.table_shapes([TableName.of(version) for version in versions])
+        tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
-            findings += target.preflight_tables([table.destination for table in arriving(ways, versions)])
+            findings += target.preflight_tables(tables)
+            findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
+            # What was begun is ours, or was said by `up` itself.
+            begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
+            names = [TableName.of(table) for table in tables]
+            findings += [
+                Finding(
+                    path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
+                    fix=f"empty it; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
+                    f" {spec.file} --keep-existing`",
+                )
+                for name in target.filled([name for name in names if name not in begun])
+            ]
     return findings
 
 

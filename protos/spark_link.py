@@ -28,12 +28,12 @@ _PEER = "the Spark application"
 class RunHandler(Protocol):
     """Runs tasks; called on gRPC's threads, several at once."""
 
-    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], None]) -> Iterator[pb.RunEvent]:
+    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
         """Run the tasks of one request.
 
         Args:
             request: what to run.
-            call_ended: takes what is to be called once the call has ended.
+            call_ended: takes what is to be called once the call has ended; False: it has ended already, and nobody is told.
         """
         ...
 

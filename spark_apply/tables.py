@@ -98,6 +98,11 @@ class TableFit:
         names = [self.table.columns[place].name for place in key]
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
+    def _is_mixed(self, key: tuple[int, ...]) -> bool:
+        """Whether some columns of a key come, and others only the destination has: what meets in it cannot be told."""
+        come = [self.table.columns[place].name in self._places for place in key]
+        return any(come) and not all(come)
+
     @cached_property
     def match(self) -> tuple[int, ...]:
         """Positions in the version that find a row."""
@@ -155,7 +160,7 @@ class TableFit:
         """Dependencies cannot be told from values: transactions on the table run one after the other."""
         return (
             self.table.serialise or self.is_keyless or not self.hashed_keys
-            or not all(self._arriving(key) for key in self.table.unique_keys)
+            or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
 

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from databases.ports.planning import Finding, PlannedApply, PlannedStatement
+    from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
+    from streams.table_name import TableName
 
 __all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
 
@@ -428,8 +429,21 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """Those of the tables that exist here, may be read and have a row, in the order given."""
+        ...
+
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """What keeps these source tables from being applied here: missing tables, columns that do not fit, ..."""
+        ...
+
+    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
+
+        Args:
+            shapes: the tables at the source, under the names they have here.
+            versions: the same tables' columns, in any order.
+        """
         ...
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:

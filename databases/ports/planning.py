@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Finding", "PlannedApply", "PlannedStatement"]
+from streams.table_name import TableName
+
+__all__ = ["EnumLabels", "Finding", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +60,54 @@ class PlannedApply:
     source: str
     parallelism: int
     tag: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedPartition:
+    """A partition, at any level.
+
+    Args:
+        owner, name: its own.
+        parent: what it is a partition of.
+        bound: as DDL spells it.
+        rows: which rows of the table it holds (`streams.lcr_batch.Partition`).
+        partitioned_by: how it is partitioned itself; empty: it is not.
+    """
+
+    owner: str
+    name: str
+    parent: TableName
+    bound: str
+    rows: str
+    partitioned_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnumLabels:
+    """An enumerated type and its labels, in their order."""
+
+    owner: str
+    name: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """What two databases may have differently though a table's columns fit.
+
+    Args:
+        owner, name: of the table.
+        partitioned_by: how; empty: it is not partitioned.
+        partitions: at every level, parents first.
+        enums: the types of its columns, and those that are part of them.
+        keys: columns of each unique key.
+        identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
+    """
+
+    owner: str
+    name: str
+    partitioned_by: str = ""
+    partitions: tuple[ShapedPartition, ...] = ()
+    enums: tuple[EnumLabels, ...] = ()
+    keys: tuple[tuple[str, ...], ...] = ()
+    identity: tuple[str, ...] = ()

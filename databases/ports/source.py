@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
-    from databases.ports.planning import Finding, PlannedStatement
+    from databases.ports.planning import Finding, PlannedStatement, TableShape
     from streams.lcr_batch import TableVersion
     from streams.scn import ObjectNumber, Scn
+    from streams.table_name import TableName
 
 __all__ = ["CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
 
@@ -76,6 +77,10 @@ class SourceDatabase(Protocol):
 
     def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
         """These tables as the log will describe them: for comparing them with a destination's beforehand."""
+        ...
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
         ...
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:

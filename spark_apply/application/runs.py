@@ -64,14 +64,15 @@ class SparkRuns:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _running: dict[str, threading.Thread] = field(default_factory=dict)
 
-    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], None]) -> Iterator[pb.RunEvent]:
+    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
         """See `RunHandler.run`."""
         if request.kind not in _CODE:
             raise ProtocolError(f"the Spark application knows no tasks of kind {request.kind}")
         kind = pb.TaskKind.Name(request.kind).removeprefix("TASK_KIND_").lower()
         group = f"{request.apply}/{request.epoch}/{kind}/{next(self._numbers)}"
         outcome: queue.SimpleQueue[list[bytes] | StreamsError | None] = queue.SimpleQueue()
-        call_ended(lambda: outcome.put(None))
+        if not call_ended(lambda: outcome.put(None)):
+            return
         log.info("%s: %d tasks", group, request.tasks)
         thread = self._running[group] = self.application.start_thread(partial(self._work, group, request, outcome), group)
         try:

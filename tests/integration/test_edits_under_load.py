@@ -117,7 +117,7 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
     with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
         everything = {c["name"] for c in system.deployment.overview()["components"]}
         before = _pids(system, everything)
-        driver = system.status(APPLY)["driver_pid"]
+        application = system.status("spark:old")["application_pid"]
         spec = _spec(folder, "new")
         server = embedded_server(spec, spec.site("new"))
         server.start()
@@ -132,7 +132,7 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
                     assert grown.deployment.up()["state"] == "RUNNING"
                 print(f"the longest time without a row at the other destination: {gaps.longest_s:.1f} s")
                 assert _pids(grown, everything) == before
-                assert grown.status(APPLY)["driver_pid"] == driver
+                assert grown.status("spark:old")["application_pid"] == application
                 statistics = [grown.status(c) for c in ("capture:capture_src", "queue:q_src", "propagation:src_to_old", APPLY)]
                 assert [status["opens_total"] for status in statistics] == [1, 1, 1, 1]
 

@@ -124,15 +124,15 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     for host in copies:
         host.start()
         wait_until("the database answers", lambda host=host: state(host)["ready"])
-    assert [finding for finding in one.preflight() if finding.is_error] == []
-    one.prepare()
+    assert [finding for finding in one.preflight(one._spec) if finding.is_error] == []
+    one.prepare(one._spec)
     wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
 
-    (finding,) = two.preflight()
+    (finding,) = two.preflight(two._spec)
     assert finding.is_error
     assert "topology copies runs already from" in finding.problem
     assert str(one._spec.state_dir) in finding.problem
-    for refused in (two.prepare, two.claimed_dsn, two.remove):
+    for refused in (lambda: two.prepare(two._spec), two.claimed_dsn, two.remove):
         with pytest.raises(RunsElsewhere):
             refused()
     (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
@@ -144,7 +144,7 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     assert str(two._spec.state_dir) in state(one)["last_error"]["message"]
     with pytest.raises(RunsElsewhere):
         one.claimed_dsn()
-    two.prepare()
+    two.prepare(two._spec)
     wait_until("the second one reads the log", lambda: state(two)["state"] in {"IDLE", "WRITING"})
     with psycopg.connect(source_database) as user:
         held = user.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (claim_name("copies"),)).fetchone()

@@ -52,7 +52,7 @@ class Source:
         self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
-        self.host.prepare()
+        self.host.prepare(self.spec)
         self.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
 
     def run(self, statement: str) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -191,7 +191,7 @@ def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Ca
     assert "was dropped" in status["last_error"]["message"]
     assert "headrace down --purge" in status["last_error"]["hint"]
     with pytest.raises(Exception, match="was dropped"):
-        source.host.prepare()
+        source.host.prepare(source.spec)
 
 
 def test_database_that_does_not_answer_is_neither_idle_nor_level(
@@ -229,7 +229,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Sou
     def slow(*arguments: Any) -> tuple[str, ...]:
         found = uncaptured(*arguments)
         if not asked.is_set():
-            prepare()
+            prepare(source.spec)
             asked.set()
         return found
 
@@ -248,10 +248,10 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Sou
 def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
-    assert source.host.uncaptured() == ("public.u",)
+    assert source.host.uncaptured(source.spec) == ("public.u",)
     assert source.wait("it is shown", lambda status: status["uncaptured_tables"])["uncaptured_tables"] == ["public.u"]
-    source.host.prepare()
-    assert source.host.uncaptured() == ()
+    source.host.prepare(source.spec)
+    assert source.host.uncaptured(source.spec) == ()
     source.run("INSERT INTO u SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
     status = source.wait("it is full", lambda status: status["state"] == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in status["problem"]
@@ -302,7 +302,7 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     source = make()
     source.run("CREATE TABLE p (a int PRIMARY KEY) PARTITION BY LIST (a)")
     source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")
-    source.host.prepare()
+    source.host.prepare(source.spec)
     source.run("CREATE SCHEMA elsewhere")
     source.run("INSERT INTO t VALUES (1)")
     for table in ("t", "p"):
@@ -318,11 +318,11 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
         reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
-    assert source.host.uncaptured() == ("elsewhere.p", "elsewhere.t")
+    assert source.host.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     assert source.wait("it is shown", lambda status: status["strayed_tables"])["strayed_tables"] == ["elsewhere.p", "elsewhere.t"]
 
-    source.host.prepare()
-    assert source.host.uncaptured() == ()
+    source.host.prepare(source.spec)
+    assert source.host.uncaptured(source.spec) == ()
     assert source.host.names_of_now() == {}
     reader = source.miner(source.host.names_of_now)
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]

@@ -413,9 +413,7 @@ class Simulation:
 
     def _stop_destination(self) -> None:
         store = self.rng.choice(list(self.stores.values()))
-        for process in store.processes.values():
-            for session in list(process.sessions.values()):
-                session.close()
+        store.end_life()
         store.is_reachable = False
         self._later(lambda: setattr(store, "is_reachable", True))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import Query
 from psycopg.rows import dict_row
 
 from databases.ports import Finding
@@ -17,8 +18,9 @@ from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
 from streams.lcr_batch import TableVersion
+from streams.table_name import TableName
 
-__all__ = ["ADMINISTRATIVE_NAME", "preflight", "preflight_tables"]
+__all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
@@ -65,7 +67,9 @@ LIMIT 1
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
 _CONSTRAINTS = """
-SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition
+SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+             ORDER BY a.attnum) AS columns
 FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p', 'u', 'x', 'f') ORDER BY c.conname
 """
 
@@ -192,6 +196,19 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
         )
 
 
+def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
+    """Whether a table exists, may be read, and has a row. A right that is missing has a finding of its own."""
+    readable = connection.execute(
+        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')", (table.owner, table.name),
+    ).fetchone()
+    if readable is None or not readable[0]:
+        return False
+    query: Query = f"SELECT FROM {qualified(table.owner, table.name)} LIMIT 1".encode()
+    return connection.execute(query).fetchone() is not None
+
+
 def preflight_tables(
     connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion]
 ) -> tuple[Finding, ...]:
@@ -247,12 +264,40 @@ def _table_findings(
             path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
             fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
         )
+    yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
         )
+
+
+def _key_findings(
+    path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
+) -> Iterator[Finding]:
+    """Unique and foreign keys with columns that the source does not have: what meets in them cannot be told from the log."""
+    arriving = {column.name for column in version.columns}
+    columns = catalog.table.columns
+    for key in catalog.table.unique_keys:
+        names = [columns[place].name for place in key]
+        own = [name for name in names if name not in arriving]
+        if own and len(own) < len(names):
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the unique key ({', '.join(names)}) has columns that the source does not have ({', '.join(own)}): which"
+                " changes meet in it cannot be told, and transactions on the table run one after the other",
+                fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique at the source",
+            )
+    for found in constraints:
+        own = [name for name in found["columns"] if name not in arriving]
+        if found["kind"] == "f" and own:
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
+                " nobody checks it for changes that are applied",
+                fix="drop it, or keep those columns right yourself",
+            )
 
 
 def _table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ import psycopg
 from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.shapes import table_shapes
 from databases.postgres.source.catalog import (
     CatalogTable,
     binary_obstacles,
@@ -37,7 +38,9 @@ from streams.lcr_batch import TableVersion
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 if TYPE_CHECKING:
+    from databases.ports import TableShape
     from databases.postgres.source.replication_stream import PostgresLogStream
+    from streams.table_name import TableName
 
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
@@ -116,6 +119,11 @@ class PostgresSource:
         with translated("describing the tables"):
             found = [describe_table(self._session(), table.owner, table.name) for table in tables]
             return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """See `SourceDatabase.table_shapes`."""
+        with translated("reading the shapes of the tables"):
+            return table_shapes(self._session(), tables)
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""

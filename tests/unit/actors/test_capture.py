@@ -80,7 +80,7 @@ class Capture(CaptureHost):
         self._begin(FIRST_SCN)
 
     def _begin(self, start_scn: Scn) -> None:
-        self._waiting = self._left = None
+        self._waiting = None
         rules = RuleSet(include=(Rule(owner="hr", name="t"),))
         self._miner = miner(self.folder / "redo", start_scn, rules, clock=self._clock, names_of_now=lambda: self.names)
 
@@ -176,6 +176,10 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
     assert "hr.t2" in capture.details()["detail"]
     assert "headrace up" in capture.details()["hint"]
+    for _ in range(5):  # it is looked at again and again, and what to do is said all the time
+        capture._clock.advance(LEFT_INTERVAL_S)
+        capture.step()
+        assert "hr.t2" in capture.details()["detail"]
     capture.names = {}
     capture._clock.advance(LEFT_INTERVAL_S)
     for _ in range(3):

@@ -116,7 +116,7 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
     ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
     ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
     ("python -m spark_apply.application.process", "Spark"), ("python -m spark_apply.application.daemon", "apply servers"),
-    ("bash", None),
+    ("java -cp spark --conf spark.python.daemon.module=spark_apply.application.daemon pyspark-shell", "Spark"), ("bash", None),
 ])
 def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
     assert stage_of(command) == stage

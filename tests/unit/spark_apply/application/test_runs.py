@@ -160,6 +160,14 @@ def test_caller_without_the_application_s_token_runs_nothing(application: Applic
     assert run.join(SOON_S)
 
 
+def test_call_that_has_ended_before_it_is_served_starts_nothing(application: Application):
+    """Its end would never be told, and the job would run for ever."""
+    runs = SparkRuns(application)  # type: ignore[arg-type]
+    request = pb.RunRequest(kind=pb.TASK_KIND_COPY, apply="x", tasks=1)
+    assert list(runs.run(request, lambda _: False)) == []
+    assert (application.jobs, runs.health().runs) == ({}, 0)
+
+
 # --------------------------------------------------------------------------- watch
 
 
