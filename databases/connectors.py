@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.operator_ports import ColumnSequences, RowReader, TopologyClaim
     from databases.ports import (
         DestinationDatabase,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_row_reader", "open_source",
-    "plan_copy", "plan_unseen", "value_reader",
+    "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
+    "open_source", "plan_copy", "plan_unseen", "value_reader",
 ]
 
 _POSTGRES = ("postgres", "embedded")
@@ -73,6 +74,23 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
 
         return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def open_reader(access: DatabaseAccess, *, application_name: str = "headrace copy") -> TableReader:
+    """What reads a site's tables, to copy or to compare them; connects when it is first used.
+
+    Args:
+        access: to the database.
+        application_name: what its session calls itself there.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.table_copy import PostgresTableReader
+
+        return PostgresTableReader(access.dsn, application_name=application_name)
+    raise ConfigError(f"site {access.site}: tables of a {access.kind} database cannot be copied or compared")
 
 
 def open_claim(access: DatabaseAccess, topology: str, *, place: str, identity: str) -> TopologyClaim:

@@ -1,7 +1,7 @@
 """What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
 
 A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`); one module for the log, one for each half, one for what both say beforehand. Positions
+(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. One module for the log, one for each half, one for what both say beforehand. Positions
 are SCNs here; a connector translates its own.
 """
 

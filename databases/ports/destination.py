@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from databases.copying import TableWriter
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -192,7 +194,7 @@ class Instantiation:
     problem: str = ""
 
 
-class DestinationSession(Protocol):
+class DestinationSession(TableWriter, Protocol):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,

@@ -54,9 +54,9 @@ def plan_instantiation(site: str) -> PlannedStatement:
         site: whose tables are copied.
     """
     return PlannedStatement(
-        statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); COPY (SELECT ... WHERE ctid ...) TO STDOUT",
-        effect=f"copies the tables of {site} as of one snapshot, in chunks, if they were not copied yet",
-        lock="ACCESS SHARE on each table while it is copied: waits for and holds up only DROP, TRUNCATE, VACUUM FULL and"
+        statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); LOCK TABLE ... IN ACCESS SHARE MODE; COPY (SELECT ... WHERE ctid ...) TO STDOUT",
+        effect=f"copies the tables of {site} as of one snapshot, in pieces, if they were not copied yet; a table that is rewritten between two pieces is copied again",
+        lock="ACCESS SHARE on each table while a piece of it is read: waits for and holds up only DROP, TRUNCATE, VACUUM FULL and"
         " most forms of ALTER TABLE; the snapshot keeps VACUUM from removing rows that died after it",
     )
 

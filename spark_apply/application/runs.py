@@ -42,7 +42,7 @@ __all__ = ["SparkRuns", "run_task"]
 _CODE = {
     pb.TASK_KIND_APPLY_SERVER: "spark_apply.server.task:serve",
     pb.TASK_KIND_COPY: "spark_apply.copy.tasks:copy_pieces",
-    pb.TASK_KIND_DIGEST: "spark_apply.copy.tasks:digest_chunks",
+    pb.TASK_KIND_DIGEST: "spark_apply.copy.tasks:digest_pieces",
 }
 # A job may be submitted a moment after it was cancelled: it is cancelled again this often until it has ended.
 _CANCEL_AGAIN_S = 0.5

@@ -12,15 +12,18 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.ports import DestinationDatabase, SourceDatabase
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
@@ -29,6 +32,9 @@ __all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
+
+_Problem = tuple[str, bool]  # why a table could not be compared, and whether it would be the same the next time
+_NO_PROBLEM: _Problem = ("", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +47,7 @@ class SideDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table, compared `checks` times; the last result. `problem`: it could not be compared."""
+    """One table, compared `checks` times; the last result. `problem`: it could not be compared; `is_final`: nor could it the next time."""
 
     table: TableToInstantiate
     is_equal: bool = False
@@ -49,6 +55,7 @@ class TableComparison:
     destination: SideDigest = SideDigest()
     checks: int = 0
     problem: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,38 +97,35 @@ class Comparison:
             found = self._compare(waiting)
             is_last = check == rechecks + 1
             for each in found:
-                if each.is_equal or each.problem or is_last:
+                if each.is_equal or each.is_final or is_last:
                     yield replace(each, checks=check)
-            waiting = [each.table for each in found if not each.is_equal and not each.problem]
+            waiting = [each.table for each in found if not each.is_equal and not each.is_final]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
     def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
-        from databases.postgres.table_copy import exported_snapshot
-
         if not tables:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
         totals: dict[tuple[int, bool], TableDigest] = {}
         with contextlib.ExitStack() as held:
             items: list[bytes] = []
-            for is_source, dsn in ((True, self.config.source.dsn), (False, self.config.destination.dsn)):
-                connection, snapshot = held.enter_context(
-                    exported_snapshot(dsn, application_name="headrace compare")
-                )
+            for is_source, access in ((True, self.config.source), (False, self.config.destination)):
+                reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
+                snapshot = held.enter_context(reader.export_snapshot())
                 names = [table.source if is_source else table.destination for table in tables]
-                items += _plan(connection, snapshot, names, columns, is_source=is_source)
+                items += _plan(reader, snapshot, names, columns, problems, is_source=is_source)
             found = self._digest(items) if items else []
         for each in found:
             key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
             totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
-                problems.setdefault(each.table, each.problem)
-        return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
+                problems.setdefault(each.table, (each.problem, each.is_final))
+        return [_result(number, table, totals, problems.get(number, _NO_PROBLEM)) for number, table in enumerate(tables)]
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
-        """Digest chunks in Spark tasks, which may run again at any time: nothing is written."""
+        """Digest pieces in Spark tasks, which may run again at any time: nothing is written."""
         run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
         try:
             began = time.monotonic()
@@ -172,52 +176,56 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 def _common_columns(
     tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
-) -> tuple[dict[int, tuple[str, ...]], dict[int, str]]:
-    """Columns both sides have, per table; why a table cannot be compared."""
+) -> tuple[dict[int, tuple[str, ...]], dict[int, _Problem]]:
+    """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
     rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
     facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
-    problems: dict[int, str] = {}
+    problems: dict[int, _Problem] = {}
     for number, table in enumerate(tables):
         there, target = facts.get(table.source), destination.describe(*table.destination)
         if there is None or target is None:
-            problems[number] = f"the {'source' if there is None else 'destination'} has no such table"
+            problems[number] = (f"the {'source' if there is None else 'destination'} has no such table", True)
             continue
         names = {column.name for column in target.columns}
         missing = [column for column in there.columns if column not in names]
         if missing:
-            problems[number] = f"the destination table lacks columns of the source's: {', '.join(missing)}"
+            problems[number] = (f"the destination table lacks columns of the source's: {', '.join(missing)}", True)
         else:
             columns[number] = there.columns
     return columns, problems
 
 
 def _plan(
-    connection: Any, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]], *,  # noqa: ANN401
-    is_source: bool,
+    reader: TableReader, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
+    problems: dict[int, _Problem], *, is_source: bool,
 ) -> list[bytes]:
-    """Serialized `DigestItem`s of one side, in the order of the tables."""
-    from databases.postgres.table_copy import plan_chunks
-
-    return [
-        pb.DigestItem(
-            table=number, is_source=is_source, stored=pb.TableName(owner=chunk.owner, name=chunk.name),
-            first_block=chunk.first_block, end_block=-1 if chunk.end_block is None else chunk.end_block,
-            columns=names, snapshot=snapshot,
-        ).SerializeToString()
-        for number, names in columns.items()
-        for chunk in plan_chunks(connection, *tables[number])
-    ]
+    """Serialized `DigestItem`s of one side, in the order of the tables; adds to `problems` why a table cannot be read."""
+    items: list[bytes] = []
+    for number, names in columns.items():
+        try:
+            plan = reader.plan(*tables[number], {}, snapshot=snapshot)
+        except DatabaseError as error:
+            problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
+            continue
+        items += [
+            pb.DigestItem(
+                table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name),
+                place=piece.place, bytes=piece.bytes, columns=names, snapshot=snapshot,
+            ).SerializeToString()
+            for piece in plan.pieces
+        ]
+    return items
 
 
 def _result(
-    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str,
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: _Problem,
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
-        table=table, is_equal=not problem and source == destination, source=source,
-        destination=destination, problem=problem,
+        table=table, is_equal=problem == _NO_PROBLEM and source == destination, source=source,
+        destination=destination, problem=problem[0], is_final=problem[1],
     )

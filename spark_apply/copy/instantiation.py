@@ -32,9 +32,11 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from databases.ports import DestinationTable, Instantiation, SourceTable, TruncatedTable
+from databases.connectors import open_reader
+from databases.copying import TablePiece, copied_columns
+from databases.ports import DestinationTable, Instantiation, SourceTable
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
@@ -225,7 +227,7 @@ class TableInstantiation:
                     problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
                 # Rows of a copy that was begun are not the destination's own: they are never kept.
                 may_empty = each.is_begun or (each.is_outdated and table.may_empty)
-                if not problem and target is not None and not may_empty and _has_rows(session, target):
+                if not problem and target is not None and not may_empty and session.has_rows(target):
                     problem = _refused(each)
                     if not problem:
                         self._record(table, this.scn, "KEPT", replaces=each.replaced_identities)
@@ -242,7 +244,7 @@ class TableInstantiation:
                 if may_empty:
                     begun.append(target)
             if begun:
-                _empty(session, begun)
+                session.empty_tables(begun)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
@@ -258,8 +260,6 @@ class TableInstantiation:
         self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
         """What is to be copied, where to, and why it cannot be."""
-        from databases.postgres.table_copy import copied_columns
-
         there = facts.get(table.source)
         target = session.describe(*table.destination, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
@@ -303,32 +303,30 @@ class TableInstantiation:
             self.gate.board = None
 
     def _offer_copies(self, this: _Round) -> None:
-        from databases.postgres.connection import connect
-        from databases.postgres.table_copy import copy_format, plan_chunks
-
         pieces: list[pb.CopyPiece] = []
-        with contextlib.closing(connect(self.config.source.dsn, application_name="headrace instantiation")) as source:
+        with contextlib.closing(open_reader(self.config.source, application_name="headrace instantiation")) as source:
             for copy in this.copies.values():
-                is_text = copy_format(source, *copy.table.source, copy.columns) == "text"
-                chunks = plan_chunks(source, *copy.table.source)
-                copy.pieces = len(chunks)
-                pieces += [
-                    self._piece(copy, chunk, snapshot=this.snapshot, is_text=is_text) for chunk in chunks
-                ]
-                if not chunks:
+                try:
+                    plan = source.plan(*copy.table.source, copy.columns, snapshot=this.snapshot)
+                except DatabaseError as error:
+                    copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+                    self._fail(this, copy)
+                    continue
+                copy.pieces = len(plan.pieces)
+                pieces += [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
+                if not plan.pieces:
                     self._copied(this, copy)
         # Large pieces first: the last one to end is then a small one.
-        pieces.sort(key=lambda piece: piece.end_block - piece.first_block if piece.end_block >= 0 else 0, reverse=True)
+        pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         this.board.add(pieces)
 
     def _piece(
-        self, copy: _Copy, chunk: Any, *, snapshot: str = "", is_text: bool = False, is_digest: bool = False,  # noqa: ANN401
+        self, copy: _Copy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
     ) -> pb.CopyPiece:
         return pb.CopyPiece(
             is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
-            stored=pb.TableName(owner=chunk.owner, name=chunk.name), first_block=chunk.first_block,
-            end_block=-1 if chunk.end_block is None else chunk.end_block, columns=list(copy.columns), is_text=is_text,
-            snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
+            stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
+            columns=list(copy.columns), form=form, snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
         )
 
     # ------------------------------------------------------------------ what tasks report
@@ -354,16 +352,13 @@ class TableInstantiation:
                 self._copied(this, copy)
 
     def _copied(self, this: _Round, copy: _Copy) -> None:
-        """Every chunk is copied: have the destination's rows digested."""
-        from databases.postgres.connection import connect
-        from databases.postgres.table_copy import plan_chunks
-
+        """Every piece is copied: have the destination's rows digested."""
         self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
-        with contextlib.closing(connect(self.config.destination.dsn, application_name="headrace instantiation")) as found:
-            chunks = plan_chunks(found, *copy.key)
-        copy.digests = len(chunks)
-        this.board.add(self._piece(copy, chunk, is_digest=True) for chunk in chunks)
-        if not chunks:
+        with contextlib.closing(open_reader(self.config.destination, application_name="headrace instantiation")) as reader:
+            pieces = reader.plan(*copy.key, {}).pieces
+        copy.digests = len(pieces)
+        this.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
+        if not pieces:
             self._compared(this, copy)
 
     def _compared(self, this: _Round, copy: _Copy) -> None:
@@ -474,29 +469,3 @@ def _refused(each: Standing) -> str:
         "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
         "with `headrace up --keep-existing`: what was changed at the source before is not applied"
     )
-
-
-def _has_rows(session: Any, table: DestinationTable) -> bool:  # noqa: ANN401 - a PostgresSession
-    from databases.postgres.connection import qualified, translated
-
-    with translated("looking whether a table is empty", table=f"{table.owner}.{table.name}"):
-        row = session.connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(table.owner, table.name)})").fetchone()
-    return bool(row[0])
-
-
-def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: ANN401 - a PostgresSession
-    """Remove the rows of copies that were not finished, tagged like everything else we write."""
-    from databases.postgres.connection import qualified, translated
-
-    try:
-        session.begin()
-        session.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
-        session.commit([], Scn(0))
-    except DatabaseUnavailable:
-        raise
-    except DatabaseError:
-        # A table that another one refers to cannot be truncated alone.
-        session.rollback()
-        for table in tables:
-            with translated("emptying a table", table=f"{table.owner}.{table.name}"):
-                session.connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}")

@@ -119,10 +119,10 @@ def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(place:
     frozen.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.session(epoch, 1)
-    older.connection.execute("BEGIN")
-    older.connection.execute("INSERT INTO public.t VALUES (1)")
+    older._connection.execute("BEGIN")
+    older._connection.execute("INSERT INTO public.t VALUES (1)")
     newer = place.session(epoch, 2)
-    newer.connection.execute("INSERT INTO public.t VALUES (1)")
+    newer._connection.execute("INSERT INTO public.t VALUES (1)")
     place.commits(newer)
     with pytest.raises(psycopg.Error):
-        older.connection.execute("COMMIT")
+        older._connection.execute("COMMIT")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
+from databases.copying import TableReader
 from databases.embedded import EmbeddedServer
+from databases.memory_copying import MemoryTableReader
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import (
@@ -18,6 +20,7 @@ from databases.ports import (
 )
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
+from databases.postgres.table_copy import PostgresTableReader
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
@@ -28,6 +31,7 @@ Opener = Callable[..., DestinationSession]
 class MemoryHarness:
     def __init__(self) -> None:
         self._store = MemoryStore()
+        self._snapshots: dict = {}
 
     def destination(self) -> DestinationDatabase:
         return MemoryDestination(store=self._store, site="b")
@@ -43,6 +47,15 @@ class MemoryHarness:
 
     def drop_table(self, name: str) -> None:
         self._store.drop_table("public", name)
+
+    def reader(self) -> TableReader:
+        return MemoryTableReader(self._store, self._snapshots)
+
+    def insert(self, name: str, rows: Sequence[Row]) -> None:
+        self._store.insert("public", name, rows)
+
+    def rewrite(self, name: str) -> None:
+        self._store.tables["public", name].file += 1
 
     def rows(self, name: str) -> list[Row]:
         return self._store.rows("public", name)
@@ -91,6 +104,17 @@ class PostgresHarness:
     def drop_table(self, name: str) -> None:
         self._admin.execute(f"DROP TABLE {name}")
 
+    def reader(self) -> TableReader:
+        return PostgresTableReader(self._dsn)
+
+    def insert(self, name: str, rows: Sequence[Row]) -> None:
+        for row in rows:
+            values = [None if value is None else value.decode() for value in row]
+            self._admin.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", values)
+
+    def rewrite(self, name: str) -> None:
+        self._admin.execute(f"VACUUM FULL {name}")
+
     def rows(self, name: str) -> list[Row]:
         result = self._admin.pgconn.exec_params(f"SELECT * FROM {name}".encode(), None, result_format=1)
         found = [tuple(result.get_value(i, k) for k in range(result.nfields)) for i in range(result.ntuples)]
@@ -110,7 +134,7 @@ class PostgresHarness:
 
     def impatient(self, session: DestinationSession) -> None:
         assert isinstance(session, PostgresSession)
-        session.connection.execute("SET lock_timeout = '100ms'")
+        session._connection.execute("SET lock_timeout = '100ms'")
 
     def commit_lazily(self) -> None:
         """Sessions that say nothing else answer a COMMIT before it is on disk."""
