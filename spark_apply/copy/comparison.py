@@ -1,6 +1,6 @@
 """Comparison of source and destination tables, as Spark jobs.
 
-Both sides are digested chunk by chunk under a snapshot each, held by the driver, so that a table is compared as it was
+Both sides are digested piece by piece under a snapshot each, held by the driver, so that a table is compared as it was
 at one moment per side. Under load the two moments differ, and so may the tables: what differs is compared again, with
 new snapshots, as often as the caller wants. A table that never agrees while changes flow is a finding; after
 `headrace wait --caught-up` on a quiet source it is the truth.
@@ -66,7 +66,7 @@ class Comparison:
         runner: starts the tasks.
         config: of the apply process: where the two databases are.
         source: for its catalog.
-        destination: likewise.
+        destination: for its catalog.
         tasks: Spark tasks at once.
         is_active: somebody still wants to know.
     """

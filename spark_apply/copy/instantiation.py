@@ -10,7 +10,7 @@ Main path
 States (of a table; recorded at the destination)
     PENDING    nothing was done. Not recorded, or recorded by an earlier version.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
-    COMPARING  every chunk is copied; both sides are digested.
+    COMPARING  every piece is copied; both sides are digested.
     DONE       equal; changes up to the instantiation SCN are in the copy.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
@@ -21,8 +21,9 @@ Durable when
     theirs.
 
 Worked flow
-    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a chunk in hand -> nobody knows whether
-    the chunk was committed -> b is emptied, snapshot at 180, b: DONE at 180.
+    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
+    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180. The same when b was rewritten (VACUUM FULL,
+    TRUNCATE) between two pieces: the reader refuses the next one.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 """
 

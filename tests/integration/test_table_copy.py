@@ -1,4 +1,4 @@
-"""Copying and digesting tables in chunks, from one server to another."""
+"""Copying and digesting tables in pieces, from one server to another."""
 
 from __future__ import annotations
 
