@@ -577,10 +577,7 @@ class Miner:
                 segment=durable.segment, offset=0,
             )
         if self._start_scn == FIRST_SCN:
-            for number in numbers:
-                head = self._read_head(number, durable)
-                if head.restart_segment >= numbers[0]:  # else a transaction is open whose beginning was purged
-                    break
+            head = self._first_whole(numbers, durable)
             self._start_scn = self._mined_commit_scn = self._mined_scn = head.last_commit_scn
         else:
             for number in reversed(numbers):
@@ -588,13 +585,21 @@ class Miner:
                 if head.last_commit_scn <= self._start_scn:
                     break
         if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
+            first_scn = self._first_whole(numbers, durable).last_commit_scn
             raise LogGone(
-                f"the redo of site {self._source} begins at SCN {scn_text(head.last_commit_scn)}; it is needed from SCN "
+                f"the redo of site {self._source} can be mined from SCN {scn_text(first_scn)} on; it is needed from SCN "
                 f"{scn_text(self._start_scn)} on",
-                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn,
-                first_scn=head.last_commit_scn,
+                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn, first_scn=first_scn,
             )
         return head.restart_segment
+
+    def _first_whole(self, numbers: list[int], durable: RedoPosition) -> SegmentHead:
+        """Head of the first segment at whose beginning no transaction is open whose beginning was purged."""
+        for number in numbers:
+            head = self._read_head(number, durable)
+            if head.restart_segment >= numbers[0]:
+                break
+        return head
 
     def _read_head(self, number: int, durable: RedoPosition) -> SegmentHead:
         reader = RedoReader(self._folder, number)

@@ -260,7 +260,8 @@ class QueueCore:
         return session.told
 
     def close_publisher(self, session: PublisherSession) -> None:
-        """The stream is gone; idempotent."""
+        """The stream is gone; idempotent. What is still read from it is not taken: its successor sends it again."""
+        session.ended = session.ended or QueueError(f"the stream of {session.component} was closed", hint="nothing to do")
         if self._publishers.get(session.source) is session:
             del self._publishers[session.source]
 
@@ -341,13 +342,18 @@ class QueueCore:
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """The subscriber's destinations have committed everything up to `scn`.
 
+        What a session says that is over does not count: a newer one may have begun with less, because the destination lost
+        what the older one knew to be committed.
+
         Raises:
             ProtocolError: the session did not subscribe to the source.
         """
         subscription = self._subscriptions.get((session.component, source))
-        if subscription is None or source not in session.sources:
+        if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        if scn <= subscription.acknowledged_scn:
+        # A stream that was closed in order may be read to its end, as long as there is no other.
+        is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
+        if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
         subscription.acknowledged_scn = scn
         log = self._logs[source]

@@ -408,6 +408,21 @@ def test_everything_that_is_left_is_mined_after_purging(tmp_path):
     assert received(batches, mark.through_scn) == committed(source, ALL, mark.through_scn)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be_had_from_there(tmp_path, seed):
+    """Else its queue refuses nobody, and asks for the same again and again."""
+    source = busy_source(seed, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    assert writer.purge(source.log[40].commit_scn) > 0
+    for needed in (Scn(1), *(each.commit_scn for each in source.log)):
+        try:
+            miner(tmp_path, needed).next_batch(writer.position)
+        except LogGone as error:
+            first = Scn(int(error.context["first_scn"]))
+            assert first > needed
+            assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(source, ALL, first)
+
+
 def test_missing_segment_is_an_error_that_names_it(tmp_path):
     source = busy_source(2, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)

@@ -829,3 +829,47 @@ def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> 
     queue.core.gone(publisher, 30)
     shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
     assert (shown["apply_a"]["gone_scn"], shown["apply_b"]["gone_scn"]) == (None, 30)
+
+
+def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
+    """The destination failed over and lost commits; what its driver of before had said of them arrives late."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "apply_b"))
+    publisher, before, other = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
+    for k in range(3):
+        queue.send(publisher, insert_batch([10 * k + 10], previous=10 * k))
+    queue.taken(before), queue.taken(other)
+    queue.core.acknowledge(other, "dbs1", 30)
+    after = queue.subscriber("apply_a", needed=10)
+    queue.core.acknowledge(before, "dbs1", 30)
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 0
+    found = queue.taken(after)
+    assert [(each.header.previous_scn, each.header.through_scn, each.header.row_count) for each in found] == [
+        (10, 20, 1), (20, 30, 1),
+    ]
+
+
+def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    before, subscriber = queue.publisher(), queue.subscriber()
+    first, second = insert_batch([10], is_open=True), insert_batch([10], is_open=True, continues=True)
+    queue.send(before, first)
+    queue.core.close_publisher(before)
+    after = queue.publisher()
+    queue.send(after, first)
+    with pytest.raises(QueueError, match="was closed"):
+        queue.send(before, second)
+    assert sum(each.header.row_count for each in queue.taken(subscriber)) == 1
+
+
+def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10, 20]))
+    queue.taken(subscriber)
+    queue.core.close_subscriber(subscriber)
+    queue.core.acknowledge(subscriber, "dbs1", 10)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+    queue.subscriber(needed=10)
+    queue.core.acknowledge(subscriber, "dbs1", 20)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
