@@ -20,6 +20,8 @@ Durable when
     the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others keep
     theirs.
 
+Longer than 500 lines: the states of a table, and what is done in each, must be read together.
+
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180. The same when b was rewritten (VACUUM FULL,
@@ -43,7 +45,7 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, rename_statement, standings
+from spark_apply.copy.standing import Standing, is_exchanged, rename_statement, standings
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -150,17 +152,20 @@ class TableInstantiation:
         """
         while True:
             found = standings(self.config.tables, self._recorded())
+            if self.should_end():
+                return _scns(found)
             for each in found:
                 self._show_recorded(each)
             pending = [each for each in found if not each.is_finished]
-            if self.should_end() or not (pending or any(each.is_renamed for each in found)):
+            if not (pending or any(each.is_renamed for each in found)):
                 return _scns(found)
             try:
-                if self._follow_renames(found):
+                followed, refused = self._follow_renames(found)
+                if followed:
                     continue
-                if not pending:
+                if not (pending or refused):
                     return _scns(found)
-                pause_s = self._round(pending)
+                pause_s = self._round(pending) if pending else _LOOK_AGAIN_S
                 self.problem = ""
             except DatabaseUnavailable as error:
                 self.problem, pause_s = error.message, _RETRY_S
@@ -168,32 +173,51 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ a round
 
-    def _follow_renames(self, found: Sequence[Standing]) -> bool:
-        """Record the new names of tables that have them at the destination too; tell whether there were any.
+    def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
+        """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
 
         Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
-        under the new name, while the old one is still there, is not that table.
+        under the new name, while the old one is still there, is not that table: nothing is applied before it is.
         """
-        wanted = {each.table.destination for each in found}
-        renamed = []
+        wanted = {each.table.destination: each for each in found}
+        renamed: list[Instantiation] = []
+        refused = False
+        exchanged = [each for each in found if is_exchanged(each, wanted)]
+        for each in exchanged:
+            # First of each that it is out of date, then its name: whoever ends here finds that again.
+            assert each.record is not None
+            self._put(replace(each.record, **_doubted(each.record)))
+            renamed.append(replace(each.renamed_record(), **_doubted(each.record)))
         for each in found:
-            record = each.record
-            if record is None or not each.is_renamed or self.destination.describe(*each.table.destination) is None:
+            if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
-            old = TableName.of(record)
-            if old in wanted or self.destination.describe(*old) is None:
-                renamed.append(each)
-            else:
+            if self._is_at_old_name(each, wanted):
+                refused = True
                 self._show(TableProgress(
-                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED",
-                    problem=f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other "
-                    f"one, then {rename_statement(old, each.table.destination)}; `headrace up` goes on with it",
+                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED", problem=_twice(each),
                 ))
-        for each in renamed:
-            self.destination.record_instantiation(
-                self.config.topology, self.config.apply, self.epoch, each.renamed_record()
-            )
-        return bool(renamed)
+            else:
+                renamed.append(each.renamed_record())
+        for record in renamed:
+            self._put(record)
+        return bool(renamed), refused
+
+    def _is_there(self, table: TableName) -> bool:
+        return self.destination.describe(*table) is not None
+
+    def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
+        """Whether the destination has the table still under its old name: what has that name is not one that took it since."""
+        last: Standing | None = each
+        for _ in range(len(wanted) + 1):
+            if last is None:
+                return True  # nobody takes the name: what has it is the old one
+            if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
+                return False
+            last = wanted.get(TableName.of(last.record))  # has the name here too, unless it is at its own old one itself
+        return False
+
+    def _put(self, record: Instantiation) -> None:
+        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
     def _round(self, pending: Sequence[Standing]) -> float:
         """One pass; seconds to wait before the next."""
@@ -444,6 +468,30 @@ def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
         if each.record is not None and each.is_finished:
             scns[each.table.destination] = each.record.scn
     return scns
+
+
+def _doubted(record: Instantiation) -> dict[str, Any]:
+    """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
+    if record.state == "DONE":
+        return {"state": "LEFT"}
+    # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
+    return {"state": "FAILED", "scn": Scn(0)} if record.state == "KEPT" else {}
+
+
+def _twice(each: Standing) -> str:
+    """Why a renamed table is not at the destination, though it has a table of the new name."""
+    assert each.record is not None
+    old, new = TableName.of(each.record), each.table.destination
+    rename = rename_statement(old, new)
+    if each.occupant is not None:
+        return (
+            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "
+            f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
+        )
+    return (
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other one, then {rename}; "
+        "`headrace up` goes on with it"
+    )
 
 
 def _refused(each: Standing) -> str:
