@@ -30,7 +30,7 @@ POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
 STATE_PARENT = ".headrace"  # of state folders that the file does not place elsewhere: goes with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
-STUCK_S = 20.0  # tables that somebody had to mend are looked at every ten seconds, the controller's news is a second old
+STUCK_S = 20.0  # tables that need an operator are looked at every ten seconds, the controller's news is a second old
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
@@ -204,7 +204,7 @@ class Deployment:
                 return overview
             found = _failures(overview)
             if stuck is None:
-                # Stuck before this call: perhaps it was mended meanwhile, and is only tried again now.
+                # Stuck before this call: an operator may have fixed it since, and the retry comes only now.
                 stuck = found
                 self._start_again(overview)
             patient = time.monotonic() - began < STUCK_S
@@ -455,7 +455,7 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
             if table["state"] == "FAILED":
                 failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="mend it and run `headrace up` again: everything else goes on meanwhile",
+                    hint="fix it and run `headrace up` again: everything else goes on meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})

@@ -1,4 +1,4 @@
-"""The overview of a topology, for people: one line per flow, one per component, and below what somebody should know."""
+"""The overview of a topology, for people: one line per flow, one per component, and above them what an operator should know."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Note:
         component: its name.
         problem: what it is.
         fix: what to do about it; empty: nothing, or the problem says it.
-        is_stuck: no change passes here until somebody has done that.
-        is_remark: it is as somebody wanted it, or will come right: no reason to call anybody.
+        is_stuck: no change passes here until an operator has done that.
+        is_remark: it is as wanted, or resolves without an operator.
     """
 
     component: str
@@ -60,12 +60,12 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What somebody should know of the components, in their order."""
+    """What an operator should know of the components, in their order."""
     return [note for component in overview["components"] for note in _notes(component)]
 
 
 def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What stands still until somebody acts."""
+    """What stands still until an operator acts."""
     return [note for note in notes(overview) if note.is_stuck]
 
 
@@ -92,7 +92,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         if table["state"] == "FAILED":
             yield Note(
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="mend it: it is looked at again by itself", is_stuck=True,
+                fix="fix it: the table is checked again automatically", is_stuck=True,
             )
     kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
     if kept:
