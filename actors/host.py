@@ -84,7 +84,7 @@ class Host:
         self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
         self._clock = clock or SystemClock()
         self._wake = threading.Event()
-        # Set by what somebody wants of the component, and only that ends the pause between two tries: what breaks rings
+        # Set when the wanted state of the component changes, and only that ends the pause between two tries: what breaks rings
         # `wake`, too, and would be tried again without any pause.
         self._wanted_changed = threading.Event()
         self._wanted = self._read_wanted()
@@ -296,8 +296,8 @@ class Host:
 
 
 def _wrap(name: str, error: OSError) -> StreamsError:
-    """An error of the operating system: a full disk passes, anything else needs somebody."""
-    wrapped = RedoError(f"{name}: {error.strerror or error}", hint="mend what the message names; it goes on by itself "
+    """An error of the operating system: a full disk passes, anything else needs an operator."""
+    wrapped = RedoError(f"{name}: {error.strerror or error}", hint="fix what the message names; the component resumes automatically "
                         "when the cause is a full disk, else `headrace start`")
     wrapped.__cause__ = error
     return wrapped

@@ -5,7 +5,7 @@ contains everything that was committed when a sample with that SCN or a lower on
 the newest such sample. A dead source, log writer, queue or destination therefore lets the lag grow, and nothing
 known is `None`, never 0.
 
-The age is counted to the moment the apply process told its position, not to the moment somebody looks: what was asked
+The age is counted to the moment the apply process told its position, not to the moment of the question: what was asked
 half a second ago is no lag of half a second. When it has not told for `TOLD_MAX_S`, the age is counted to now.
 """
 
@@ -25,7 +25,7 @@ _THIN_EVERY = 256  # additions between two rounds of thinning
 
 
 def seen_at_us(told_us: int, now_us: int) -> int:
-    """The time that a lag is told of: when the position was told; now, if that is long ago or unknown (0)."""
+    """The time that a lag refers to: when the position was reported; now, if that is long ago or unknown (0)."""
     return told_us if 0 <= now_us - told_us <= TOLD_MAX_S * 1e6 else now_us
 
 

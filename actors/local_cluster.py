@@ -205,7 +205,7 @@ class LocalCluster:
         return command
 
     def _environment(self) -> dict[str, str]:
-        # Somebody else's cluster in the caller's environment would be joined instead, another Spark be started.
+        # Otherwise Ray would join another cluster named in the caller's environment, or start another Spark.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
         environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS

@@ -38,7 +38,7 @@ class MiningFigures:
         redo_bytes: of redo.
         write_rows_per_s: stream to fsynced redo.
         mine_rows_per_s: redo to batches.
-        mine_rows_per_cpu_s: likewise, per second of processor time: what counts when others share the machine.
+        mine_rows_per_cpu_s: the same rate per second of processor time: what counts when others share the machine.
         batches: batches given.
     """
 

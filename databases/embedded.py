@@ -85,7 +85,7 @@ host replication all 127.0.0.1/32 scram-sha-256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What `server.json` says: chosen once, except the port (changed when somebody else has taken it)."""
+    """What `server.json` says: chosen once, except the port (changed when another process has taken it)."""
 
     version: int
     port: int
@@ -169,7 +169,7 @@ class EmbeddedServer:
         with self._locked():
             facts = self._recorded()
             if facts is not None:
-                if (Path(facts.data) / "PG_VERSION").exists():  # else somebody cleared the place it was in
+                if (Path(facts.data) / "PG_VERSION").exists():  # else its folder was cleared from outside
                     self._stop(immediate=True)
                 shutil.rmtree(facts.data, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -389,7 +389,7 @@ def _server_processes(data: Path) -> list[int]:
 
 
 def _forget_stale_postmaster(data: Path, name: str) -> None:
-    """Remove what a crash left: wait for orphans, then the pid file, which may name somebody else's process now."""
+    """Remove what a crash left: wait for orphans, then the pid file, whose number may belong to an unrelated process now."""
     deadline = time.monotonic() + _ORPHANS_TIMEOUT_S
     while _server_processes(data):
         if time.monotonic() > deadline:

@@ -139,7 +139,7 @@ class _Demo:
         return summary
 
     def _show_start(self, overview: Mapping[str, Any]) -> None:
-        """Show how the start goes on, for so long: nobody mends anything meanwhile, as for a topology that is started by hand."""
+        """Show the progress of the start for that long: no operator fixes anything meanwhile, unlike in a topology started by hand."""
         self.show(summary_line(overview))
         if time.monotonic() - self._starting_since > START_TIMEOUT_S:
             raise ApplyError(f"replication does not run after {START_TIMEOUT_S:g} s: {summary_line(overview)}", hint="headrace doctor")
@@ -382,7 +382,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
 def _topology(options: DemoOptions) -> TopologySpec:
     file = EXAMPLES / ("two_way.yaml" if options.two_way else "one_way.yaml")
     spec = read_topology(file)
-    # A topology of the same file that somebody runs must not be the demo's to remove.
+    # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
     spec = replace(spec, state_dir=state_dir.absolute())
     if options.tagged:

@@ -1,9 +1,9 @@
-"""The overview of a topology, for people: one line per flow, one per component, and below what somebody should know."""
+"""The overview of a topology, for people: one line per flow, one per component, and above them what an operator should know."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from streams.errors import COPY_ONE_AGAIN
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
+__all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
@@ -36,8 +36,8 @@ class Note:
         component: its name.
         problem: what it is.
         fix: what to do about it; empty: nothing, or the problem says it.
-        is_stuck: no change passes here until somebody has done that.
-        is_remark: it is as somebody wanted it, or will come right: no reason to call anybody.
+        is_stuck: no change passes here until an operator has done that.
+        is_remark: it is as wanted, or resolves without an operator.
     """
 
     component: str
@@ -60,12 +60,12 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What somebody should know of the components, in their order."""
+    """What an operator should know of the components, in their order."""
     return [note for component in overview["components"] for note in _notes(component)]
 
 
 def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What stands still until somebody acts."""
+    """What stands still until an operator acts."""
     return [note for note in notes(overview) if note.is_stuck]
 
 
@@ -92,7 +92,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         if table["state"] == "FAILED":
             yield Note(
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="mend it: it is looked at again by itself", is_stuck=True,
+                fix="correct it: the table is looked at again every few seconds", is_stuck=True,
             )
     kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
     if kept:
@@ -175,16 +175,33 @@ def summary_line(overview: Mapping[str, Any]) -> str:
     parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
     if created_later := sum(component["state"] == _NOT_CREATED for component in components):
         parts.append(f"{created_later} components to be created")
-    parts += [
-        f"{table['owner']}.{table['name']} {table['state'].lower()} {table['rows']} rows"
-        for c in components for table in c.get("instantiation", ()) if table["state"] not in {"DONE", "KEPT"}
-    ]
+    parts += filter(None, [copying_line([table for c in components for table in c.get("instantiation", ())])])
     parts += [overview["problem"]] if overview.get("problem") else []
     parts += [
         f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by")
         for note in _notes(c)
     ]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
+
+
+def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
+    """How far the copies are, as a sum, with the largest of those that are being copied; empty: every table is there."""
+    left = [table for table in tables if table["state"] not in {"DONE", "KEPT"}]
+    if not left:
+        return ""
+    failed = sum(table["state"] == "FAILED" for table in left)
+    words = [f"copying {len(left) - failed} of {len(tables)} tables"]
+    sized = [table for table in left if table["state"] != "FAILED" and table.get("rows_estimated")]
+    if sized:
+        # Estimates of the source's statistics: a table may have more.
+        done, total = (sum(int(table[key]) for table in sized) for key in ("rows", "rows_estimated"))
+        words.append(f"{min(done, total)} of about {total} rows")
+        largest = max(sized, key=lambda table: table["rows_estimated"] - table["rows"])
+        share = min(100, 100 * largest["rows"] // largest["rows_estimated"])
+        words.append(f"largest: {largest['owner']}.{largest['name']} {share} %")
+    if failed:
+        words.append(f"{failed} cannot be copied")
+    return ", ".join(words)
 
 
 def _head(overview: Mapping[str, Any]) -> RenderableType:

@@ -235,7 +235,7 @@ class RedoWatchClient:
 
         Raises:
             PropagationError: the source site cannot be reached; tell it again later.
-            ProtocolError: somebody else answers at the address by now.
+            ProtocolError: another component answers at the address by now.
         """
         message = redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn)
         return Scn(transport.ask(self._stub.Checkpoint, message, timeout_s=timeout_s, peer=self._peer).scn)

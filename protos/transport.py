@@ -193,7 +193,7 @@ def make_hello(topology: str, component: str, target: str, incarnation: str) -> 
 
 
 def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
-    """Refuse a caller that speaks another version or wants somebody else.
+    """Refuse a caller that speaks another version or wants another component.
 
     A port that was ours may have become another process's after a restart; then the caller must resolve again.
 

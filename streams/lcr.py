@@ -1,4 +1,4 @@
-"""Row LCRs one at a time: views with the manuals' methods, made only where somebody looks at one row.
+"""Row LCRs one at a time: views with the manuals' methods, made only where user code or an error needs one row.
 
 A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
 a transformation sets never reaches the batch. `streams.building.batch_of_lcrs` makes a batch of views, changed or not. Values stay raw bytes in the source's encoding; `LcrValue.decoded`

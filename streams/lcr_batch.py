@@ -3,7 +3,7 @@
 A batch holds the row LCRs of consecutive transactions of one source, in commit order. Rows are numbered
 0..row_count-1 in source order. A row lives in exactly one `RowGroup`: one group per (table version,
 command), so that rules, hashing and writing work on whole columns. A value is a (length, bytes) pair in the
-source's own encoding; it is decoded only where somebody looks at one row.
+source's own encoding; it is decoded only where one row is looked at.
 
 Order inside a batch: transaction i owns the rows `first_row[i] .. first_row[i+1]-1`. A transaction larger
 than the batch bound is cut into parts: every part but the last has `commit_scn[-1] == 0` ("open"), every part

@@ -18,7 +18,7 @@ _PASSWORD = re.compile(r"\b(?:ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]*)")
 
 
 class ConnectionStringError(ValueError):
-    """What is wrong with a connection string, and what mends it."""
+    """What is wrong with a connection string, and what fixes it."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem, fix)

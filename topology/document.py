@@ -76,7 +76,7 @@ def read_document(file: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         document.findings.append(
-            Finding(path=f"file (line {line})", problem=f"is not YAML: {error.problem}", fix="mend the line, or the one before")
+            Finding(path=f"file (line {line})", problem=f"is not YAML: {error.problem}", fix="fix the line, or the one before")
         )
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""What is wrong with a topology: every problem at once, each with the way to mend it."""
+"""What is wrong with a topology: every problem at once, each with its fix."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ Refusals
     that comes back with enough, or anew from FIRST_SCN, is a subscriber again.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that somebody
-    reads last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that is
+    read last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
     that is larger than both alone cannot become durable before its end: then parts every subscriber has been handed
     are given up, and asked for again should one of them come back.
 
@@ -114,7 +114,7 @@ class QueueCore:
             for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
         }
         if self._acknowledged() != saved:
-            # Somebody is new, or gone for good: it must not come back one day to a position of long ago.
+            # A subscriber is new, or gone for good: it must never come back to a position of long ago.
             self._file.save(self._acknowledged())
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in _sources(topology, name)}
         for source, log in self._logs.items():

@@ -128,7 +128,7 @@ class SpillFiles:
             self._current = None
         self.used_bytes -= file.size
         os.close(file.descriptor)
-        # The space counts as free either way: a file that is gone already was removed by somebody else.
+        # The space counts as free either way: a missing file was removed from outside.
         file.path.unlink(missing_ok=True)
 
 

@@ -16,7 +16,7 @@ class Finding:
     Args:
         path: what it is about ("sites.dbs1", "sites.dbs1 table public.t").
         problem: what is wrong.
-        fix: the statement or setting that mends it.
+        fix: the statement or setting that fixes it.
         is_error: replication cannot start; False: a warning the operator should know.
     """
 

@@ -46,7 +46,7 @@ _CONNECTION_DEFAULTS = {
 
 # The environment is at fault, or the outcome is unknown: the same call may succeed later.
 _UNAVAILABLE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
-# 25006: the server is (for now) a standby. 25P03, 25P04: somebody's time-out ended the session.
+# 25006: the server is (for now) a standby. 25P03, 25P04: a time-out set at the server ended the session.
 _UNAVAILABLE_STATES = frozenset({"25006", "25P03", "25P04"})
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 

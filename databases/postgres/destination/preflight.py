@@ -1,4 +1,4 @@
-"""What keeps a PostgreSQL database from being a destination, each finding with the statement that mends it."""
+"""What keeps a PostgreSQL database from being a destination, each finding with the statement that fixes it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
     created = [found.groups() for version in VERSIONS for text in version if (found := _CREATED.match(text))]
     try:
         with connection.transaction():
-            # Nothing cascades: what somebody else put there or built on it is not ours to drop.
+            # Nothing cascades: objects that users put there or built on it are not ours to drop.
             for kind, name in reversed(created):
                 connection.execute(f"DROP {kind} IF EXISTS {name}")
             connection.execute("DROP SCHEMA headrace")

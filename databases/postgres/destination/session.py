@@ -114,10 +114,10 @@ PLANS_MAX = PREPARED_MAX
 
 _DIVISION_BY_ZERO = "22012"
 # A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
-# the same table, it is somebody else's.
+# the same table, it belongs to another application.
 _NAMELESS = (
     "a trigger, a rule or a function of the destination names what is not there, or without its schema (apply's sessions have"
-    " an empty search_path): mend it, then `headrace start` the apply process"
+    " an empty search_path): fix it, then `headrace start` the apply process"
 )
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")

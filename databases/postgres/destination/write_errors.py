@@ -1,4 +1,4 @@
-"""What an error while rows are written means: an altered table, a refused row, or something an operator must mend."""
+"""What an error while rows are written means: an altered table, a refused row, or something an operator must fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["NO_RIGHT", "explain", "is_stale", "raise_refused"]
 # The table is not what its description says: it was altered meanwhile.
 _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
 
-# What is wrong with the session, the role, the server or a statement of ours, and not with the row: somebody must act, and
+# What is wrong with the session, the role, the server or a statement of ours, and not with the row: an operator must act, and
 # no row may enter the error queue for it. Every other class that is not the environment's fault refuses the row: a trigger
 # or a function of the destination (09, 27, 2F, 38, 39, P0, HV, or a state its author made up), a limit (54: an index entry
 # too long), or something the destination does not do (0A: truncating what others refer to).

@@ -8,7 +8,7 @@ runs in lockstep without storing it):
     DELETE  DELETE FROM t USING u WHERE ...
 
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
-1.00 to somebody who reads it. A row is found by its key through the key index's own operator.
+1.00 to a reader of the table. A row is found by its key through the key index's own operator.
 
 Without a unique key in the values that find the row, or with a NULL in it ("paired"), equal rows are numbered on both sides and matched one
 to one, then changed by ctid: so a set changes exactly as many rows as it has.

@@ -274,7 +274,7 @@ class PostgresSource:
             found = obstacles[0]
             raise UnsupportedType(
                 f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
-                f"{found.reason}", hint="nothing to mend: changes travel in text form from now on",
+                f"{found.reason}", hint="no action needed: changes travel in text form from now on",
             )
 
     def _slot_positions(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
@@ -300,7 +300,7 @@ class PostgresSource:
             )
             raise LogGone(
                 f"slot {name} was invalidated (see {setting}): its WAL after SCN {scn_text(max(start, confirmed))} is gone",
-                hint=f"mend {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
+                hint=f"fix {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
             )
         return confirmed, int(row[2])
 
@@ -311,7 +311,7 @@ class PostgresSource:
             raise LogGone(
                 f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to SCN "
                 f"{scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
-                hint=f"the slot was made again or advanced by somebody else: {INSTANTIATE_AGAIN}", after_scn=start,
+                hint=f"the slot was made again, or advanced by another client: {INSTANTIATE_AGAIN}", after_scn=start,
                 through_scn=confirmed,
             )
         if start > end:

@@ -1,4 +1,4 @@
-"""What keeps a PostgreSQL database from being a source, with the statement that mends it.
+"""What keeps a PostgreSQL database from being a source, with the statement that fixes it.
 
 Nothing is changed. An error means that `prepare`, a snapshot or the stream would fail, or that the user's own
 statements would start to fail; a warning is something the operator should know.
@@ -288,5 +288,5 @@ def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[F
     more = len(obstacles) - _OBSTACLES_SHOWN
     yield Finding(
         path=path, problem=f"changes travel in text form, which is slower: {shown}" + (f"; and {more} more" if more > 0 else ""),
-        fix="nothing to mend; exclude these tables if speed matters more", is_error=False,
+        fix="no action needed; exclude these tables if speed matters more", is_error=False,
     )

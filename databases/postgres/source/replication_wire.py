@@ -278,7 +278,7 @@ def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> 
         return LogGone(text, hint=INSTANTIATE_AGAIN, **context)
     # 42883 on an open stream: a type without a send function, inside of a value of a type that has one.
     if not slot and sqlstate == "42883":
-        return UnsupportedType(text, hint="nothing to mend: changes travel in text form from now on")
+        return UnsupportedType(text, hint="no action needed: changes travel in text form from now on")
     return error_from_sqlstate(sqlstate, text, hint=hint, **context)
 
 

@@ -163,7 +163,7 @@ def test_a_missing_file_is_a_problem_not_a_traceback(tmp_path):
 FILES = {
     "empty": ("", "file: is empty: begin with `topology: NAME` and `sites:`"),
     "list": ("- a", "file: is not a mapping of keys to values: begin with `topology: NAME` and `sites:`"),
-    "broken": ("a: [1", "file (line 1): is not YAML: expected ',' or ']', but got '<stream end>': mend the line, or the one before"),
+    "broken": ("a: [1", "file (line 1): is not YAML: expected ',' or ']', but got '<stream end>': fix the line, or the one before"),
     "python object": (
         "topology: !!python/object/apply:os.getcwd []", "topology (line 1): [] is not a text: write a word, in quotes if "
         "YAML reads it as something else",
