@@ -46,7 +46,7 @@ def test_overview_shows_every_component_and_a_lag_that_is_known(one_way: System)
     one_way.wait_caught_up()
     overview = one_way.wait_overview()
     assert overview["state"] == "RUNNING"
-    assert {component["kind"] for component in overview["components"]} == {"site", "queue", "capture", "propagation", "apply"}
+    assert {component["kind"] for component in overview["components"]} == {"site", "queue", "capture", "propagation", "spark", "apply"}
     assert overview["flows"][0]["lag_s"] < 30
     site = next(component for component in overview["components"] if component["name"] == "site:src")
     assert site["redo_bytes"] > 0
@@ -90,7 +90,7 @@ def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: S
     for site in ("src", "dst"):
         one_way.execute(site, "CREATE TABLE late (id bigint PRIMARY KEY, body text)")
     one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
-    assert one_way.call("site:src", "uncaptured") == ("public.late",)
+    assert one_way.call("site:src", "uncaptured", one_way.spec) == ("public.late",)
     wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
     with one_way.pgbench("src", "-c", "2", "-R", "50", "-T", "20"):
         assert one_way.deployment.up()["state"] == "RUNNING"
