@@ -180,15 +180,10 @@ class TableInstantiation:
         under the new name, while the old one is still there, is not that table: nothing is applied before it is.
         """
         wanted = {each.table.destination: each for each in found}
-        renamed: list[Instantiation] = []
         refused = False
         exchanged = [each for each in found if is_exchanged(each, wanted)]
         passed_on = names_passed_on(found, wanted)
-        for each in exchanged:
-            # First of each that it is out of date, then its name: whoever ends here finds that again.
-            assert each.record is not None
-            self._put(replace(each.record, **_doubted(each.record)))
-            renamed.append(replace(each.renamed_record(), **_doubted(each.record)))
+        renamed = [self._doubt(each) for each in exchanged]
         for each in found:
             if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
@@ -199,8 +194,7 @@ class TableInstantiation:
                 ))
             elif each.table.identity in passed_on:
                 # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
-                self._put(replace(each.record, **_doubted(each.record)))
-                renamed.append(replace(each.renamed_record(), **_doubted(each.record)))
+                renamed.append(self._doubt(each))
             else:
                 renamed.append(each.renamed_record())
         if renamed:
@@ -213,7 +207,13 @@ class TableInstantiation:
         """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
         for each in found:
             if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
-                self._put(replace(each.record, **_doubted(each.record)))
+                self._doubt(each)
+
+    def _doubt(self, each: Standing) -> Instantiation:
+        """Record first that a table is out of date, so that whoever ends here finds that again; answer the record under its new name."""
+        assert each.record is not None
+        self._put(replace(each.record, **_doubted(each.record)))
+        return replace(each.renamed_record(), **_doubted(each.record))
 
     def _is_there(self, table: TableName) -> bool:
         return self.destination.describe(*table) is not None
