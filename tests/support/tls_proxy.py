@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -48,11 +48,14 @@ class TlsProxy:
             return
 
     def _pump(self, secure: ssl.SSLSocket, server: socket.socket) -> None:
-        while True:
-            ready = [secure] if secure.pending() else select.select([secure, server], [], [])[0]
-            for one, other in ((secure, server), (server, secure)):
-                if one in ready:
-                    data = one.recv(1 << 20)
-                    if not data:
-                        return
-                    other.sendall(data)
+        with selectors.DefaultSelector() as selector:  # select() refuses descriptors from 1,024 on
+            selector.register(secure, selectors.EVENT_READ)
+            selector.register(server, selectors.EVENT_READ)
+            while True:
+                ready = [secure] if secure.pending() else [key.fileobj for key, _ in selector.select()]
+                for one, other in ((secure, server), (server, secure)):
+                    if one in ready:
+                        data = one.recv(1 << 20)
+                        if not data:
+                            return
+                        other.sendall(data)
