@@ -142,13 +142,15 @@ class Host:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
-        """End the thread, whatever is wanted; for an orderly end of the process."""
+    def end(self) -> bool:
+        """End the thread, whatever is wanted; for an orderly end of the component. Answers whether it ended."""
         self._ending = True
         self._wanted_changed.set()
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(_JOIN_TIMEOUT_S)
+        return not self._thread.is_alive()
 
     def shut_down(self) -> None:
         """End the thread in order and answer when it ended: the process is about to be ended too."""

@@ -25,6 +25,7 @@ import psutil  # type: ignore[import-untyped]
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
 from spark_apply.application.ray_class import write_ray_class
+from spark_apply.application.raydp_parts import use_own_master, without_data_sets
 from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
@@ -175,9 +176,11 @@ class SparkApplication:
         os.environ["SPARK_LOCAL_IP"] = self._config.host
         if self._is_local:
             os.environ.update(LOOPBACK)
+        without_data_sets()
         import ray
         import raydp
 
+        use_own_master()
         resources, configuration = self._config.resources, self._spark_configuration()
         try:
             ray.init(

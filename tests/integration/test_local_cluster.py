@@ -106,8 +106,9 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         prepare_process(address)
         actors = connect(address, "t")
         arguments = {"spec": SimpleNamespace(state_dir=state_dir), "name": "r", "fingerprint": "f"}
-        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
-        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
+        where = {"process": "site:r", "state_dir": state_dir, "node": {}, "environment": {}}
+        actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
+        actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
         assert actors.names() == {"site:r"}
         actors.call("site:r", "stop_component", timeout_s=30)
         pid = actors.pid("site:r")
