@@ -40,7 +40,7 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     # What is not given here is a share of the machine's memory, and all of it is touched before the first collection.
-    "-Xms40m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
+    "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
 )
 _APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to a heap of that size
