@@ -1,16 +1,17 @@
 """What Spark's Python workers are forked from: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports what the tasks need before the first fork, so that workers share those pages and begin at once: a worker takes
-some 20 MB of its own instead of 75, and starts in 0.1 s instead of 2. Imported, and nothing more: no thread, no gRPC channel and no
-connection may exist when Spark's daemon forks. Failpoints are armed by the environment, which the daemon has too.
+It imports what the tasks need before the first fork, and loads the kernels that were compiled before, so that workers share those pages
+and begin at once: a worker takes some 20 MB of its own instead of 100, and starts in 0.1 s instead of 4. Imported and loaded, and nothing more:
+no thread, no gRPC channel and no connection may exist when Spark's daemon forks. Failpoints are armed by the environment, which the daemon has too.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import sys
 
-__all__ = ["TASK_MODULES", "preload"]
+__all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
 TASK_MODULES = (
     "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
@@ -25,8 +26,31 @@ def preload() -> None:
     """Import the tasks' modules; the collector leaves alone what came of it, so that the pages stay shared."""
     for module in TASK_MODULES:
         importlib.import_module(module)
+    load_kernels()
     gc.collect()
     gc.freeze()
+
+
+def load_kernels() -> int:
+    """Load what Numba has in its cache for the kernels that are imported; answers how many. Compiles nothing.
+
+    Numba does that at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of CPU time. It has
+    no public way to do it earlier.
+    """
+    from numba.core.dispatcher import Dispatcher
+
+    loaded = 0
+    for name in [name for name in sys.modules if name.endswith("_kernels")]:
+        for kernel in vars(sys.modules[name]).values():
+            if not isinstance(kernel, Dispatcher):
+                continue
+            cache, target = kernel._cache, kernel.targetctx.codegen()  # noqa: SLF001 - see above
+            for key in cache._cache_file._load_index():  # noqa: SLF001
+                # Another machine's entries may be in the cache: what they say is compiled when it is needed.
+                if key == cache._index_key(key[0], target):  # noqa: SLF001
+                    kernel.compile(key[0])
+                    loaded += 1
+    return loaded
 
 
 if __name__ == "__main__":
