@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from typing import Any
 
 __all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
@@ -42,15 +43,18 @@ def load_kernels() -> int:
     loaded = 0
     for name in [name for name in sys.modules if name.endswith("_kernels")]:
         for kernel in vars(sys.modules[name]).values():
-            if not isinstance(kernel, Dispatcher):
-                continue
-            cache, target = kernel._cache, kernel.targetctx.codegen()  # noqa: SLF001 - see above
-            for key in cache._cache_file._load_index():  # noqa: SLF001
-                # Another machine's entries may be in the cache: what they say is compiled when it is needed.
-                if key == cache._index_key(key[0], target):  # noqa: SLF001
-                    kernel.compile(key[0])
-                    loaded += 1
+            if isinstance(kernel, Dispatcher):
+                loaded += _load(kernel)
     return loaded
+
+
+def _load(kernel: Any) -> int:  # noqa: ANN401 - parts of it that are not public
+    cache, target = kernel._cache, kernel.targetctx.codegen()  # noqa: SLF001
+    # Another machine's entries may be in the cache: what they say is compiled when it is needed.
+    signatures = [key[0] for key in cache._cache_file._load_index() if key == cache._index_key(key[0], target)]  # noqa: SLF001
+    for signature in signatures:
+        kernel.compile(signature)
+    return len(signatures)
 
 
 if __name__ == "__main__":
