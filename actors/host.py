@@ -228,7 +228,7 @@ class Host:
         except Exception as error:
             # Anything else is a defect: it must be seen, with its traceback, and must not be run over.
             log.exception("%s: unexpected error", self.name)
-            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the component's log; report it")
+            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it")
             bug.__cause__ = error
             self._failed(bug)
 

@@ -217,7 +217,7 @@ class _Demo:
         self.output.say(f"killed {self.outage.component}")
 
     def _victim(self) -> tuple[str, int]:
-        """Name and process of the first component of the wanted kind."""
+        """The first component of the wanted kind, with what shares its process; and the process."""
         actors = self.deployment.connect()
         if self.options.kill == "driver":
             name = f"spark:{self.spec.applies[0].site}"
@@ -225,7 +225,8 @@ class _Demo:
         if self.options.kill == "controller":
             return "controller", actors.pid("controller")
         name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)
-        return name, actors.pid(name)
+        others = sorted(other for names in actors.processes().values() if name in names for other in names if other != name)
+        return name + (f" with {', '.join(others)}" if others else ""), actors.pid(name)
 
     def _note_healing(self, probe: Probe) -> None:
         if self.outage.component and self.outage.healed_s is None:
