@@ -38,9 +38,10 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     # What is not given here is a share of the machine's memory, and all of it is touched before the first collection.
-    "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
+    "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
+    "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000"
 )
 _APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to a heap of that size
