@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
     from streams.lcr_batch import Column
 
-__all__ = ["DatabaseAccess", "decoder_for", "open_destination", "open_source", "value_reader"]
+__all__ = ["DatabaseAccess", "decoder_for", "open_destination", "open_reader", "open_source", "value_reader"]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -61,6 +62,23 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
 
         return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def open_reader(access: DatabaseAccess, *, application_name: str = "headrace copy") -> TableReader:
+    """What reads a site's tables, to copy or to compare them; connects when it is first used.
+
+    Args:
+        access: to the database.
+        application_name: what its session calls itself there.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.table_copy import PostgresTableReader
+
+        return PostgresTableReader(access.dsn, application_name=application_name)
+    raise ConfigError(f"site {access.site}: tables of a {access.kind} database cannot be copied or compared")
 
 
 def decoder_for(options: StreamOptions) -> LogDecoder:

@@ -11,13 +11,14 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.memory_copying import unpacked
 from databases.memory_store import MemoryStore, Row, StoredError, StoredProcess, StoredServer, StoredTable
 from databases.ports import (
     ApplyProgress,
@@ -382,6 +383,43 @@ class MemorySession:
             raise _locked()
         if take:
             self._store.locks[lock] = self
+
+    # ------------------------------------------------------------------ copies
+
+    def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:  # noqa: ARG002
+        """See `databases.copying.TableWriter.copy_rows`."""
+        self._live()
+        found = self._store.tables.get((owner, name))
+        if found is None:
+            raise DatabaseError(f"there is no table {owner}.{name}")
+        names = [column.name for column in found.table.columns]
+        places = [names.index(column) for column in columns]
+        count = 0
+        self.begin()
+        try:
+            for values in (values for block in rows for values in unpacked(block)):
+                row: list[bytes | None] = [None] * len(names)
+                for place, value in zip(places, values, strict=True):
+                    row[place] = value
+                self._store.next_row += 1
+                self._change(found, self._store.next_row, tuple(row))
+                count += 1
+            self.commit([], Scn(0))
+        except BaseException:
+            self.rollback()
+            raise
+        return count
+
+    def has_rows(self, table: DestinationTable) -> bool:
+        """See `databases.copying.TableWriter.has_rows`."""
+        self._live()
+        return bool(self._store.tables[table.owner, table.name].rows)
+
+    def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
+        """See `databases.copying.TableWriter.empty_tables`."""
+        self.begin()
+        self.truncate(tables, cascade=False, restart_identity=False)
+        self.commit([], Scn(0))
 
     # ------------------------------------------------------------------ error queue
 

@@ -45,6 +45,7 @@ class StoredTable:
     table: DestinationTable
     rows: dict[int, Row] = field(default_factory=dict)
     unique: tuple[dict[Row, int], ...] = ()
+    file: int = 0  # another one when the rows are rewritten
 
     def __post_init__(self) -> None:
         self.unique = tuple({} for _ in self.table.unique_keys)

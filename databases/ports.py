@@ -1,7 +1,7 @@
 """What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
 
 A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`). Positions are SCNs here; a connector translates its own.
+(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. Positions are SCNs here; a connector translates its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from databases.copying import TableWriter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -541,7 +543,7 @@ class Instantiation:
     problem: str = ""
 
 
-class DestinationSession(Protocol):
+class DestinationSession(TableWriter, Protocol):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,

@@ -181,15 +181,15 @@ class CopyReply(_message.Message):
     def __init__(self, piece: _Optional[_Union[CopyPiece, _Mapping]] = ..., wait: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class CopyPiece(_message.Message):
-    __slots__ = ("piece", "is_digest", "table", "stored", "first_block", "end_block", "columns", "is_text", "snapshot", "epoch", "tag")
+    __slots__ = ("piece", "is_digest", "table", "stored", "place", "bytes", "columns", "form", "snapshot", "epoch", "tag")
     PIECE_FIELD_NUMBER: _ClassVar[int]
     IS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
-    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
-    END_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    IS_TEXT_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
@@ -197,14 +197,14 @@ class CopyPiece(_message.Message):
     is_digest: bool
     table: TableName
     stored: TableName
-    first_block: int
-    end_block: int
+    place: str
+    bytes: int
     columns: _containers.RepeatedScalarFieldContainer[str]
-    is_text: bool
+    form: str
     snapshot: str
     epoch: int
     tag: bytes
-    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., first_block: _Optional[int] = ..., end_block: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., is_text: _Optional[bool] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., form: _Optional[str] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ...) -> None: ...
 
 class AppliedRange(_message.Message):
     __slots__ = ("after_scn", "through_scn")

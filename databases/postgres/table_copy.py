@@ -1,53 +1,54 @@
-"""Copying and comparing tables in parallel chunks, PostgreSQL to PostgreSQL.
+"""Reading and writing tables in pieces, PostgreSQL to PostgreSQL; see `databases.copying`.
 
-A chunk is a range of blocks of one stored table (of a partitioned table: of one partition), so chunks need no key, no
-sorting and no count. Under a shared snapshot the chunks of a table together are exactly its rows: a row that the
-snapshot sees lies in a block that existed when the chunks were planned, if they were planned after it was taken; the
-last chunk has no end.
+A piece is a range of blocks of one stored table (of a partitioned table: of one partition), so pieces need no key, no
+sorting and no count. Under a shared snapshot the pieces of a table together are exactly its rows: a row that the
+snapshot sees lies in a block that existed when the pieces were planned, if they were planned after it was taken; the
+last piece has no end.
+
+That holds for one file. VACUUM FULL, CLUSTER and pg_repack move rows to other blocks of another file; TRUNCATE and an
+ALTER TABLE that rewrites leave nothing in the new file that an older snapshot could see. So a plan made under a snapshot
+notes the file that the snapshot's catalog names, and a piece is read only while the table is locked (ACCESS SHARE) and
+still has that file. The lock lasts as long as the piece: no statement of a user waits longer than that.
 
 Binary COPY passes values through unchanged. It cannot be used for a type without send function, nor for reg* types,
 which are numbers of objects of one database, nor into a column of another type (a wider one: see
 `databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
 The hashes of a table's digest (`databases.table_digest`) are of each row's text.
-
-    with use_snapshot(source, name):                                   # a connection of its own per task
-        chunks = plan_chunks(source, "public", "t")
-        blocks = copy_out(source, chunks[0], columns, copy_format=form)
-        copy_in(session.connection, "public", "t", columns, blocks, copy_format=form)
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 import psycopg.sql
 from psycopg import pq
 
+from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.pipeline import Pipeline
 from databases.table_digest import TableDigest
+from streams.errors import DatabaseError, DatabaseUnavailable
 
-__all__ = [
-    "CHUNK_BYTES", "CopyFormat", "TableChunk", "copied_columns", "copy_format", "copy_in", "copy_out", "digest",
-    "exported_snapshot", "plan_chunks", "use_snapshot",
-]
+__all__ = ["PostgresTableReader", "copy_in", "has_rows", "use_snapshot"]
 
-CopyFormat = Literal["binary", "text"]
-
-# A few seconds of work: enough chunks to keep every task busy to the end, few enough that starting one costs nothing.
-CHUNK_BYTES = 64 << 20
 # What is handed on at once: COPY gives a row per message.
 _BLOCK_BYTES = 256 << 10
+_FORMATS = {NATIVE: "binary", PORTABLE: "text"}
+# For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
+_LOCK_TIMEOUT = "10s"
+_NO_SUCH_TABLE = "42P01"
+_BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
 
-# Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here.
+# Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
+# snapshot sees, `pg_relation_filenode` what is.
 _LEAVES = """
-SELECT n.nspname, c.relname, pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::bigint
+SELECT n.nspname, c.relname, c.relfilenode::bigint, pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::bigint,
+       c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND c.oid IN (
     SELECT %(root)s::regclass::oid
@@ -80,205 +81,277 @@ SELECT EXISTS (
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableChunk:
-    """A range of blocks of a stored table.
+class PostgresTableReader:
+    """See `databases.copying.TableReader`.
 
     Args:
-        owner, name: of the stored table (of a partition: its own).
-        first_block: where it begins.
-        end_block: the block after the last; None: to the end of the table.
-        bytes: about how much it is.
+        dsn: of the database.
+        application_name: what its session calls itself.
     """
 
-    owner: str
-    name: str
-    first_block: int = 0
-    end_block: int | None = None
-    bytes: int = 0
+    def __init__(self, dsn: str, *, application_name: str = "headrace copy") -> None:
+        self._dsn, self._application_name = dsn, application_name
+        self._connection: psycopg.Connection[Any] | None = None
 
-    @property
-    def source(self) -> str:
-        """FROM and WHERE of the chunk's rows."""
-        end = "" if self.end_block is None else f" AND ctid < '({self.end_block},0)'::tid"
-        start = f" WHERE ctid >= '({self.first_block},0)'::tid{end}" if self.first_block or end else ""
-        return f"ONLY {qualified(self.owner, self.name)}{start}"
+    @contextlib.contextmanager
+    def export_snapshot(self) -> Iterator[str]:
+        """See `TableReader.export_snapshot`; on a connection of its own."""
+        with contextlib.closing(connect(self._dsn, application_name=self._application_name)) as connection:
+            with translated("exporting a snapshot"):
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                row = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+            assert row is not None
+            yield str(row[0])
+
+    def plan(
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES
+    ) -> TablePlan:
+        """See `TableReader.plan`."""
+        with use_snapshot(self._session(), snapshot) as connection:
+            pieces: list[TablePiece] = []
+            step = _piece_blocks(connection, piece_bytes)
+            for leaf_owner, leaf_name, file, blocks, _ in _leaves(connection, owner, name):
+                starts = list(range(0, max(blocks, 1), step))
+                for start in starts:
+                    end = start + step if start != starts[-1] else ""
+                    size = (min(blocks, start + step) - start) * piece_bytes // step
+                    pieces.append(TablePiece(
+                        owner=leaf_owner, name=leaf_name, place=f"{file}:{start}:{end}", bytes=max(size, 0)
+                    ))
+            is_binary = _goes_binary(connection, owner, name, columns)
+        return TablePlan(pieces=tuple(pieces), form=NATIVE if is_binary else PORTABLE)
+
+    @contextlib.contextmanager
+    def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> Iterator[_OpenPiece]:
+        """See `TableReader.open_piece`."""
+        file, first, end = piece.place.split(":")
+        with use_snapshot(self._session(), snapshot) as connection:
+            _lock(connection, piece.owner, piece.name)
+            with translated("looking at a table's file", table=f"{piece.owner}.{piece.name}"):
+                found = connection.execute(
+                    "SELECT pg_catalog.pg_relation_filenode(%s::regclass)", (qualified(piece.owner, piece.name),)
+                ).fetchone()
+            if found is None or found[0] != int(file):
+                raise _rewritten(piece.owner, piece.name)
+            yield _OpenPiece(connection, piece, int(first), int(end) if end else None)
+
+    def bucket_digests(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+    ) -> tuple[TableDigest, ...]:
+        """See `TableReader.bucket_digests`."""
+        query = f"SELECT b, {_SUMS} FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t GROUP BY b"
+        with self._unmoved(owner, name, snapshot) as connection, translated("digesting a table", table=f"{owner}.{name}"):
+            rows = connection.execute(query.encode()).fetchall()
+        found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in rows}
+        return tuple(found.get(number, TableDigest()) for number in range(buckets))
+
+    def bucket_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
+        rows_max: int, snapshot: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """See `TableReader.bucket_rows`."""
+        query = (
+            "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
+            f" FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t"
+            f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
+        )
+        with self._unmoved(owner, name, snapshot) as connection, translated("reading a table's keys", table=f"{owner}.{name}"):
+            rows = connection.execute(query.encode()).fetchall()
+        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in rows)
+
+    def close(self) -> None:
+        """See `TableReader.close`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _session(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, application_name=self._application_name)
+        return self._connection
+
+    @contextlib.contextmanager
+    def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction under the snapshot in which a whole table has every row that the snapshot saw."""
+        with use_snapshot(self._session(), snapshot) as connection:
+            _lock(connection, owner, name, only="")
+            if not all(is_same for *_, is_same in _leaves(connection, owner, name)):
+                raise _rewritten(owner, name)
+            yield connection
 
 
-def copied_columns(table: DestinationTable) -> tuple[str, ...]:
-    """Names of the columns that a copy writes: not those the database computes."""
-    return tuple(column.name for column in table.columns if not column.is_generated)
+class _OpenPiece:
+    """See `databases.copying.OpenPiece`."""
 
+    def __init__(self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None) -> None:
+        self._connection, self._piece = connection, piece
+        stop = "" if end is None else f" AND ctid < '({end},0)'::tid"
+        where = f" WHERE ctid >= '({first},0)'::tid{stop}" if first or stop else ""
+        self._source = f"ONLY {qualified(piece.owner, piece.name)}{where}"
 
-@contextlib.contextmanager
-def exported_snapshot(dsn: str, *, application_name: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-    """A connection that holds a snapshot of a database, and the snapshot's name for other sessions (`use_snapshot`)."""
-    with contextlib.closing(connect(dsn, application_name=application_name)) as connection:
-        with translated("exporting a snapshot"):
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            row = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+    def digest(self, columns: Sequence[str]) -> TableDigest:
+        """See `OpenPiece.digest`: of the rows as the database's own text shows them."""
+        # OFFSET 0 keeps the row's text from being made twice.
+        query = f"SELECT {_SUMS} FROM (SELECT {_row_text(columns)} AS r FROM {self._source} OFFSET 0) t"
+        with translated("digesting a table", table=f"{self._piece.owner}.{self._piece.name}"):
+            row = self._connection.execute(query.encode()).fetchone()
         assert row is not None
-        yield connection, str(row[0])
+        return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
+
+    def rows(self, columns: Sequence[str], *, form: str) -> Iterator[bytes]:
+        """See `OpenPiece.rows`. End it before anything else is asked of the piece."""
+        query = f"COPY (SELECT {_names(columns)} FROM {self._source}) TO STDOUT (FORMAT {_FORMATS[form]})"
+        pgconn = self._connection.pgconn
+        with translated("copying a table", table=f"{self._piece.owner}.{self._piece.name}"):
+            started = pgconn.exec_(query.encode())
+            if started.status != pq.ExecStatus.COPY_OUT:
+                raise psycopg.errors.error_from_result(started)
+            is_complete = False
+            try:
+                yield from _blocks(pgconn)
+                is_complete = True
+            finally:
+                if not is_complete:
+                    # Nobody reads on: ending the connection is quicker than the rest of the table.
+                    self._connection.close()
+            result = pgconn.get_result()
+            while pgconn.get_result() is not None:
+                pass
+            if result is not None and result.status != pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(result)
 
 
 @contextlib.contextmanager
-def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[None]:
-    """A read-only transaction that sees what the exported snapshot `name` saw.
+def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[psycopg.Connection[Any]]:
+    """A read-only transaction that sees what the exported snapshot `name` saw; gives the connection back.
 
     Args:
         connection: to the same database, in autocommit mode.
         name: as `Snapshot.name` gives it; empty: what is committed now.
 
     Raises:
-        DatabaseError: the snapshot is gone (its session ended).
+        DatabaseUnavailable: the snapshot is gone (its session ended).
     """
     try:
         with translated("using a snapshot"):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if name:
-                # SET takes no parameters; the name is one of the server's own.
-                text = psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(psycopg.sql.Literal(name))
-                connection.execute(text)
-        yield
+        if name:
+            try:
+                with translated("using a snapshot"):
+                    # SET takes no parameters; the name is one of the server's own.
+                    text = psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(psycopg.sql.Literal(name))
+                    connection.execute(text)
+            except DatabaseError as error:
+                raise DatabaseUnavailable(f"the snapshot is gone: {error.message}") from error
+        yield connection
     finally:
         if not connection.closed and connection.pgconn.status == pq.ConnStatus.OK:
             with contextlib.suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
 
 
-def plan_chunks(
-    connection: psycopg.Connection[Any], owner: str, name: str, *, chunk_bytes: int = CHUNK_BYTES
-) -> tuple[TableChunk, ...]:
-    """Cut a table into chunks; call it after the snapshot was taken.
+def copy_in(
+    connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str,
+) -> int:
+    """See `TableWriter.copy_rows`; one COPY, which is all or nothing.
 
     Args:
-        connection: to the database that has the table.
-        owner: its schema.
-        name: the table, partitioned or not.
-        chunk_bytes: about how large a chunk is in the table's file; values stored apart come on top.
+        connection: a session that is tagged and has its triggers off, else a two-way set-up would send the copied rows back.
+        owner: the table's schema.
+        name: the table.
+        columns: names, in the order of the values.
+        rows: blocks of `OpenPiece.rows`.
+        form: in which they come.
     """
+    query = f"COPY {qualified(owner, name)} ({_names(columns)}) FROM STDIN (FORMAT {_FORMATS[form]})"
+    return Pipeline(connection).copy_in(query, rows, f"copying into {owner}.{name}")
+
+
+def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bool:
+    """See `TableWriter.has_rows`."""
+    with translated("looking whether a table is empty", table=f"{table.owner}.{table.name}"):
+        row = connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(table.owner, table.name)})".encode()).fetchone()
+    return row is not None and bool(row[0])
+
+
+# --------------------------------------------------------------------------- below
+
+_SUMS = (
+    "count(*), coalesce(sum(pg_catalog.hashtextextended(r, 0)), 0), coalesce(sum(pg_catalog.hashtextextended(r, 1)), 0)"
+)
+
+
+def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
+    """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
+    root = qualified(owner, name)
     with translated("measuring a table", table=f"{owner}.{name}"):
-        leaves = connection.execute(_LEAVES, {"root": qualified(owner, name)}).fetchall()
+        # A table of this name that was made after the snapshot has other rows, and none that the snapshot could see.
+        seen = connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s::regclass", (root,)).fetchone()
+        if seen is None:
+            raise _rewritten(owner, name)
+        return [tuple(row) for row in connection.execute(_LEAVES, {"root": root}).fetchall()]
+
+
+def _piece_blocks(connection: psycopg.Connection[Any], piece_bytes: int) -> int:
+    with translated("asking for the size of a block"):
         setting = connection.execute("SELECT pg_catalog.current_setting('block_size')::int").fetchone()
     assert setting is not None
-    block_bytes: int = setting[0]
-    step = max(1, chunk_bytes // block_bytes)
-    chunks: list[TableChunk] = []
-    for leaf_owner, leaf_name, blocks in leaves:
-        starts = list(range(0, max(blocks, 1), step))
-        for start in starts:
-            is_last = start == starts[-1]
-            size = (max(blocks, 1) - start if is_last else step) * block_bytes
-            chunks.append(TableChunk(
-                owner=leaf_owner, name=leaf_name, first_block=start, end_block=None if is_last else start + step,
-                bytes=size,
-            ))
-    return tuple(chunks)
+    return max(1, piece_bytes // int(setting[0]))
 
 
-def copy_format(connection: psycopg.Connection[Any], owner: str, name: str, columns: Mapping[str, str]) -> CopyFormat:
-    """How these columns of a table can be copied; ask the source.
+def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, only: str = "ONLY ") -> None:
+    """Keep a table from being rewritten until the transaction ends."""
+    try:
+        with translated(f"waiting to read {owner}.{name}", table=f"{owner}.{name}"):
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+            connection.execute(f"LOCK TABLE {only}{qualified(owner, name)} IN ACCESS SHARE MODE".encode())
+    except DatabaseError as error:
+        if error.context.get("sqlstate") == _NO_SUCH_TABLE:
+            raise _rewritten(owner, name) from error
+        raise
 
-    Args:
-        connection: to the source.
-        owner: its schema.
-        name: the table.
-        columns: names, and the types (`owner.name`) they have at the destination.
-    """
+
+def _rewritten(owner: str, name: str) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"table {owner}.{name} was rewritten while it was read (VACUUM FULL, CLUSTER, TRUNCATE, ALTER TABLE, or dropped and"
+        " made again): it is read again from its beginning", table=f"{owner}.{name}",
+    )
+
+
+def _goes_binary(connection: psycopg.Connection[Any], owner: str, name: str, columns: Mapping[str, str]) -> bool:
+    """Whether these columns can travel in binary form, to columns of the types (`owner.name`) given."""
     with translated("reading the catalog", table=f"{owner}.{name}"):
         asked = {"table": qualified(owner, name), "columns": list(columns), "types": list(columns.values())}
         found = connection.execute(_NOT_BINARY, asked).fetchone()
-    return "text" if found is not None and found[0] else "binary"
+    return found is None or not found[0]
 
 
-def copy_out(
-    connection: psycopg.Connection[Any], chunk: TableChunk, columns: Sequence[str], *, copy_format: CopyFormat
-) -> Iterator[bytes]:
-    """Read a chunk's rows with COPY, in blocks of some 100 KiB; end it before using the connection otherwise.
-
-    Args:
-        connection: to the source, usually inside `use_snapshot`.
-        chunk: which rows.
-        columns: names, in the order `copy_in` is told.
-        copy_format: see there.
-
-    Raises:
-        DatabaseUnavailable: the connection broke: copy the table again.
-    """
-    query = f"COPY (SELECT {_names(columns)} FROM {chunk.source}) TO STDOUT (FORMAT {copy_format})"
-    pgconn = connection.pgconn
-    with translated("copying a table", table=f"{chunk.owner}.{chunk.name}"):
-        started = pgconn.exec_(query.encode())
-        if started.status != pq.ExecStatus.COPY_OUT:
-            raise psycopg.errors.error_from_result(started)
-        is_complete = False
-        try:
-            block = bytearray()
-            while True:
-                length, data = pgconn.get_copy_data(0)
-                if length < 0:
-                    break
-                block += data
-                if len(block) >= _BLOCK_BYTES:
-                    yield bytes(block)
-                    block.clear()
-            if block:
-                yield bytes(block)
-            is_complete = True
-        finally:
-            if not is_complete:
-                # Nobody reads on: ending the connection is quicker than the rest of the table.
-                connection.close()
-        result = pgconn.get_result()
-        while pgconn.get_result() is not None:
-            pass
-        if result is not None and result.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(result)
+def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
+    """What COPY TO STDOUT gives, gathered."""
+    block = bytearray()
+    while True:
+        length, data = pgconn.get_copy_data(0)
+        if length < 0:
+            break
+        block += data
+        if len(block) >= _BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
 
 
-def copy_in(
-    connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str], blocks: Iterable[bytes], *,
-    copy_format: CopyFormat,
-) -> int:
-    """Write what `copy_out` gives; one COPY, which is all or nothing.
-
-    Args:
-        connection: `PostgresSession.connection`: tagged and with triggers off, else a two-way set-up would send the
-            copied rows back.
-        owner: its schema.
-        name: the table.
-        columns: names, in the order of the values.
-        blocks: from `copy_out`.
-        copy_format: as there.
-
-    Returns:
-        Rows copied.
-
-    Raises:
-        DataError: a row was refused (a duplicate, a constraint).
-    """
-    query = f"COPY {qualified(owner, name)} ({_names(columns)}) FROM STDIN (FORMAT {copy_format})"
-    return Pipeline(connection).copy_in(query, blocks, f"copying into {owner}.{name}")
-
-
-def digest(connection: psycopg.Connection[Any], chunk: TableChunk, columns: Sequence[str]) -> TableDigest:
-    """Count and hash a chunk's rows as the database's own text shows them.
-
-    Args:
-        connection: opened by `connect` (its settings give every value one text form).
-        chunk: which rows; `TableChunk(owner=..., name=...)` is a whole table that is not partitioned.
-        columns: names; the same order on both sides.
-    """
-    # OFFSET 0 keeps the row's text from being made twice.
-    query = (
-        "SELECT count(*), coalesce(sum(pg_catalog.hashtextextended(r, 0)), 0),"
-        " coalesce(sum(pg_catalog.hashtextextended(r, 1)), 0)"
-        f' FROM (SELECT ROW({_names(columns)})::text COLLATE "C" AS r FROM {chunk.source} OFFSET 0) t'
+def _bucketed(owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int) -> str:
+    """Rows as (bucket, key as texts, text)."""
+    keys = ", ".join(f"{quote(column)}::text" for column in key)
+    return (
+        f"SELECT (pg_catalog.hashtextextended({_row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
+        f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {qualified(owner, name)}"
     )
-    with translated("digesting a table", table=f"{chunk.owner}.{chunk.name}"):
-        row = connection.execute(query.encode()).fetchone()
-    assert row is not None
-    return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
+
+
+def _row_text(columns: Sequence[str]) -> str:
+    return f'ROW({_names(columns)})::text COLLATE "C"'
 
 
 def _names(columns: Sequence[str]) -> str:

@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
-from spark_apply.copy.tasks import DigestItem, digest_chunks
+from spark_apply.copy.tasks import DigestItem, digest_pieces
+from streams.errors import DatabaseError, DatabaseUnavailable
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.ports import DestinationDatabase, SourceDatabase
     from spark_apply.application.job_config import ApplyJobConfig
     from spark_apply.server.task import TaskAccess
@@ -39,7 +42,16 @@ class SideDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table, compared `checks` times; the last result. `problem`: it could not be compared."""
+    """One table, compared `checks` times; the last result.
+
+    Args:
+        owner, name: the table.
+        is_equal: both sides have the same rows.
+        source, destination: what each side has.
+        checks: how often it was compared.
+        problem: why it could not be compared.
+        is_final: it would not be possible the next time either.
+    """
 
     owner: str
     name: str
@@ -48,6 +60,7 @@ class TableComparison:
     destination: SideDigest = SideDigest()
     checks: int = 0
     problem: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +72,7 @@ class Comparison:
         config: of the apply process: where the two databases are.
         access: to the driver, for the tasks.
         source: for its catalog.
-        destination: likewise.
+        destination: for its catalog.
         tasks: Spark tasks at once.
         is_active: somebody still wants to know.
     """
@@ -90,35 +103,32 @@ class Comparison:
             found = self._compare(waiting)
             is_last = check == rechecks + 1
             for each in found:
-                if each.is_equal or each.problem or is_last:
+                if each.is_equal or each.is_final or is_last:
                     yield replace(each, checks=check)
-            waiting = [(each.owner, each.name) for each in found if not each.is_equal and not each.problem]
+            waiting = [(each.owner, each.name) for each in found if not each.is_equal and not each.is_final]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
     def _compare(self, tables: Sequence[tuple[str, str]]) -> list[TableComparison]:
         """Compare each table once."""
-        from databases.postgres.table_copy import exported_snapshot
-
         if not tables:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
         totals: dict[tuple[int, str], TableDigest] = {}
         with contextlib.ExitStack() as held:
             items: list[DigestItem] = []
-            for side, dsn in (("source", self.config.source.dsn), ("destination", self.config.destination.dsn)):
-                connection, snapshot = held.enter_context(
-                    exported_snapshot(dsn, application_name="headrace compare")
-                )
-                items += _plan(connection, snapshot, side, tables, columns)
+            for side, access in (("source", self.config.source), ("destination", self.config.destination)):
+                reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
+                snapshot = held.enter_context(reader.export_snapshot())
+                items += _plan(reader, snapshot, side, tables, columns, problems)
             slices = max(1, min(len(items), self.tasks))
-            task = partial(digest_chunks, self.access)
+            task = partial(digest_pieces, self.access)
             found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
         for each in found:
             totals[each.table, each.side] = totals.get((each.table, each.side), TableDigest()) + each.digest
             if each.problem:
-                problems.setdefault(each.table, each.problem)
-        return [_result(number, table, totals, problems.get(number, "")) for number, table in enumerate(tables)]
+                problems.setdefault(each.table, (each.problem, each.is_final))
+        return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
@@ -132,43 +142,46 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 def _common_columns(
     tables: Sequence[tuple[str, str]], source: SourceDatabase, destination: DestinationDatabase,
-) -> tuple[dict[int, tuple[str, ...]], dict[int, str]]:
-    """Columns both sides have, per table; why a table cannot be compared."""
+) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, bool]]]:
+    """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
     rules = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in tables))
     facts = {(table.owner, table.name): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
-    problems: dict[int, str] = {}
+    problems: dict[int, tuple[str, bool]] = {}
     for number, (owner, name) in enumerate(tables):
         there, target = facts.get((owner, name)), destination.describe(owner, name)
         if there is None or target is None:
-            problems[number] = f"the {'source' if there is None else 'destination'} has no such table"
+            problems[number] = (f"the {'source' if there is None else 'destination'} has no such table", True)
             continue
         names = {column.name for column in target.columns}
         missing = [column for column in there.columns if column not in names]
         if missing:
-            problems[number] = f"the destination table lacks columns of the source's: {', '.join(missing)}"
+            problems[number] = (f"the destination table lacks columns of the source's: {', '.join(missing)}", True)
         else:
             columns[number] = there.columns
     return columns, problems
 
 
 def _plan(
-    connection: Any, snapshot: str, side: str, tables: Sequence[tuple[str, str]], columns: dict[int, tuple[str, ...]],  # noqa: ANN401
+    reader: TableReader, snapshot: str, side: str, tables: Sequence[tuple[str, str]], columns: dict[int, tuple[str, ...]],
+    problems: dict[int, tuple[str, bool]],
 ) -> list[DigestItem]:
-    from databases.postgres.table_copy import plan_chunks
-
-    return [
-        DigestItem(
-            table=number, side=side, owner=chunk.owner, name=chunk.name, first_block=chunk.first_block,
-            end_block=chunk.end_block, columns=names, snapshot=snapshot,
-        )
-        for number, names in columns.items()
-        for chunk in plan_chunks(connection, *tables[number])
-    ]
+    """Pieces of the tables that both sides have; adds to `problems` why a table cannot be read."""
+    items: list[DigestItem] = []
+    for number, names in columns.items():
+        try:
+            plan = reader.plan(*tables[number], {}, snapshot=snapshot)
+        except DatabaseError as error:
+            problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
+            continue
+        items += [
+            DigestItem(table=number, side=side, piece=piece, columns=names, snapshot=snapshot) for piece in plan.pieces
+        ]
+    return items
 
 
 def _result(
-    number: int, table: tuple[str, str], totals: dict[tuple[int, str], TableDigest], problem: str,
+    number: int, table: tuple[str, str], totals: dict[tuple[int, str], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
@@ -176,5 +189,5 @@ def _result(
     )
     return TableComparison(
         owner=table[0], name=table[1], is_equal=not problem and source == destination, source=source,
-        destination=destination, problem=problem,
+        destination=destination, problem=problem, is_final=is_final,
     )

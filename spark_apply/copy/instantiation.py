@@ -10,7 +10,7 @@ Main path
 States (of a table; recorded at the destination)
     PENDING    nothing was done. Not recorded, or recorded by an earlier version.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
-    COMPARING  every chunk is copied; both sides are digested.
+    COMPARING  every piece is copied; both sides are digested.
     DONE       equal; changes up to the instantiation SCN are in the copy.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
@@ -21,8 +21,8 @@ Durable when
     theirs.
 
 Worked flow
-    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a chunk in hand -> nobody knows whether
-    the chunk was committed -> b is emptied, snapshot at 180, b: DONE at 180.
+    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
+    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 """
 
@@ -36,6 +36,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from databases.connectors import open_reader
+from databases.copying import TablePiece, copied_columns
 from databases.ports import DestinationTable, Instantiation, SourceTable
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
@@ -195,7 +197,7 @@ class TableInstantiation:
                 found, target, problem = self._fit(session, table, facts)
                 # Rows of a copy that was begun are not the destination's own: they are never kept.
                 is_ours = known is not None and (known.state in _OURS or (known.state == "FAILED" and known.scn > 0))
-                if not problem and target is not None and not is_ours and _has_rows(session, target):
+                if not problem and target is not None and not is_ours and session.has_rows(target):
                     if table.keep_existing:
                         self._record(table, this.scn, "KEPT")
                         continue
@@ -212,14 +214,12 @@ class TableInstantiation:
                 if is_ours:
                     begun.append(target)
             if begun:
-                _empty(session, begun)
+                session.empty_tables(begun)
 
     def _fit(
         self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[tuple[str, str], SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
         """What is to be copied, where to, and why it cannot be."""
-        from databases.postgres.table_copy import copied_columns
-
         there = facts.get((table.owner, table.name))
         target = session.describe(table.owner, table.name, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
@@ -262,33 +262,30 @@ class TableInstantiation:
             self.gate.board = None
 
     def _offer_copies(self, this: _Round) -> None:
-        from databases.postgres.connection import connect
-        from databases.postgres.table_copy import copy_format, plan_chunks
-
         pieces: list[pb.CopyPiece] = []
-        with contextlib.closing(connect(self.config.source.dsn, application_name="headrace instantiation")) as source:
+        with contextlib.closing(open_reader(self.config.source, application_name="headrace instantiation")) as source:
             for copy in this.copies.values():
-                owner, name = copy.key
-                is_text = copy_format(source, owner, name, copy.columns) == "text"
-                chunks = plan_chunks(source, owner, name)
-                copy.pieces = len(chunks)
-                pieces += [
-                    self._piece(copy, chunk, snapshot=this.snapshot, is_text=is_text) for chunk in chunks
-                ]
-                if not chunks:
+                try:
+                    plan = source.plan(*copy.key, copy.columns, snapshot=this.snapshot)
+                except DatabaseError as error:
+                    copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+                    self._fail(this, copy)
+                    continue
+                copy.pieces = len(plan.pieces)
+                pieces += [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
+                if not plan.pieces:
                     self._copied(this, copy)
         # Large pieces first: the last one to end is then a small one.
-        pieces.sort(key=lambda piece: piece.end_block - piece.first_block if piece.end_block >= 0 else 0, reverse=True)
+        pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         this.board.add(pieces)
 
     def _piece(
-        self, copy: _Copy, chunk: Any, *, snapshot: str = "", is_text: bool = False, is_digest: bool = False,  # noqa: ANN401
+        self, copy: _Copy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
     ) -> pb.CopyPiece:
         return pb.CopyPiece(
             is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
-            stored=pb.TableName(owner=chunk.owner, name=chunk.name), first_block=chunk.first_block,
-            end_block=-1 if chunk.end_block is None else chunk.end_block, columns=list(copy.columns), is_text=is_text,
-            snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
+            stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
+            columns=list(copy.columns), form=form, snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
         )
 
     # ------------------------------------------------------------------ what tasks report
@@ -314,16 +311,13 @@ class TableInstantiation:
                 self._copied(this, copy)
 
     def _copied(self, this: _Round, copy: _Copy) -> None:
-        """Every chunk is copied: have the destination's rows digested."""
-        from databases.postgres.connection import connect
-        from databases.postgres.table_copy import plan_chunks
-
+        """Every piece is copied: have the destination's rows digested."""
         self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
-        with contextlib.closing(connect(self.config.destination.dsn, application_name="headrace instantiation")) as found:
-            chunks = plan_chunks(found, *copy.key)
-        copy.digests = len(chunks)
-        this.board.add(self._piece(copy, chunk, is_digest=True) for chunk in chunks)
-        if not chunks:
+        with contextlib.closing(open_reader(self.config.destination, application_name="headrace instantiation")) as reader:
+            pieces = reader.plan(*copy.key, {}).pieces
+        copy.digests = len(pieces)
+        this.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
+        if not pieces:
             self._compared(this, copy)
 
     def _compared(self, this: _Round, copy: _Copy) -> None:
@@ -401,7 +395,7 @@ class _CopyJob:
 
     def __init__(self, context: Any, access: TaskAccess, config: ApplyJobConfig, workers: int) -> None:  # noqa: ANN401
         self._context, self._workers = context, workers
-        self._task = partial(copy_pieces, access, config.topology, config.apply)
+        self._task = partial(copy_pieces, access, config.topology, config.apply, 0)
         self._thread = threading.Thread(target=self._run, name="instantiation", daemon=True)
         self.error: StreamsError | None = None
 
@@ -423,29 +417,3 @@ class _CopyJob:
 
 def _is_finished(found: Instantiation | None) -> bool:
     return found is not None and found.state in _FINISHED
-
-
-def _has_rows(session: Any, table: DestinationTable) -> bool:  # noqa: ANN401 - a PostgresSession
-    from databases.postgres.connection import qualified, translated
-
-    with translated("looking whether a table is empty", table=f"{table.owner}.{table.name}"):
-        row = session.connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(table.owner, table.name)})").fetchone()
-    return bool(row[0])
-
-
-def _empty(session: Any, tables: Sequence[DestinationTable]) -> None:  # noqa: ANN401 - a PostgresSession
-    """Remove the rows of copies that were not finished, tagged like everything else we write."""
-    from databases.postgres.connection import qualified, translated
-
-    try:
-        session.begin()
-        session.truncate(tables, cascade=False, restart_identity=False)
-        session.commit([], Scn(0))
-    except DatabaseUnavailable:
-        raise
-    except DatabaseError:
-        # A table that another one refers to cannot be truncated alone.
-        session.rollback()
-        for table in tables:
-            with translated("emptying a table", table=f"{table.owner}.{table.name}"):
-                session.connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}")

@@ -1,6 +1,6 @@
-"""Copying and digesting table chunks inside Spark tasks.
+"""Copying and digesting pieces of tables inside Spark tasks.
 
-Like `tasks`, the module imports at its head only what needs nothing but the standard library.
+Like `spark_apply.server.task`, the module imports at its head only what needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -8,19 +8,21 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
+from databases.copying import NATIVE, PORTABLE, TablePiece
 from databases.table_digest import TableDigest
 from spark_apply.server.task import TaskAccess, die_with_parent
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.ports import DestinationSession
-    from databases.postgres.table_copy import CopyFormat, TableChunk
     from protos import apply_pb2 as pb
 
-__all__ = ["ChunkDigest", "DigestItem", "copy_pieces", "digest_chunks"]
+__all__ = ["CopyPlaces", "DigestItem", "PieceCopier", "PieceDigest", "PieceLink", "copy_pieces", "digest_pieces"]
 
 _SOURCE, _DESTINATION = "source", "destination"
 _RETRY_DELAY_S = 1.0  # after a database did not answer
@@ -28,98 +30,142 @@ _RETRY_DELAY_S = 1.0  # after a database did not answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestItem:
-    """One chunk to digest.
+    """One piece to digest.
 
     Args:
         table: index of the table in the caller's list.
         side: "source" or "destination".
-        owner, name: of the stored table.
-        first_block, end_block: see `databases.postgres.table_copy.TableChunk`.
+        piece: as that side's reader planned it.
         columns: names, the same for both sides.
         snapshot: exported at that side.
     """
 
     table: int
     side: str
-    owner: str
-    name: str
-    first_block: int
-    end_block: int | None
+    piece: TablePiece
     columns: tuple[str, ...]
     snapshot: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkDigest:
-    """What became of a `DigestItem`. `problem` empty: `digest` is what was found."""
+class PieceDigest:
+    """What became of a `DigestItem`. `problem` empty: `digest` is what was found. `is_final`: it would fail again."""
 
     table: int
     side: str
     digest: TableDigest = field(default_factory=TableDigest)
     problem: str = ""
+    is_final: bool = False
 
 
 # --------------------------------------------------------------------------- comparing
 
 
-def digest_chunks(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[ChunkDigest]:
-    """Digest chunks; nothing is written, so Spark may run it again at any time."""
-    from databases.postgres.connection import connect
-    from databases.postgres.table_copy import TableChunk, digest, use_snapshot
+def digest_pieces(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[PieceDigest]:
+    """Digest pieces; nothing is written, so Spark may run it again at any time."""
+    from databases.connectors import open_reader
     from protos.apply_link import fetch_access
-    from streams.errors import StreamsError
+    from spark_apply.messages import access_from_wire
+    from streams.errors import Retry, StreamsError
 
     die_with_parent()
     found = fetch_access(access.endpoint, access.token)
-    dsn = {_SOURCE: found.source.dsn, _DESTINATION: found.destination.dsn}
     with contextlib.ExitStack() as opened:
-        connections: dict[str, Any] = {}
+        readers = {
+            side: opened.enter_context(contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare")))
+            for side, wire in ((_SOURCE, found.source), (_DESTINATION, found.destination))
+        }
         for item in items:
             try:
-                if item.side not in connections:
-                    connections[item.side] = opened.enter_context(
-                        contextlib.closing(connect(dsn[item.side], application_name="headrace compare"))
-                    )
-                chunk = TableChunk(
-                    owner=item.owner, name=item.name, first_block=item.first_block, end_block=item.end_block
-                )
-                with use_snapshot(connections[item.side], item.snapshot):
-                    seen = digest(connections[item.side], chunk, item.columns)
-                yield ChunkDigest(table=item.table, side=item.side, digest=seen)
+                with readers[item.side].open_piece(item.piece, snapshot=item.snapshot) as piece:
+                    seen = piece.digest(item.columns)
+                yield PieceDigest(table=item.table, side=item.side, digest=seen)
             except StreamsError as error:
-                connections.pop(item.side, None)
-                yield ChunkDigest(table=item.table, side=item.side, problem=error.message)
+                readers[item.side].close()
+                is_final = error.retry is not Retry.TIMED
+                yield PieceDigest(table=item.table, side=item.side, problem=error.message, is_final=is_final)
 
 
 # --------------------------------------------------------------------------- copying
 
 
-def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _rows: Iterable[int]) -> Iterator[int]:
-    """Take pieces from the driver and do them until there are no more; gives the number of pieces done."""
+class PieceLink(Protocol):
+    """A copying task's way to the board: it reports a piece and takes the next one."""
+
+    def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
+        """See `spark_apply.copy.board.CopyBoard.next`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPlaces:
+    """Opens what a copying task reads and writes.
+
+    Args:
+        source: opens a reader of the source database.
+        destination: opens a reader of the destination database.
+        session: opens this task's session at the destination, given epoch and tag.
+    """
+
+    source: Callable[[], TableReader]
+    destination: Callable[[], TableReader]
+    session: Callable[[int, bytes], DestinationSession]
+
+
+def copy_pieces(access: TaskAccess, topology: str, apply: str, first_server: int, worker: int, _rows: Iterable[int]) -> Iterator[int]:
+    """Take pieces from the driver and do them until there are no more; gives the number of pieces done.
+
+    Args:
+        access: to the driver.
+        topology: its name.
+        apply: name of the apply process.
+        first_server: the first of the session numbers that copying tasks use at the destination.
+        worker: number of this task, from 0.
+    """
+    from databases.connectors import open_destination, open_reader
+    from protos.apply_link import CopyLink
+    from spark_apply.messages import access_from_wire
+
     die_with_parent()
-    copier = _Copier(access, topology, apply, worker)
+    link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
+    found = link.access()
+    source, destination = access_from_wire(found.source), access_from_wire(found.destination)
+    name = f"headrace {topology}/{apply} copy"
+    copier = PieceCopier(link, CopyPlaces(
+        source=partial(open_reader, source, application_name=name),
+        destination=partial(open_reader, destination, application_name=name),
+        session=lambda epoch, tag: open_destination(destination).open_session(
+            topology, apply, server=first_server + worker, epoch=epoch, tag=tag
+        ),
+    ))
     try:
         return iter([copier.run()])
     finally:
         copier.close()
+        link.close()
 
 
-class _Copier:
-    def __init__(self, access: TaskAccess, topology: str, apply: str, worker: int) -> None:
-        from protos.apply_link import CopyLink
+class PieceCopier:
+    """Does one piece after the other; on one thread.
 
-        self._topology, self._apply, self._worker = topology, apply, worker
-        self._link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
-        self._source: Any = None
+    Args:
+        link: to the board.
+        places: what it reads and writes.
+        retry_delay_s: after a database did not answer.
+    """
+
+    def __init__(self, link: PieceLink, places: CopyPlaces, *, retry_delay_s: float = _RETRY_DELAY_S) -> None:
+        self._link, self._places, self._retry_delay_s = link, places, retry_delay_s
+        self._source: TableReader | None = None
+        self._destination: TableReader | None = None
         self._session: DestinationSession | None = None
-        self._access: pb.AccessReply | None = None
-        self._text_only: set[tuple[str, str]] = set()  # tables whose binary form the destination refused
+        self._portable_only: set[tuple[str, str]] = set()  # tables whose native form the destination refused
 
     def run(self) -> int:
+        """Do pieces until there are no more; their number."""
         from protos import apply_pb2 as pb
         from streams.errors import Retry, StreamsError
 
-        self._access = self._link.access()
         done = 0
         outcome: pb.CopyOutcome | None = None
         while True:
@@ -133,108 +179,61 @@ class _Copier:
                 outcome = self._do(reply.piece)
                 done += 1
             except StreamsError as error:
-                self._disconnect()
+                self.close()
                 is_final = error.retry is not Retry.TIMED
                 outcome = pb.CopyOutcome(piece=reply.piece.piece, problem=error.message, is_final=is_final)
                 if not is_final:
-                    time.sleep(_RETRY_DELAY_S)
+                    time.sleep(self._retry_delay_s)
 
     def close(self) -> None:
-        self._disconnect()
-        self._link.close()
+        """Close every connection; the next piece opens them again."""
+        for opened in (self._source, self._destination, self._session):
+            if opened is not None:
+                opened.close()
+        self._source = self._destination = self._session = None
 
     # ------------------------------------------------------------------ inside
 
     def _do(self, piece: pb.CopyPiece) -> pb.CopyOutcome:
-        from databases.postgres.table_copy import TableChunk, digest
         from protos import apply_pb2 as pb
         from streams.errors import DatabaseUnavailable
 
-        chunk = TableChunk(
-            owner=piece.stored.owner, name=piece.stored.name, first_block=piece.first_block,
-            end_block=None if piece.end_block < 0 else piece.end_block,
-        )
+        place = TablePiece(owner=piece.stored.owner, name=piece.stored.name, place=piece.place, bytes=piece.bytes)
         columns = tuple(piece.columns)
         if piece.is_digest:
-            seen = digest(self._destination(piece), chunk, columns)
+            self._destination = self._destination or self._places.destination()
+            with self._destination.open_piece(place) as opened:
+                seen = opened.digest(columns)
         else:
-            seen, rows = self._copy(piece, chunk, columns)
+            seen, rows = self._copy(piece, place, columns)
             if rows != seen.row_count:
                 name = f"{piece.table.owner}.{piece.table.name}"
                 raise DatabaseUnavailable(f"{rows} rows of {name} were copied, {seen.row_count} read")
         return pb.CopyOutcome(piece=piece.piece, rows=seen.row_count, digest=seen.to_bytes())
 
-    def _copy(self, piece: pb.CopyPiece, chunk: TableChunk, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
-        """Digest and copy a chunk under the snapshot: what was read, and rows written."""
-        from databases.postgres.table_copy import digest
+    def _copy(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
+        """Digest and copy a piece under the snapshot: what was read, and rows written."""
         from streams.errors import DatabaseError, DatabaseUnavailable
 
         table = (piece.table.owner, piece.table.name)
-        with self._under_snapshot(piece.snapshot) as source:
-            seen = digest(source, chunk, columns)
-            if not piece.is_text and table not in self._text_only:
-                try:
-                    return seen, self._copy_rows(source, piece, chunk, columns, "binary")
-                except DatabaseUnavailable:
-                    raise
-                except DatabaseError:
-                    # The binary form names user-defined element types by their number in one database, among other
-                    # things. A COPY is all or nothing; what is really wrong with the rows, the text form refuses too.
-                    self._text_only.add(table)
-                    self._disconnect()
-            else:
-                return seen, self._copy_rows(source, piece, chunk, columns, "text")
-        with self._under_snapshot(piece.snapshot) as source:
-            return seen, self._copy_rows(source, piece, chunk, columns, "text")
-
-    def _copy_rows(
-        self, source: Any, piece: pb.CopyPiece, chunk: TableChunk, columns: tuple[str, ...], form: CopyFormat,  # noqa: ANN401
-    ) -> int:
-        from databases.postgres.table_copy import copy_in, copy_out
-
-        blocks = copy_out(source, chunk, columns, copy_format=form)
-        return copy_in(
-            self._destination(piece), piece.table.owner, piece.table.name, columns, blocks, copy_format=form
-        )
-
-    @contextlib.contextmanager
-    def _under_snapshot(self, name: str) -> Iterator[Any]:
-        from databases.postgres.table_copy import use_snapshot
-        from streams.errors import DatabaseError, DatabaseUnavailable
-
-        source = self._source_connection()
-        with contextlib.ExitStack() as reading:
+        if piece.form == NATIVE and table not in self._portable_only:
             try:
-                reading.enter_context(use_snapshot(source, name))
-            except DatabaseError as error:
-                raise DatabaseUnavailable(f"the snapshot is gone: {error.message}") from error
-            yield source
+                return self._copy_as(NATIVE, piece, place, columns)
+            except DatabaseUnavailable:
+                raise
+            except DatabaseError:
+                # The binary form names user-defined element types by their number in one database, among other
+                # things. A copy is all or nothing; what is really wrong with the rows, the text form refuses too.
+                self._portable_only.add(table)
+                self.close()
+        return self._copy_as(PORTABLE, piece, place, columns)
 
-    def _source_connection(self) -> Any:  # noqa: ANN401 - a psycopg connection
-        from databases.postgres.connection import connect
-
-        if self._source is None or self._source.closed:
-            assert self._access is not None
-            self._source = connect(self._access.source.dsn, application_name=f"headrace {self._topology}/{self._apply} copy")
-        return self._source
-
-    def _destination(self, piece: pb.CopyPiece) -> Any:  # noqa: ANN401 - a psycopg connection
-        """The connection of this worker's session: tagged, triggers off, fenced like an apply server's."""
-        from databases.connectors import open_destination
-        from spark_apply.messages import access_from_wire
-
-        if self._session is None:
-            assert self._access is not None
-            destination = open_destination(access_from_wire(self._access.destination))
-            self._session = destination.open_session(
-                self._topology, self._apply, server=self._worker, epoch=piece.epoch, tag=piece.tag
-            )
-        return self._session.connection  # type: ignore[attr-defined]
-
-    def _disconnect(self) -> None:
-        source, self._source = self._source, None
-        session, self._session = self._session, None
-        if source is not None:
-            source.close()
-        if session is not None:
-            session.close()
+    def _copy_as(
+        self, form: str, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]
+    ) -> tuple[TableDigest, int]:
+        self._source = self._source or self._places.source()
+        self._session = self._session or self._places.session(piece.epoch, piece.tag)
+        with self._source.open_piece(place, snapshot=piece.snapshot) as opened:
+            seen = opened.digest(columns)
+            rows = opened.rows(columns, form=form)
+            return seen, self._session.copy_rows(piece.table.owner, piece.table.name, columns, rows, form=form)

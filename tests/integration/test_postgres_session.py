@@ -255,7 +255,7 @@ def test_partitioned_table_is_one_table(site):
 def plan_of(site: Site, write) -> str:
     catalog = site.session._catalog("public", "t")
     plan = plan_write(write, catalog, generation=0, moves=False)
-    connection = site.session.connection
+    connection = site.session._connection
     with connection.transaction():
         if plan.paired:
             connection.execute("SET LOCAL enable_nestloop = off")
@@ -315,7 +315,7 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
     for number in range(6):
         table = site.table(f"CREATE TABLE t{number} (id int PRIMARY KEY)", f"t{number}")
         site.commit(insert(table, [(int4(1),)]), delete(table, [(int4(1),)]))
-    own = [row[0] for row in site.session.connection.execute(
+    own = [row[0] for row in site.session._connection.execute(
         "SELECT name FROM pg_prepared_statements WHERE name LIKE 'headrace%'"
     )]
     assert len(own) == 3

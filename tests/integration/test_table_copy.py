@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
+from databases.copying import NATIVE, PORTABLE, copied_columns
+from databases.postgres import table_copy
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.table_copy import (
-    copied_columns,
-    copy_format,
-    copy_in,
-    copy_out,
-    digest,
-    plan_chunks,
-    use_snapshot,
-)
+from databases.postgres.table_copy import PostgresTableReader, copy_in
 from databases.table_digest import TableDigest
-from streams.errors import DatabaseError, DataError
+from streams.errors import DatabaseError, DatabaseUnavailable
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -59,98 +54,132 @@ def target(destination_database: str) -> Iterator[psycopg.Connection]:
     connection.close()
 
 
-def total(connection: psycopg.Connection, name: str, columns: tuple[str, ...], chunk_bytes: int) -> TableDigest:
-    chunks = plan_chunks(connection, "public", name, chunk_bytes=chunk_bytes)
-    return sum((digest(connection, chunk, columns) for chunk in chunks), TableDigest())
+def copied(dsn: str, target: psycopg.Connection, name: str, columns: tuple[str, ...], form: str, piece_bytes: int = 64 << 10) -> int:
+    with contextlib.closing(PostgresTableReader(dsn)) as reader:
+        rows = 0
+        for piece in reader.plan("public", name, {}, piece_bytes=piece_bytes).pieces:
+            with reader.open_piece(piece) as opened:
+                rows += copy_in(target, "public", name, columns, opened.rows(columns, form=form), form=form)
+    return rows
 
 
-@pytest.mark.parametrize("form", ["binary", "text"])
+def total(dsn: str, name: str, columns: tuple[str, ...], piece_bytes: int = 1 << 30) -> TableDigest:
+    with contextlib.closing(PostgresTableReader(dsn)) as reader:
+        found = TableDigest()
+        for piece in reader.plan("public", name, {}, piece_bytes=piece_bytes).pieces:
+            with reader.open_piece(piece) as opened:
+                found += opened.digest(columns)
+    return found
+
+
+@pytest.mark.parametrize("form", [NATIVE, PORTABLE])
 @pytest.mark.parametrize(("name", "columns"), [("t", ("id", "v", "f", "m")), ("parts", ("v", "id"))])
-def test_chunks_together_are_the_table(source, target, form, name, columns):
-    chunks = plan_chunks(source, "public", name, chunk_bytes=64 << 10)
-    assert len(chunks) > 1
-    rows = sum(
-        copy_in(target, "public", name, columns, copy_out(source, chunk, columns, copy_format=form), copy_format=form)
-        for chunk in chunks
-    )
-    there = total(source, name, columns, 64 << 10)
+def test_pieces_together_are_the_table(source, source_database, target, destination_database, form, name, columns):
+    rows = copied(source_database, target, name, columns, form)
+    there = total(source_database, name, columns, 64 << 10)
     assert rows == there.row_count
-    assert total(target, name, columns, 1 << 30) == there
+    assert total(destination_database, name, columns) == there
     assert len(str(there)) == 32
 
 
-def test_digest_tells_one_changed_value_and_one_missing_row(source):
+def test_digest_tells_one_changed_value_and_one_missing_row(source, source_database):
     columns = ("id", "v", "f", "m")
-    before = total(source, "t", columns, 1 << 30)
+    before = total(source_database, "t", columns)
     source.execute("UPDATE public.t SET f = f + 1e-9 WHERE id = 77")
-    changed = total(source, "t", columns, 1 << 30)
+    changed = total(source_database, "t", columns)
     source.execute("DELETE FROM public.t WHERE id = 78")
-    shorter = total(source, "t", columns, 1 << 30)
+    shorter = total(source_database, "t", columns)
     assert before.row_count == changed.row_count == shorter.row_count + 1
     assert len({before.sums, changed.sums, shorter.sums}) == 3
 
 
-def test_digest_of_duplicates_does_not_cancel_out(source):
+def test_digest_of_duplicates_does_not_cancel_out(source, source_database):
     source.execute("CREATE TABLE public.d (a int)")
     source.execute("INSERT INTO public.d VALUES (1), (1)")
-    twins = total(source, "d", ("a",), 1 << 30)
+    twins = total(source_database, "d", ("a",))
     source.execute("UPDATE public.d SET a = 2")
-    assert total(source, "d", ("a",), 1 << 30).sums != twins.sums
+    assert total(source_database, "d", ("a",)).sums != twins.sums
 
 
-def test_copy_sees_the_snapshot_not_what_came_later(source, source_database, target):
-    holder = connect(source_database, application_name="test holder")
-    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    (name,) = holder.execute("SELECT pg_export_snapshot()").fetchone()
-    source.execute("DELETE FROM public.parts WHERE id < 100")
-    source.execute("INSERT INTO public.parts SELECT k, 'late' FROM generate_series(0, 9) k")
+REWRITES = {
+    "vacuum full": "VACUUM FULL public.t",
+    "cluster": "CLUSTER public.t USING t_pkey",
+    "truncate": "TRUNCATE public.t",
+    "alter type": "ALTER TABLE public.t ALTER v TYPE varchar(999)",
+    "alter set default volatile": "ALTER TABLE public.t ADD COLUMN w float8 DEFAULT random()",
+    "made again": "DROP TABLE public.t; CREATE TABLE public.t (id bigint, v text, f float8, m public.mood[])",
+    "swapped": "ALTER TABLE public.t RENAME TO old; CREATE TABLE public.t (LIKE public.old)",
+    "dropped": "DROP TABLE public.t",
+}
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize("statement", list(REWRITES.values()), ids=list(REWRITES))
+def test_table_rewritten_between_two_pieces_or_before_it_is_planned_is_not_read_on(source, source_database, statement, is_planned):
+    """VACUUM FULL moves rows to blocks that were read already; after the others an older snapshot sees no row at all."""
+    source.execute("DELETE FROM public.t WHERE id < 15000")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader, reader.export_snapshot() as snapshot:
+        def plan():
+            return reader.plan("public", "t", {}, snapshot=snapshot, piece_bytes=64 << 10).pieces
+
+        pieces = plan() if is_planned else ()
+        for piece in pieces[:1]:
+            with reader.open_piece(piece, snapshot=snapshot) as opened:
+                opened.digest(("id",))
+        for part in statement.split("; "):
+            source.execute(part)
+        with pytest.raises(DatabaseError) as caught, reader.open_piece((pieces or plan())[-1], snapshot=snapshot) as opened:
+            opened.digest(("id",))
+        if statement != REWRITES["dropped"]:
+            assert "was rewritten" in caught.value.message
+
+
+def test_vacuum_that_moves_nothing_does_not_disturb_a_copy(source, source_database):
     columns = ("id", "v")
-    with use_snapshot(source, name):
-        for chunk in plan_chunks(source, "public", "parts"):
-            copy_in(target, "public", "parts", columns, copy_out(source, chunk, columns, copy_format="binary"), copy_format="binary")
-        seen = total(source, "parts", columns, 1 << 30)
-    assert seen.row_count == 1000
-    assert total(target, "parts", columns, 1 << 30) == seen
-    source.execute("SELECT pg_terminate_backend(%s, 5000)", (holder.info.backend_pid,))
-    holder.close()
-    with pytest.raises(DatabaseError), use_snapshot(source, name):
-        pass
+    with contextlib.closing(PostgresTableReader(source_database)) as reader, reader.export_snapshot() as snapshot:
+        pieces = reader.plan("public", "t", {}, snapshot=snapshot, piece_bytes=64 << 10).pieces
+        source.execute("DELETE FROM public.t WHERE id > 10000")
+        source.execute("VACUUM public.t")
+        found = TableDigest()
+        for piece in pieces:
+            with reader.open_piece(piece, snapshot=snapshot) as opened:
+                found += opened.digest(columns)
+    assert found.row_count == 20000
 
 
-def test_refused_row_leaves_nothing_of_its_chunk(source, target):
-    target.execute("INSERT INTO public.parts VALUES (700, 'there')")
-    columns = ("id", "v")
-    first, second = plan_chunks(source, "public", "parts")
-    copy_in(target, "public", "parts", columns, copy_out(source, first, columns, copy_format="binary"), copy_format="binary")
-    blocks = copy_out(source, second, columns, copy_format="binary")
-    with pytest.raises(DataError) as caught:
-        copy_in(target, "public", "parts", columns, blocks, copy_format="binary")
-    assert caught.value.context["sqlstate"] == "23505"
-    assert target.execute("SELECT count(*) FROM public.parts_2").fetchone() == (1,)
-    assert target.execute("SELECT count(*) FROM public.parts_1").fetchone() == (500,)
+def test_table_that_somebody_keeps_locked_is_given_up_for_now(source, source_database, monkeypatch):
+    monkeypatch.setattr(table_copy, "_LOCK_TIMEOUT", "100ms")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        (piece,) = reader.plan("public", "t", {}).pieces
+        source.execute("BEGIN")
+        source.execute("LOCK TABLE public.t")
+        with pytest.raises(DatabaseUnavailable, match="waiting to read"), reader.open_piece(piece):
+            pass
+        source.execute("ROLLBACK")
 
 
 def test_source_that_breaks_in_the_middle_leaves_nothing(source, target, source_database):
     columns = ("id", "v", "f", "m")
-    (chunk,) = plan_chunks(source, "public", "t", chunk_bytes=1 << 30)
 
-    def broken():
-        blocks = copy_out(source, chunk, columns, copy_format="binary")
+    def broken(opened):
+        blocks = opened.rows(columns, form=NATIVE)
         yield next(blocks)
         blocks.close()
         raise RuntimeError("the source broke")
 
-    with pytest.raises(RuntimeError):
-        copy_in(target, "public", "t", columns, broken(), copy_format="binary")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        (piece,) = reader.plan("public", "t", {}, piece_bytes=1 << 30).pieces
+        with pytest.raises(RuntimeError), reader.open_piece(piece) as opened:
+            copy_in(target, "public", "t", columns, broken(opened), form=NATIVE)
+        assert reader._connection.closed
     assert target.execute("SELECT count(*) FROM public.t").fetchone() == (0,)
-    assert source.closed
 
 
 @pytest.mark.parametrize(("kind", "form"), [
-    ("int", "binary"), ("mood[]", "binary"), ("regclass", "text"), ("regtype[]", "text"), ("aclitem", "text"),
-    ("holder", "text"), ("holder_range", "binary"), ("acls", "text"),
+    ("int", NATIVE), ("mood[]", NATIVE), ("regclass", PORTABLE), ("regtype[]", PORTABLE), ("aclitem", PORTABLE),
+    ("holder", PORTABLE), ("holder_range", NATIVE), ("acls", PORTABLE),
 ])
-def test_types_without_binary_form_go_as_text(source, kind, form):
+def test_types_without_binary_form_go_as_text(source, source_database, kind, form):
     source.execute("SET search_path = public")
     source.execute("CREATE TYPE holder AS (a int, b regclass[]); CREATE DOMAIN acls AS aclitem[];"
                    "CREATE TYPE holder_range AS RANGE (subtype = int)")
@@ -158,29 +187,39 @@ def test_types_without_binary_form_go_as_text(source, kind, form):
     table = describe_table(source, "public", "k")
     assert table is not None
     types = {column.name: column.type_name for column in table.table.columns}
-    assert copy_format(source, "public", "k", types) == form
-    assert copy_format(source, "public", "k", {"id": types["id"]}) == "binary"
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        assert reader.plan("public", "k", types).form == form
+        assert reader.plan("public", "k", {"id": types["id"]}).form == NATIVE
 
 
-def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, target):
+def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, source_database, target, destination_database):
     source.execute("CREATE TABLE public.k (id int, v varchar(9)); INSERT INTO public.k VALUES (1, 'a '), (-2, NULL)")
     target.execute("CREATE TABLE public.k (id bigint, v text)")
     columns = {"id": "pg_catalog.int8", "v": "pg_catalog.text"}
-    form = copy_format(source, "public", "k", columns)
-    assert form == "text"
-    (chunk,) = plan_chunks(source, "public", "k")
-    blocks = copy_out(source, chunk, tuple(columns), copy_format=form)
-    assert copy_in(target, "public", "k", tuple(columns), blocks, copy_format=form) == 2
-    assert total(source, "k", tuple(columns), 64 << 10) == total(target, "k", tuple(columns), 64 << 10)
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        assert reader.plan("public", "k", columns).form == PORTABLE
+    assert copied(source_database, target, "k", tuple(columns), PORTABLE) == 2
+    assert total(source_database, "k", tuple(columns)) == total(destination_database, "k", tuple(columns))
 
 
-def test_empty_table_has_one_chunk_and_an_empty_digest(target):
-    chunks = plan_chunks(target, "public", "t")
-    assert len(chunks) == 1
-    assert digest(target, chunks[0], ("id",)) == TableDigest()
+def test_empty_table_has_one_piece_and_an_empty_digest(target, destination_database):
+    with contextlib.closing(PostgresTableReader(destination_database)) as reader:
+        assert len(reader.plan("public", "t", {}).pieces) == 1
+    assert total(destination_database, "t", ("id",)) == TableDigest()
 
 
-def test_generated_columns_are_not_copied_and_copies_are_tagged(source, destination_database, target):
+def test_names_and_values_with_signs_are_bucketed(source, source_database):
+    source.execute("""CREATE TABLE public."od%d" ("a%s" int, "b""" + '""' + """c" text, PRIMARY KEY ("a%s"))""")
+    source.execute("""INSERT INTO public."od%d" VALUES (1, NULL), (2, '%')""")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        names = ("a%s", 'b"c')
+        digests = reader.bucket_digests("public", "od%d", names[:1], names, buckets=8)
+        assert sum(digest.row_count for digest in digests) == 2
+        rows = reader.bucket_rows("public", "od%d", names, names, buckets=8, wanted=range(8), rows_max=9)
+        assert [row.key for row in rows] == [("1", None), ("2", "%")]
+
+
+def test_generated_columns_are_not_copied_and_copies_are_tagged(source, source_database, destination_database, target):
     destination = PostgresDestination(destination_database, site="b")
     destination.prepare("top")
     epoch = destination.raise_epoch("top", "a").epoch
@@ -189,8 +228,10 @@ def test_generated_columns_are_not_copied_and_copies_are_tagged(source, destinat
     assert columns == ("id", "v", "f", "m")
     target.execute("CREATE PUBLICATION p FOR TABLE public.t")
     target.execute("SELECT pg_create_logical_replication_slot('copied', 'pgoutput')")
-    (chunk,) = plan_chunks(source, "public", "t", chunk_bytes=1 << 30)
-    copy_in(session.connection, "public", "t", columns, copy_out(source, chunk, columns, copy_format="binary"), copy_format="binary")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        (piece,) = reader.plan("public", "t", {}, piece_bytes=1 << 30).pieces
+        with reader.open_piece(piece) as opened:
+            session.copy_rows("public", "t", columns, opened.rows(columns, form=NATIVE), form=NATIVE)
     changes = target.execute(
         "SELECT count(*) FROM pg_logical_slot_get_binary_changes('copied', NULL, NULL, 'proto_version', '1',"
         " 'publication_names', 'p', 'origin', 'none') WHERE get_byte(data, 0) = ascii('I')"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
+from databases.copying import TableReader
+from databases.memory_copying import MemoryTableReader, StoreTables
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import (
@@ -17,6 +19,7 @@ from databases.ports import (
 )
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
+from databases.postgres.table_copy import PostgresTableReader
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
@@ -27,6 +30,7 @@ Opener = Callable[..., DestinationSession]
 class MemoryHarness:
     def __init__(self) -> None:
         self._store = MemoryStore()
+        self._snapshots: dict = {}
 
     def destination(self) -> DestinationDatabase:
         return MemoryDestination(store=self._store, site="b")
@@ -42,6 +46,16 @@ class MemoryHarness:
 
     def drop_table(self, name: str) -> None:
         self._store.drop_table("public", name)
+
+    def reader(self) -> TableReader:
+        names = sorted(self._store.tables)
+        return MemoryTableReader(StoreTables(self._store), self._snapshots, names)
+
+    def insert(self, name: str, rows: Sequence[Row]) -> None:
+        self._store.insert("public", name, rows)
+
+    def rewrite(self, name: str) -> None:
+        self._store.tables["public", name].file += 1
 
     def rows(self, name: str) -> list[Row]:
         return self._store.rows("public", name)
@@ -84,6 +98,17 @@ class PostgresHarness:
     def drop_table(self, name: str) -> None:
         self._admin.execute(f"DROP TABLE {name}")
 
+    def reader(self) -> TableReader:
+        return PostgresTableReader(self._dsn)
+
+    def insert(self, name: str, rows: Sequence[Row]) -> None:
+        for row in rows:
+            values = [None if value is None else value.decode() for value in row]
+            self._admin.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", values)
+
+    def rewrite(self, name: str) -> None:
+        self._admin.execute(f"VACUUM FULL {name}")
+
     def rows(self, name: str) -> list[Row]:
         result = self._admin.pgconn.exec_params(f"SELECT * FROM {name}".encode(), None, result_format=1)
         found = [tuple(result.get_value(i, k) for k in range(result.nfields)) for i in range(result.ntuples)]
@@ -103,7 +128,7 @@ class PostgresHarness:
 
     def impatient(self, session: DestinationSession) -> None:
         assert isinstance(session, PostgresSession)
-        session.connection.execute("SET lock_timeout = '100ms'")
+        session._connection.execute("SET lock_timeout = '100ms'")
 
     def close(self) -> None:
         for destination in self._destinations:

@@ -34,11 +34,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from psycopg import pq
 
 from databases.ports import DestinationTable, ErrorTransaction, ScnRange, Write
@@ -58,6 +57,7 @@ from databases.postgres.destination.writes import (
     row_chunks,
     wrapper_name,
 )
+from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, FencedError, UnfitTableError
@@ -514,11 +514,32 @@ class PostgresSession:
         """See `DestinationSession.close`."""
         self._close()
 
-    @property
-    def connection(self) -> psycopg.Connection[Any]:
-        """The session itself, tagged and with triggers off, for `table_copy`. Not inside a transaction of `begin`."""
+    # ------------------------------------------------------------------ copies
+
+    def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
+        """See `databases.copying.TableWriter.copy_rows`."""
         self._live()
-        return self._connection
+        return copy_in(self._connection, owner, name, columns, rows, form=form)
+
+    def has_rows(self, table: DestinationTable) -> bool:
+        """See `databases.copying.TableWriter.has_rows`."""
+        self._live()
+        return has_rows(self._connection, table)
+
+    def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
+        """See `databases.copying.TableWriter.empty_tables`."""
+        try:
+            self.begin()
+            self.truncate(tables, cascade=False, restart_identity=False)
+            self.commit([], Scn(0))
+        except DatabaseUnavailable:
+            raise
+        except DatabaseError:
+            # A table that another one refers to cannot be truncated alone.
+            self.rollback()
+            for table in tables:
+                with translated("emptying a table", table=f"{table.owner}.{table.name}"):
+                    self._connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}".encode())
 
     # ------------------------------------------------------------------ below
 
