@@ -18,7 +18,7 @@ help:
 	@echo 'make test     everything CI runs: lint, unit, contract, integration and fault tests'
 	@echo 'make check    the fast gate: lint, unit tests, contract tests on the memory database'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
-	@echo 'make fmt      mend what the linter can mend by itself'
+	@echo 'make fmt      fix what the linter can fix automatically'
 	@echo 'make protos   generate protos/*_pb2*.py again'
 	@echo 'make docs     check that the documents speak of things that exist'
 	@echo 'make setup    only make .venv (PYTHON=/path/to/python3.11)'

@@ -37,15 +37,16 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.host import Host
 from actors.site_connection import access_to, site_folder
-from actors.ways import passes, ways_to
 from databases.connectors import DatabaseAccess, open_destination
 from spark_apply.application.spark import remove_left_scratch
 from streams.errors import ApplyError, DatabaseUnavailable, PropagationError, Retry, StreamsError
+from streams.table_name import TableName
+from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from databases.ports import DestinationDatabase, SourceTable
+    from databases.ports import CapturedTable, DestinationDatabase
     from protos.apply_link import ApplyControlClient
     from topology.spec import ApplySpec, TopologySpec
 
@@ -79,12 +80,12 @@ class ApplyHost(Host):
 
     kind: ClassVar[str] = "apply"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> None:
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
         self._spec = spec
         self._apply: ApplySpec = spec.apply(name)
         self._fingerprint = fingerprint
-        self._keep_existing = keep_existing
+        self._keep_existing = frozenset(keep_existing)  # identities of tables
         self._folder = site_folder(spec, self._apply.site) / "applies" / name
         self._driver: subprocess.Popen[str] | None = None
         self._client: ApplyControlClient | None = None
@@ -231,12 +232,14 @@ class ApplyHost(Host):
             return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "database_dsn")))
 
         ways = ways_to(self._spec, apply)
-        found: tuple[SourceTable, ...] = actors.call(
-            f"site:{apply.source}", "tables", tuple(way[0] for way in ways), timeout_s=60.0
-        )
+        captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
         tables = tuple(
-            TableToInstantiate(owner=table.owner, name=table.name, keep_existing=self._keep_existing)
-            for table in found if passes(ways, table.owner, table.name)
+            TableToInstantiate(
+                identity=table.source.identity, source=TableName.of(table.source),
+                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
+                may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
+            )
+            for table in arriving(ways, captured)
         )
         return ApplyJobConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
@@ -393,6 +396,6 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     return plain
 
 
-def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: bool = False) -> ApplyHost:
+def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> ApplyHost:
     """Factory of the actor."""
     return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing)

@@ -34,21 +34,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
-from actors.ways import passes, ways_to
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import Finding
+    from databases.ports import CapturedTable, Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, TopologySpec
 
@@ -63,6 +63,7 @@ PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 
+_WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that say all is well
 _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
@@ -131,6 +132,7 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             words = answer.message if isinstance(answer, StreamsError) else "no answer"
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
+    _wait_for_databases(gathered)
     return gathered
 
 
@@ -141,17 +143,19 @@ class Controller(Host):
         spec: the desired state.
         actors: what runs the components; found in the own process when not given.
         environment: handed to every component's process (failpoints).
-        keep_existing: instantiation keeps the rows that destination tables hold.
+        keep_call: a token of a call of `up --keep-existing`: instantiation keeps the rows that destination tables hold, of the
+            tables that there are in this call, and of no later ones. Empty: it is no such call.
     """
 
     kind: ClassVar[str] = "controller"
 
     def __init__(
         self, spec: TopologySpec, *, actors: ActorSystem | None = None, environment: Mapping[str, str] | None = None,
-        keep_existing: bool = False,
+        keep_call: str = "",
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
-        self._keep_existing = keep_existing
+        self._keep_call = keep_call
+        self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
         self._spec = spec
         self._given_actors = actors
         self._environment = dict(environment or {})
@@ -180,6 +184,8 @@ class Controller(Host):
 
             self._actors = actors_of(self._spec.name)
         self._is_created = self._is_prepared()
+        self._kept = tuple(self._desired().get("kept", ()))
+        self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def step(self) -> float:
@@ -201,19 +207,30 @@ class Controller(Host):
 
     def overview(self) -> dict[str, Any]:
         """The whole topology as it was at the last look (`at_us`), JSON-able."""
-        seen = {status["name"]: status for status in self._latest}
+        # While a database is prepared, which may take long, nobody is looked at in `step`.
+        is_preparing = self._phase == "PREPARING"
+        latest = gather(self._actors, self._sites) if is_preparing else self._latest
+        seen = {status["name"]: status for status in latest}
         components = [
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             for c in self._components
         ]
+        status = self.status()
+        error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": self.status()["state"], "fingerprint": self._fingerprint,
-            "at_us": self._latest_us, "findings": [asdict(finding) for finding in self._findings],
+            "topology": self._spec.name, "state": status["state"], "fingerprint": self._fingerprint,
+            **({"problem": error["message"], "fix": error["hint"]} if error else {}),
+            "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
         }
 
     def retry(self) -> None:
-        """Try the set-up again after a refusal, or for tables that were created since then; idempotent."""
+        """Try the set-up again after a refusal, or for tables that were created since then; idempotent.
+
+        A call of its own: what an earlier one kept the rows of is kept no more.
+        """
+        if self._kept or self._must_note_kept:
+            self._note_kept(())
         if self._phase in {"RUNNING", "REFUSED"}:
             self._repeats = True
             self._phase = "STARTING SITES"
@@ -234,7 +251,7 @@ class Controller(Host):
         present = self._actors.names()
         wanted = self._components if self._is_created else self._sites
         for component in wanted:
-            if component.name not in present:
+            if component.name not in present and not (component.kind == "apply" and self._must_note_kept):
                 self._create(component)
         known = {component.name for component in self._components} | {CONTROLLER}
         for name in present - known:
@@ -250,7 +267,7 @@ class Controller(Host):
             "spec": self._spec, "name": component.name.partition(":")[2], "fingerprint": self._fingerprint,
         }
         if component.kind == "apply":
-            arguments["keep_existing"] = self._keep_existing
+            arguments["keep_existing"] = self._kept
         self._actors.create(
             component.name, component.factory, arguments, state_dir=self._spec.state_dir, node=dict(site.node),
             environment={**self._environment, **self._overrides.get(component.name, {})},
@@ -260,7 +277,7 @@ class Controller(Host):
 
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
-            if self._is_created and not self._uncaptured():
+            if self._is_created and not self._must_note_kept and not self._uncaptured():
                 self._settled()
                 self._findings = ()
             else:
@@ -293,11 +310,11 @@ class Controller(Host):
         """Compare what will arrive at an apply process with the tables that are there."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
-            f"site:{apply.source}", "table_versions", tuple(way[0] for way in ways), timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
-        arriving = tuple(version for version in versions if passes(ways, version.owner, version.name))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", arriving, timeout_s=PREFLIGHT_TIMEOUT_S
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
@@ -323,9 +340,40 @@ class Controller(Host):
             # rows of tables that it knows nothing of.
             for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
                 self._actors.kill(name)
+            for apply in self._spec.applies:
+                self._leave_out(apply)
+        if self._must_note_kept:
+            self._note_kept({identity for apply in self._spec.applies for identity in self._arriving(apply)})
         self._save_prepared()
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
         self._settled()
+
+    def _leave_out(self, apply: ApplySpec) -> None:
+        """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
+
+        When such a table comes back, the changes between are missing at the destination: it is copied again.
+        """
+        coming = self._arriving(apply)
+        self._actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=PREPARE_TIMEOUT_S)
+
+    def _arriving(self, apply: ApplySpec) -> tuple[str, ...]:
+        """Identities of the tables whose changes come to an apply process."""
+        captured: tuple[CapturedTable, ...] = self._actors.call(
+            f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        return tuple(table.source.identity for table in arriving(ways_to(self._spec, apply), captured))
+
+    @property
+    def _must_note_kept(self) -> bool:
+        """It is not written down yet which tables there are in this call of `up --keep-existing`.
+
+        Once it is, another life of this controller begins with what is written, whatever tables there are by then.
+        """
+        return bool(self._keep_call) and self._desired().get("keep_call") != self._keep_call
+
+    def _note_kept(self, identities: Collection[str]) -> None:
+        self._kept = tuple(sorted(identities))
+        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept": list(self._kept)})
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False
@@ -354,10 +402,12 @@ class Controller(Host):
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
     def _save_prepared(self) -> None:
-        document = {
-            "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
+        self._save_desired({
+            **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "components": [component.name for component in self._components],
-        }
+        })
+
+    def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._desired_file, json.dumps(document, indent=1) + "\n")
 
@@ -410,11 +460,19 @@ class Controller(Host):
 
 def build(
     spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
-    *, keep_existing: bool = False,
+    *, keep_call: str = "",
 ) -> Controller:
     """Factory of the controller's actor."""
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
-    return Controller(spec, environment=environment, keep_existing=keep_existing)
+    return Controller(spec, environment=environment, keep_call=keep_call)
+
+
+def _wait_for_databases(components: list[dict[str, Any]]) -> None:
+    """An apply process whose destination does not answer is not idle, whatever it said last: put that into its status."""
+    away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
+    for component in components:
+        if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:
+            component["state"] = "WAITING FOR DATABASE"
 
 
 def _site_factory(kind: str) -> str:

@@ -21,6 +21,7 @@ import importlib
 import logging
 import logging.handlers
 import os
+import signal
 import socket
 import sys
 import threading
@@ -112,6 +113,7 @@ def connect(address: str, topology: str) -> RayActors:
         ray.shutdown()
     if not ray.is_initialized():
         _check_answers(address)
+        before = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=address, namespace=namespace_of(topology), log_to_driver=False, configure_logging=False,
@@ -121,6 +123,9 @@ def connect(address: str, topology: str) -> RayActors:
             raise ConfigError(
                 f"no Ray cluster answers at {address}: {error}", hint="run `headrace up` again, or name another --address"
             ) from error
+        if threading.current_thread() is threading.main_thread():
+            # Ray's own handlers end the process with a dump of its stack.
+            signal.signal(signal.SIGTERM, before)
     _connected_to = address
     return RayActors(namespace_of(topology))
 

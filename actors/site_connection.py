@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["access_to", "embedded_server", "remove_from", "site_folder"]
+__all__ = ["access_to", "embedded_server", "remove_from", "retained_bytes", "site_folder"]
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -35,6 +35,12 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
     return DatabaseAccess(
         site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version
     )
+
+
+def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:
+    """Bytes of log that a source of the user's own keeps for the topology now; None: it keeps none, there is no slot."""
+    with closing(open_source(access_to(site, site.database.dsn))) as source:
+        return source.retained_bytes(spec.name)
 
 
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:

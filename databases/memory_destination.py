@@ -11,7 +11,7 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -138,14 +138,30 @@ class MemoryDestination:
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
-        found = sorted(self._reach().instantiations.items())
-        return tuple(instantiation for key, instantiation in found if key[:2] == (topology, apply))
+        found = (table for key, table in self._reach().instantiations.items() if key[:2] == (topology, apply))
+        return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
-        key = (topology, apply, instantiation.source, instantiation.owner, instantiation.name)
-        self.store.instantiations[key] = instantiation
+        for identity in replaces:
+            self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
+        self.store.instantiations[topology, apply, instantiation.source, instantiation.identity] = instantiation
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.leave_out`."""
+        left = [found for found in self.instantiations(topology, apply) if found.identity not in kept and found.state != "LEFT"]
+        if left:
+            self.raise_epoch(topology, apply)
+        for found in left:
+            key = topology, apply, found.source, found.identity
+            if found.state == "KEPT" or not found.scn:
+                del self.store.instantiations[key]
+            else:
+                self.store.instantiations[key] = replace(found, state="LEFT")
+        return tuple(left)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
@@ -281,7 +297,7 @@ class MemorySession:
             self._state = "failed"
             raise
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:  # noqa: ARG002
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:  # noqa: ARG002
         """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
         self._in_transaction()
         for table in tables:
@@ -418,7 +434,7 @@ class MemorySession:
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
         """See `databases.copying.TableWriter.empty_tables`."""
         self.begin()
-        self.truncate(tables, cascade=False, restart_identity=False)
+        self.truncate(tables, restart_identity=False)
         self.commit([], Scn(0))
 
     # ------------------------------------------------------------------ error queue

@@ -2,7 +2,8 @@
 
 The log is a sequence of frames: length of the body (4 bytes), kind (1 byte), body; integers little-endian.
 
-    B begin     order_scn 8, commit time 8, transaction id 8, tag as JSON (empty: NULL)
+    B begin     order_scn 8, commit time 8, transaction id 8
+    O tag       JSON; behind the begin of a tagged transaction, a frame of its own as PostgreSQL's origin is
     R table     description as JSON
     I U D       object number 8, old image 1, then the old tuple (if the image is not NONE) and the new one (not for D):
                 columns 2, per value its kind (n NULL, u UNCHANGED, t text, b binary) and for t and b length 4, bytes
@@ -83,9 +84,9 @@ def frames_of(transaction: Committed, described: dict[int, TableVersion]) -> Ite
         (bytes, object it describes or 0, commit SCN or 0) of each.
     """
     tag = transaction.tag
-    text = b"" if tag is None else json.dumps([tag.value.hex(), tag.topology, tag.apply]).encode()
-    begin = _BEGIN.pack(transaction.order_scn, transaction.commit_time_us, transaction.transaction_id)
-    yield _frame("B", begin + text), 0, 0
+    yield _frame("B", _BEGIN.pack(transaction.order_scn, transaction.commit_time_us, transaction.transaction_id)), 0, 0
+    if tag is not None:
+        yield _frame("O", json.dumps([tag.value.hex(), tag.topology, tag.apply]).encode()), 0, 0
     for change in transaction.changes:
         for version in change.truncated or (change.version,):
             if described.get(version.object_number) != version:
@@ -151,7 +152,7 @@ class _Open:
     transaction_id: int
     order_scn: int
     commit_time_us: int
-    tag: Tag | None
+    tag: Tag | None = None
 
 
 class _Chunk:
@@ -167,14 +168,16 @@ class _Chunk:
         self.messages: list[tuple[int, str, bytes]] = []
 
     def begin(self, transaction: _Open) -> None:
-        tag = -1
-        if transaction.tag is not None:
-            if transaction.tag not in self.tags:
-                self.tags.append(transaction.tag)
-            tag = self.tags.index(transaction.tag)
         self.transactions.append(
-            [transaction.transaction_id, transaction.order_scn, 0, transaction.commit_time_us, tag, len(self.rows)]
+            [transaction.transaction_id, transaction.order_scn, 0, transaction.commit_time_us, -1, len(self.rows)]
         )
+        if transaction.tag is not None:
+            self.set_tag(transaction.tag)
+
+    def set_tag(self, tag: Tag) -> None:
+        if tag not in self.tags:
+            self.tags.append(tag)
+        self.transactions[-1][4] = self.tags.index(tag)
 
     def finish(self, consumed: int, *, continues: bool) -> DecodedChunk:
         rows = np.array(self.rows, np.int64).reshape(-1, 5)
@@ -225,6 +228,10 @@ class MemoryLogDecoder:
                 self._begin(raw[body:end], chunk)
             elif self._open is None:
                 raise ProtocolError(f"a record of kind {kind} outside a transaction", offset=body)
+            elif kind == ord("O"):
+                value, topology, apply = json.loads(raw[body:end])
+                self._open.tag = Tag(value=bytes.fromhex(value), topology=topology, apply=apply)
+                chunk.set_tag(self._open.tag)
             elif kind == ord("C"):
                 chunk.transactions[-1][2] = _SCN.unpack_from(raw, body)[0]
                 self._open = None
@@ -242,11 +249,7 @@ class MemoryLogDecoder:
         if self._open is not None:
             raise ProtocolError("a transaction begins within another one", scn=self._open.order_scn)
         order_scn, time_us, transaction_id = _BEGIN.unpack_from(body)
-        tag = None
-        if len(body) > _BEGIN.size:
-            value, topology, apply = json.loads(body[_BEGIN.size :])
-            tag = Tag(value=bytes.fromhex(value), topology=topology, apply=apply)
-        self._open = _Open(transaction_id, order_scn, time_us, tag)
+        self._open = _Open(transaction_id, order_scn, time_us)
         chunk.begin(self._open)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from databases.memory_log import Change, Committed, Row, frames_of
 from databases.ports import (
+    CapturedTable,
     DictionaryBuild,
     DictionaryTable,
     Finding,
@@ -26,7 +27,7 @@ from databases.ports import (
 from rules.rule import RuleSet, TruthValue
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
 
 __all__ = ["MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransaction"]
@@ -344,7 +345,7 @@ class MemorySource:
         """See `SourceDatabase.open_stream`."""
         if start != FIRST_SCN and start < self.confirmed_scn:
             raise LogGone(
-                f"the log up to SCN {self.confirmed_scn} is gone", hint="instantiate again", scn=self.confirmed_scn
+                f"the log up to SCN {scn_text(self.confirmed_scn)} is gone", hint="instantiate again", scn=self.confirmed_scn
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
 
@@ -354,9 +355,31 @@ class MemorySource:
     def check_prepared(self, topology: str, start: Scn) -> None:
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
 
+    def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
+        """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
+        return None
+
+    def holding_up(self) -> tuple[str, ...]:
+        """See `SourceDatabase.holding_up`: nothing waits here."""
+        return ()
+
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
+        """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one is known by its partitions."""
+        found: dict[tuple[str, str], list[ObjectNumber]] = {}
+        for table in self._tables.values():
+            version = table.version
+            found.setdefault(table.root or (version.owner, version.name), []).append(version.object_number)
+        return tuple(
+            CapturedTable(
+                identity=f"{self.options.system_identifier}.{min(numbers)}", owner=owner, name=name,
+                object_numbers=tuple(numbers),
+            )
+            for (owner, name), numbers in sorted(found.items())
+        )
 
     def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
         """See `SourceDatabase.dictionary_build`."""

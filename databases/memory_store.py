@@ -117,7 +117,7 @@ class MemoryStore:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
-        self.instantiations: dict[tuple[str, str, str, str, str], Instantiation] = {}
+        self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0
         self.next_error = 1

@@ -6,7 +6,7 @@ A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -158,7 +158,8 @@ class DecodedChunk:
         order_scn: int64[t].
         commit_scn: int64[t].
         commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL.
+        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its first
+            row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
         first_row: int32[t + 1].
         tags: the tags found.
         continues: the first transaction began in an earlier chunk.
@@ -283,6 +284,24 @@ class SourceTable:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedTable:
+    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
+
+    Args:
+        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
+            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
+            dropped and made again, and when its changes were not captured for a while.
+        owner, name: what the table is called now; the root of a partitioned one.
+        object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
+    """
+
+    identity: str
+    owner: str
+    name: str
+    object_numbers: tuple[ObjectNumber, ...]
+
+
 class Snapshot(Protocol):
     """A consistent view of the source that other sessions can share while it is held open."""
 
@@ -357,8 +376,27 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def retained_bytes(self, topology: str) -> int | None:
+        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
+        ...
+
+    def holding_up(self) -> tuple[str, ...]:
+        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
+
+        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
+        """
+        ...
+
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
+        ...
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """Every table whose changes are in the log, by owner and name.
+
+        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
+        snapshot in the log, as long as the identity is the same afterwards.
+        """
         ...
 
     def dictionary_build(self, topology: str) -> DictionaryBuild:
@@ -525,15 +563,18 @@ class Instantiation:
 
     Args:
         source: the site it was copied from.
-        owner, name: the table, as LCRs name it.
+        identity: which table of that site it is (`CapturedTable.identity`): it is recorded once per identity.
+        owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
-        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set) or FAILED.
+        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set), FAILED, or LEFT (it was
+            copied, and then its changes did not come here for a while: its rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
     """
 
     source: str
+    identity: str
     owner: str
     name: str
     scn: Scn
@@ -570,8 +611,16 @@ class DestinationSession(TableWriter, Protocol):
         """Execute the writes in order in as few round trips as possible; rows affected per write."""
         ...
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:
-        """Truncate tables together."""
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+        """Truncate these tables together, and no other: a table that refers to one of them must be among them.
+
+        Args:
+            tables: what travelled in one TRUNCATE; not empty.
+            restart_identity: restart the sequences their columns own.
+
+        Raises:
+            DataError: a table that is not among them refers to one of them.
+        """
         ...
 
     def savepoint(self) -> None:
@@ -692,11 +741,36 @@ class DestinationDatabase(Protocol):
         """What is recorded about the instantiation of an apply process's tables, by owner and name."""
         ...
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
-        """Record a table's instantiation, replacing what was recorded before.
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
+        """Record a table's instantiation, replacing what was recorded of this identity before.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            epoch: of the driver that records it.
+            instantiation: what is known now.
+            replaces: identities of tables whose place at the destination it takes; their records are removed with it.
 
         Raises:
             FencedError: a newer epoch exists.
+        """
+        ...
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """Record that changes of all but some tables do not come to an apply process any more.
+
+        What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
+        Called before the first change can be missing. A driver that still runs is fenced out.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            kept: identities of the tables whose changes come.
+
+        Returns:
+            The tables that left, as they were recorded before.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -10,12 +11,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE, Output, exit_code_of
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE, Output, ReaderLeft, exit_code_of
 from streams.errors import INSTANTIATE_AGAIN, ConfigError, StreamsError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
+TERMINATED = 143  # and one ended by SIGTERM
 
 app = typer.Typer(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
@@ -44,20 +47,36 @@ Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 def main() -> None:
     """Entry point: run a verb and end with its exit code; errors are shown without tracebacks."""
     output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(standalone_mode=False)
+        output.flush()
     except StreamsError as error:
         output.error(error)
         code = exit_code_of(error)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:
-        code = DONE
+    except ReaderLeft:
+        code = _reader_left()
     except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
         code = _wrong_use(error) or _of_the_machine(output, error) or _defect(output, error)
+    # From here on the process ends as programs do that handle no signals: in silence.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if code == INTERRUPTED:  # also what typer makes of a Ctrl-C
         output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
+    """End in order on SIGTERM: what a verb opened is closed on the way out."""
+    sys.exit(TERMINATED)
+
+
+def _reader_left() -> int:
+    """Whoever read our output has seen enough, as `headrace ... | head -1`: that is no error."""
+    # Python flushes standard output once more when it ends, and would report the closed pipe then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return DONE
 
 
 def _wrong_use(error: Exception) -> int:
@@ -76,7 +95,7 @@ def _of_the_machine(output: Output, error: Exception) -> int:
         return 0
     output.error(ConfigError(
         f"{error.filename}: {error.strerror}",
-        hint="mend the rights or make room there, or name another place: `state_dir` in the file, --state-dir of the demo",
+        hint="correct the rights or make room there, or name another place: `state_dir` in the file, --state-dir of the demo",
     ))
     return FAILURE
 
@@ -88,6 +107,21 @@ def _defect(output: Output, error: Exception) -> int:
     output.say(f"error: unexpected {type(error).__name__}: {error}")
     output.say(f"fix: this is a defect of Headrace; its traceback is in {file.name}")
     return FAILURE
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        Output().result(f"headrace {metadata.version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Log-based, rule-steered replication."""
 
 
 @contextmanager
@@ -161,9 +195,10 @@ def doctor(
 def up(
     file: File, address: Address = "", as_json: Json = False,
     keep_existing: Annotated[
-        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; nothing is copied there.")
+        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; for the tables of this call.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,
 ) -> int:
     """Start a topology, or change what runs to what the file says. Idempotent."""
     from headrace.progress import live_lines
@@ -173,7 +208,7 @@ def up(
     with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
-            environment=_failpoints(), keep_existing=keep_existing, wait=wait,
+            environment=_failpoints(), keep_existing=keep_existing, wait=wait, timeout_s=timeout,
             progress=lambda overview: show(summary_line(overview)),
         )
         shells = deployment.embedded_shells()
@@ -203,23 +238,42 @@ def down(
     purge: Annotated[
         bool, typer.Option("--purge", help="Remove what was made too: in the databases, redo, embedded servers.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
 ) -> int:
     """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
+        if purge and not yes and not _may_purge(output, deployment):
+            output.say("nothing was done")
+            return FINDING
         problems = deployment.down(purge=purge, progress=output.say)
-        kept = [] if purge else [
-            site.name for site in deployment.spec.sites
-            if site.database.kind == "postgres" and any(c.source == site.name for c in deployment.spec.captures)
-        ]
-    output.json({"problems": problems, "slots_kept_at": kept})
+        kept = [] if purge else deployment.slots_kept()
+    output.json({"problems": problems, "slots_kept_at": [slot.site for slot in kept], "slots": [asdict(slot) for slot in kept]})
     for problem in problems:
         output.say(f"error: {problem}")
     if problems and purge:
-        output.say("fix: mend it and run the same command again; what is done stays done")
-    if kept:
-        output.say(f"warning: the slots at {', '.join(kept)} stay and retain WAL until `up`, or `down --purge`")
+        output.say("fix: correct it and run the same command again; what is done stays done")
+    for slot in kept:
+        output.say(f"warning: {slot.text()}; it ends with `headrace up {file}` or `headrace down {file} --purge`")
     return FAILURE if problems else DONE
+
+
+def _may_purge(output: Output, deployment: Deployment) -> bool:
+    """Ask before what cannot be taken back.
+
+    Raises:
+        ConfigError: there is no terminal at which to ask.
+    """
+    losses = deployment.purge_losses()
+    if output.as_json or not sys.stdin.isatty():
+        raise ConfigError(
+            f"`down --purge` of topology {deployment.spec.name} removes for good: {'; '.join(losses)}",
+            hint="say --yes if that is meant",
+        )
+    output.say(f"`down --purge` of topology {deployment.spec.name} removes for good:")
+    for loss in losses:
+        output.say(f"  {loss}")
+    return typer.confirm("Remove all that?", err=True)
 
 
 @app.command()
@@ -264,7 +318,7 @@ def status(
         if watch and as_json:
             _watch_in_lines(output, deployment)
         if watch:
-            watch_forever(lambda: render(deployment.overview()))
+            watch_forever(output, lambda: render(deployment.overview()))
         overview = deployment.overview()
     output.json(overview)
     output.result(render(overview))

@@ -9,19 +9,24 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from streams.errors import ConfigError, StreamsError
+from streams.scn import scn_text as position_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from databases.ports import Finding
 
-__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "exit_code_of", "scn_text", "seconds_text"]
+__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "ReaderLeft", "exit_code_of", "scn_text", "seconds_text"]
 
 DONE = 0
 FINDING = 1  # a difference, a problem of the topology or of a database, something that waits for a person
 WRONG_USE = 2
 PIPE_WIDTH = 200
 FAILURE = 3
+
+
+class ReaderLeft(Exception):  # noqa: N818 - no error
+    """Whoever read our output closed the pipe. Not a BrokenPipeError: click and rich end with 1 on that."""
 
 
 def exit_code_of(error: StreamsError) -> int:
@@ -50,10 +55,14 @@ class Output:
         if err not in self._consoles:
             from rich.console import Console
 
+            class PipedConsole(Console):
+                def on_broken_pipe(self) -> None:
+                    raise ReaderLeft
+
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: lines must stay whole there.
             width = None if stream.isatty() else PIPE_WIDTH
-            self._consoles[err] = Console(stderr=err, highlight=False, soft_wrap=True, width=width)
+            self._consoles[err] = PipedConsole(stderr=err, highlight=False, soft_wrap=True, width=width)
         return self._consoles[err]
 
     @property
@@ -77,8 +86,22 @@ class Output:
     def json(self, document: object) -> None:
         """Print the result as one JSON document, with `--json`."""
         if self.as_json:
-            sys.stdout.write(json.dumps(document, indent=self._indent, default=_encode) + "\n")
+            try:
+                sys.stdout.write(json.dumps(document, indent=self._indent, default=_encode) + "\n")
+            except BrokenPipeError as error:
+                raise ReaderLeft from error
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was printed.
+
+        Raises:
+            ReaderLeft: nobody reads it.
+        """
+        try:
             sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
 
     def error(self, error: StreamsError) -> None:
         """Tell what went wrong and what to do about it, without a traceback."""
@@ -102,8 +125,8 @@ class Output:
 
 
 def scn_text(scn: int | None) -> str:
-    """An SCN for people: as PostgreSQL writes a position; "unknown" when it is not known."""
-    return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:08X}" if scn else "unknown"
+    """An SCN for people; "unknown" when it is not known."""
+    return position_text(scn) if scn else "unknown"
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
-from headrace.status_view import STARTING
+from headrace.console import bytes_text
+from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
 from topology.problems import nearest
 from topology.reading import read_topology
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["STATE_PARENT", "Deployment", "NotUp", "Progress"]
+__all__ = ["STATE_PARENT", "Deployment", "KeptSlot", "NotReady", "NotUp", "Progress"]
 
 POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
@@ -39,6 +41,33 @@ class NotUp(ConfigError):  # noqa: N818 - says what is the matter
     """The topology does not run."""
 
     code = "HDR-7001"
+
+
+class NotReady(ApplyError):  # noqa: N818 - says what is the matter
+    """The topology did not run within the time that `up` was given; it goes on starting."""
+
+    code = "HDR-7003"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSlot:
+    """What stays at a source after `down`.
+
+    Args:
+        site: the source's site.
+        retained_bytes: of log that the source keeps for it now; None: the database does not answer.
+        problem: why it does not.
+    """
+
+    site: str
+    retained_bytes: int | None
+    problem: str = ""
+
+    def text(self) -> str:
+        """For people."""
+        if self.retained_bytes is None:
+            return f"{self.site} cannot be asked ({self.problem}): if a slot is there, that database keeps its WAL"
+        return f"the slot at {self.site} stays, and the database keeps its WAL for it ({bytes_text(self.retained_bytes)} now)"
 
 
 @dataclass(slots=True)
@@ -158,17 +187,20 @@ class Deployment:
 
     def up(
         self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, wait: bool = True,
-        progress: Progress | None = None,
+        timeout_s: float | None = None, progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Start what does not run, change what is outdated; idempotent. Returns the last overview.
 
         Args:
             environment: for the components' processes (armed failpoints).
-            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set.
+            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set. Holds for the
+                tables that there are in this call.
             wait: until every component runs and every table is instantiated; False: until everything is created.
+            timeout_s: how long to wait, at most; None: as long as it takes.
             progress: told what is going on.
 
         Raises:
+            NotReady: the time is over; the message says what is waited for, and everything goes on.
             StreamsError: what stopped it. A refused preflight is no error: the overview's state is REFUSED.
         """
         if not self.address:
@@ -195,7 +227,16 @@ class Deployment:
             for what, error in found.items():
                 if not (patient and what in stuck):
                     raise error
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
+                raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
+        fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
+        fixes.append(f"it goes on starting: `headrace status {self.spec.file}` shows it, `headrace down {self.spec.file}` ends it")
+        return NotReady(
+            f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}", hint="; ".join(fixes),
+        )
 
     def _start_again(self, overview: Mapping[str, Any]) -> None:
         """Let what gave up try once more."""
@@ -220,7 +261,7 @@ class Deployment:
             self._kill_and_wait([CONTROLLER, *applies])
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
-            "keep_existing": keep_existing,
+            "keep_call": secrets.token_hex(8) if keep_existing else "",
         }
         actors.create(
             CONTROLLER, "actors.controller:build", arguments, state_dir=self.spec.state_dir, node={},
@@ -257,6 +298,32 @@ class Deployment:
         if purge:
             problems += self._remove_state(tell)
         return problems
+
+    def slots_kept(self) -> list[KeptSlot]:
+        """The slots that exist at the users' databases, asked of them now."""
+        from actors.site_connection import retained_bytes
+
+        kept = []
+        for site in self.spec.sites:
+            if site.database.kind != "postgres" or not any(c.source == site.name for c in self.spec.captures):
+                continue
+            try:
+                retained = retained_bytes(self.spec, site)
+            except StreamsError as error:
+                kept.append(KeptSlot(site=site.name, retained_bytes=None, problem=error.message))
+            else:
+                kept += [] if retained is None else [KeptSlot(site=site.name, retained_bytes=retained)]
+        return kept
+
+    def purge_losses(self) -> list[str]:
+        """What `down --purge` removes, for people, a line each."""
+        losses = [f"{self.spec.state_dir}: redo logs, spilled queues, logs"]
+        for site in self.spec.sites:
+            if site.database.kind == "embedded":
+                losses.append(f"{site.name}: its embedded server, with every table in it")
+            elif site.database.kind == "postgres":
+                losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
+        return losses
 
     def _forget_address(self, error: ConfigError) -> list[str]:
         """A cluster that does not answer must not keep the topology from being started elsewhere."""
@@ -402,6 +469,8 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
     Not all that is stuck (`status_view.stuck_notes`): `up` is done although a component was stopped or waits for an ALTER.
     """
     failures = {}
+    if overview["state"] == "ABORTED":
+        failures["controller"] = ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", "")))
     for component in overview["components"]:
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from actors.site_connection import access_to, embedded_server
-from actors.ways import passes, ways_to
 from databases.connectors import open_destination, open_source
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from databases.postgres.planning import plan_destination, plan_instantiation, plan_unseen_source
@@ -17,6 +16,7 @@ from topology.checks import check
 from topology.plan import LiveSite, Plan, make_plan
 from topology.problems import TopologyError
 from topology.reading import read_topology
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -77,11 +77,9 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             continue
         ways = ways_to(spec, apply)
         with closing(open_source(source)) as database:
-            versions = database.table_versions(
-                [t for t in database.tables([way[0] for way in ways]) if passes(ways, t.owner, t.name)]
-            )
+            versions = database.table_versions(database.tables(captured_by(ways)))
         with closing(open_destination(destination)) as target:
-            findings += target.preflight_tables(versions)
+            findings += target.preflight_tables([table.destination for table in arriving(ways, versions)])
     return findings
 
 

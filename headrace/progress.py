@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,10 +43,21 @@ def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
     yield show
 
 
-def watch_forever(look: Callable[[], RenderableType]) -> NoReturn:
-    """Show something again every second until Ctrl-C."""
+def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoReturn:
+    """Show something again every second until Ctrl-C.
+
+    Args:
+        output: of the command: a terminal shows one changing picture, a file or a pipe one picture after the other.
+        look: gives the picture as it is now.
+    """
     from rich.live import Live
 
+    if not sys.stdout.isatty():
+        while True:
+            output.result(look())
+            output.result("")
+            output.flush()
+            time.sleep(WATCH_INTERVAL_S)
     with Live(look(), auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)

@@ -16,8 +16,11 @@ __all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "stuck_notes", "
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
-_BAD = {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER"}
+_NO_DATABASE = frozenset({"DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
+_BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
 _NOT_CREATED = "NOT CREATED"
+_START_DATABASE = "start the database, or correct its connection string and run `headrace up`; Headrace connects by itself"
+_END_TRANSACTION = "end that transaction, or wait until it ends: Headrace goes on by itself then"
 STARTING = frozenset({"INITIALIZING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"})
 """States of components on their way to work."""
 
@@ -69,9 +72,12 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True, is_remark=True)
     elif error and state in _BAD:
         yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
-    for key in ("problem", "database_problem"):
-        if component.get(key):
-            yield Note(component=name, problem=str(component[key]), is_stuck=_is_paused(component))
+    if component.get("problem"):
+        yield Note(component=name, problem=str(component["problem"]), is_stuck=_is_paused(component))
+    if component.get("database_problem"):
+        yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
+    for held_up in component.get("held_up_by", ()):
+        yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
     if component.get("detail"):
         hint = str(component.get("hint") or "")
         problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
@@ -83,6 +89,12 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
                 fix="mend it: it is looked at again by itself", is_stuck=True,
             )
+    kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
+    if kept:
+        yield Note(
+            component=name, problem=f"not copied, their rows were kept as `up --keep-existing` found them: {', '.join(kept)}",
+            fix="headrace verify FILE compares them", is_remark=True,
+        )
     if component.get("unmatched_rules"):
         yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True)
     if component.get("uncaptured_tables"):
@@ -97,16 +109,16 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def render(overview: Mapping[str, Any]) -> RenderableType:
-    """The overview as tables."""
+    """What an operator must know first, then the overview as tables: findings are never below the edge of a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    parts: list[RenderableType] = [_head(overview)]
+    parts: list[RenderableType] = [_head(overview), *_told_first(overview)]
     if overview["flows"]:
         flows = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("flow", "lag", "applied SCN", "source SCN", "behind", "errors"):
-            flows.add_column(column)
+            flows.add_column(column, overflow="fold")
         for flow in overview["flows"]:
             flows.add_row(
                 f"{flow['source']} -> {flow['destination']} ({flow['apply']})", seconds_text(flow["lag_s"]),
@@ -125,10 +137,21 @@ def render(overview: Mapping[str, Any]) -> RenderableType:
             _details(component),
         )
     parts.append(table)
-    for note in notes(overview):
-        # Below the table, where a statement stays whole and can be copied.
-        parts.append(Text(f"\n{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "")))
     return Group(*parts)
+
+
+def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Findings of a refused `up` and the components' notes, problems before remarks."""
+    from rich.text import Text
+
+    if overview["state"] == "REFUSED":
+        for finding in overview["findings"]:
+            if finding["is_error"]:
+                yield Text(f"refused: {finding['path']}: {finding['problem']}\n  fix: {finding['fix']}\n", style="red")
+    for note in sorted(notes(overview), key=lambda note: note.is_remark):
+        # Outside the table, where a statement stays whole and can be copied.
+        style = "" if note.is_remark else "red" if note.is_stuck else "yellow"
+        yield Text(f"{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "") + "\n", style=style)
 
 
 def summary_line(overview: Mapping[str, Any]) -> str:
@@ -145,7 +168,11 @@ def summary_line(overview: Mapping[str, Any]) -> str:
         f"{table['owner']}.{table['name']} {table['state'].lower()} {table['rows']} rows"
         for c in components for table in c.get("instantiation", ()) if table["state"] not in {"DONE", "KEPT"}
     ]
-    parts += [f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING for note in _notes(c)]
+    parts += [overview["problem"]] if overview.get("problem") else []
+    parts += [
+        f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by")
+        for note in _notes(c)
+    ]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
 
 
@@ -156,8 +183,9 @@ def _head(overview: Mapping[str, Any]) -> RenderableType:
     age_s = time.time() - overview["at_us"] / 1e6
     if overview["at_us"] and age_s > STALE_S:
         head.append(f"as of {seconds_text(age_s)} ago\n", style="yellow")
-    if "problem" in overview:
-        head.append(f"{overview['problem']}\n", style="red")
+    if overview.get("problem"):
+        fix = f"\n  fix: {overview['fix']}" if overview.get("fix") else ""
+        head.append(f"{overview['problem']}{fix}\n", style="red")
     return head
 
 

@@ -76,7 +76,9 @@ def _stuck(overview: Look | None) -> list[Note]:
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:
     """One comparison for people."""
-    table = f"{comparison['owner']}.{comparison['name']} {comparison['source']} -> {comparison['destination']}"
+    name = f"{comparison['owner']}.{comparison['name']}"
+    there = f"{comparison['destination_owner']}.{comparison['destination_name']}"
+    table = f"{name} {comparison['source']} -> {comparison['destination']}{'' if there == name else f' {there}'}"
     if comparison["equal"]:
         return f"{table}: identical, {comparison['source_rows']} rows"
     if comparison["problem"]:

@@ -504,7 +504,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +514,8 @@ class TableComparison(_message.Message):
     DESTINATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_OWNER_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_NAME_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -523,7 +525,9 @@ class TableComparison(_message.Message):
     destination_digest: str
     checks: int
     problem: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    destination_owner: str
+    destination_name: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
     __slots__ = ("numbers", "all")

@@ -48,7 +48,7 @@ class MinedRows:
         command: uint8[n], `Command`.
         old_image: uint8[n], `OldImage`.
         old_first: int64[n], index of the first old value; -1: none.
-        new_first: int64[n], likewise of the new values.
+        new_first: int64[n], the same for the new values.
         value_offset: int64[v], into `data`.
         value_length: int32[v].
         value_binary: bool[v].
@@ -171,6 +171,8 @@ class Assembly:
             last, skip = self._count - 1, 1
             self._transactions[_COMMIT, last] = transactions.commit_scn[0]
             self._transactions[_TIME, last] = transactions.commit_time_us[0]
+            # The log tells a transaction's tag behind its begin: a record may end between the two.
+            self._transactions[_TAG, last] = transactions.tag[0]
             self._transactions[_ROWS, last] += transactions.rows[0]
             is_whole = last > 0 or not self._continues
             if transactions.commit_scn[0] and is_whole and self._transactions[_ROWS, last] == 0:

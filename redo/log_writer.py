@@ -65,18 +65,18 @@ from streams.errors import (
 )
 from streams.failpoints import failpoint
 from streams.lcr_batch import TableVersion
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
 RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
-# Between two gulps of a busy source the writer rests for so many times what the last one took. A gulp costs the processes
-# behind it together some ten times what it costs here (measured), however little is in it: so small transactions take
-# one core at most, whatever its speed, and come in larger gulps. A commit that comes alone is taken at once, and a
-# backlog without any rest.
-REST_FACTOR = 9.0
-REST_MAX_S = 0.05
+# Between two gulps of a busy source the writer pauses for this multiple of the last gulp's duration. A gulp costs the
+# processes behind it about ten times what it costs here (measured), however little it holds. Small transactions
+# therefore use one core at most, at any speed, and arrive in larger gulps. A commit that arrives alone is read at once,
+# and a backlog is read without a pause.
+PAUSE_FACTOR = 9.0
+PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
@@ -156,7 +156,7 @@ class LogWriter:
         self._needs_resume = False
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
-        self._rest_s = 0.0
+        self._pause_s = 0.0
         self._progress_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
@@ -200,9 +200,9 @@ class LogWriter:
         return self._phase if self._stream is not None else "DISABLED"
 
     @property
-    def rest_s(self) -> float:
-        """How long to leave the stream alone before the next step, seconds; see `REST_FACTOR`."""
-        return self._rest_s
+    def pause_s(self) -> float:
+        """How long to leave the stream alone before the next step, seconds; see `PAUSE_FACTOR`."""
+        return self._pause_s
 
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
@@ -223,7 +223,7 @@ class LogWriter:
         first = self._restart_segment
         if self._state.is_open and sum(size for n, size in list(self._sizes.items()) if n >= first) >= self._redo_bytes_max:
             return (
-                f"one transaction, which began after SCN {self._state.commit_scn}, fills {bound}, WAL grows at the source: "
+                f"one transaction, which began after SCN {scn_text(self._state.commit_scn)}, fills {bound}, WAL grows at the source: "
                 "raise redo_bytes_max in the topology file above the size of that transaction, then `headrace up`"
             )
         return (
@@ -299,7 +299,7 @@ class LogWriter:
             _after_fsync()
             stream.confirm(self._state.end_scn)
         busy_s = self._clock.monotonic() - began
-        self._rest_s = min(REST_MAX_S, REST_FACTOR * busy_s) if wrote and not is_full else 0.0
+        self._pause_s = min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
@@ -332,8 +332,8 @@ class LogWriter:
             )
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
-                f"the log of site {self._source} begins at SCN {stream.start_scn}, its redo log ends at SCN "
-                f"{self._state.end_scn}: transactions between are gone",
+                f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "
+                f"{scn_text(self._state.end_scn)}: transactions between are gone",
                 hint=INSTANTIATE_AGAIN,
                 source=self._source, after_scn=self._state.end_scn, through_scn=stream.start_scn,
             )
@@ -544,7 +544,7 @@ class LogWriter:
     def _raise_missing(self, before: SegmentFile, after: SegmentFile) -> None:
         from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
         raise RedoError(
-            f"redo segment {before.number + 1} is missing; transactions between SCN {from_scn} and SCN {to_scn}"
+            f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN {scn_text(to_scn)}"
             " are missing",
             hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
             segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,

@@ -53,12 +53,12 @@ from redo.mining_kernels import (
 )
 from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
 from redo.segments import RedoReader, list_segments
-from rules.evaluation import filter_batch
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.evaluation import RuleEvaluation
+from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
 from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
 from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
 
 __all__ = ["HIDDEN_OWNER", "Miner", "MiningStatistics"]
@@ -125,7 +125,7 @@ class Miner:
     ) -> None:
         self._folder = folder
         self._source = source
-        self._rules = rules
+        self._rules = RuleEvaluation(rules)
         self._decoder_factory = decoder_factory
         self._clock = clock or SystemClock()
 
@@ -241,14 +241,10 @@ class Miner:
 
     def _evaluated(self, batch: LcrBatch) -> LcrBatch | None:
         """The batch after full evaluation, where prefiltering did not decide; None: it became a mark."""
-        tagged = {bool(tag >= 0) for tag in batch.transactions.tag}
-        answers = {
-            self._rules.prefilter(table.owner, table.name, tagged=value) for table in batch.tables for value in tagged
-        }
-        if TruthValue.MAYBE not in answers:
+        if not self._rules.is_undecided(batch):
             return batch
         self._full_evaluations += 1
-        batch = filter_batch(batch, self._rules)
+        batch = self._rules.filter(batch)
         return None if batch.is_progress_mark else batch
 
     def _mark(self, *, is_due: bool) -> LcrBatch | None:
@@ -354,7 +350,7 @@ class Miner:
 
     def _undecodable(self, header: RecordHeader, what: str) -> CaptureError:
         return CaptureError(
-            f"redo of site {self._source} after SCN {header.last_commit_scn} cannot be decoded: {what}",
+            f"redo of site {self._source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
             hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
             source=self._source, scn=header.last_commit_scn, offset=self._record_offset,
         )
@@ -463,7 +459,7 @@ class Miner:
         else:
             what = f"a row of object {number} has not the columns its description says"
         return CaptureError(
-            f"a change of the transaction at SCN {scn} of site {self._source} cannot be read: {what}",
+            f"a change of the transaction at SCN {scn_text(scn)} of site {self._source} cannot be read: {what}",
             hint="this is a defect of the log writer or of the decoder", source=self._source, scn=scn,
             object_number=number,
         )
@@ -488,9 +484,7 @@ class Miner:
         """What prefiltering says of a table's rows, untagged and tagged: keep (TRUE or MAYBE) or discard."""
         if table.owner == HIDDEN_OWNER:
             return False, False
-        untagged = self._rules.prefilter(table.owner, table.name, tagged=False)
-        tagged = self._rules.prefilter(table.owner, table.name, tagged=True)
-        return untagged is not TruthValue.FALSE, tagged is not TruthValue.FALSE
+        return self._rules.keeps(table)
 
     def _objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """Objects ascending, and of each its table's place, number of columns and verdicts."""
@@ -564,8 +558,8 @@ class Miner:
                     break
         if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
             raise LogGone(
-                f"the redo of site {self._source} begins at SCN {head.last_commit_scn}; it is needed from SCN "
-                f"{self._start_scn} on",
+                f"the redo of site {self._source} begins at SCN {scn_text(head.last_commit_scn)}; it is needed from SCN "
+                f"{scn_text(self._start_scn)} on",
                 hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn,
                 first_scn=head.last_commit_scn,
             )

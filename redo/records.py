@@ -87,7 +87,7 @@ class RecordHeader:
         number: of the record within its segment, from 0.
         end_scn: progress after the record: every transaction committed up to here is in redo.
         last_commit_scn: commit SCN of the last transaction that ends before the record.
-        commit_scn: likewise after the record (equal when none ends in it).
+        commit_scn: the last transaction that ends at or before the record's end (equal when none ends in it).
         commit_end: bytes of the payload up to the end of that last transaction; 0: none ends, or not known.
         open_at_start: a transaction is open where the record begins.
         open_at_end: a transaction is open where the record ends.

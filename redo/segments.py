@@ -39,7 +39,7 @@ from redo.records import (
 from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError, Retry
 from streams.failpoints import failpoint
-from streams.scn import Scn
+from streams.scn import Scn, scn_text
 
 __all__ = [
     "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
@@ -180,7 +180,7 @@ def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: 
     """The error for a record that cannot be read: says which transactions are missing."""
     beyond = next(_records_beyond(descriptor, offset + 1, os.fstat(descriptor).st_size), None)
     through = beyond.last_commit_scn if beyond is not None else 0
-    missing = f"after SCN {after_scn} up to SCN {through}" if through > after_scn else f"after SCN {after_scn}"
+    missing = f"after SCN {scn_text(after_scn)} up to SCN {scn_text(through)}" if through > after_scn else f"after SCN {scn_text(after_scn)}"
     return RedoError(
         f"redo segment {path.name} {what} at offset {offset}; transactions {missing} are missing",
         hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
@@ -356,7 +356,7 @@ class RedoReader:
                 hint=INSTANTIATE_AGAIN, segment=self._segment,
             )
         raise RedoError(
-            f"redo segment {self._segment} is missing; transactions after SCN {self._scn} are missing",
+            f"redo segment {self._segment} is missing; transactions after SCN {scn_text(self._scn)} are missing",
             hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
             segment=self._segment, offset=0, after_scn=self._scn,
         )

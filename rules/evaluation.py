@@ -1,152 +1,98 @@
-"""Rule evaluation on whole batches.
+"""Rule evaluation: what one client's rules say of a table, and what they leave of a batch.
 
-Used by capture (for what prefiltering could not decide), propagations and apply. What a rule set discards leaves
-the batch; the chain of positions stays whole, so that a receiver cannot tell a discarded change from none.
+The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard leaves the
+batch; the chain of positions stays whole, so that a receiver cannot tell a discarded change from none.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rules.evaluation_kernels import copy_rows, measure_rows
-from rules.rule import RuleSet, TruthValue
-from streams.lcr_batch import ColumnValues, LcrBatch, RowGroup, TableVersion, Transactions, Truncate
+from rules.rule import Rule, RuleSet, TruthValue
+from streams.cutting import select_rows, without_unused
+from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["filter_batch", "select_rows"]
-
-
-def select_rows(values: ColumnValues, rows: NDArray[np.int64]) -> ColumnValues:
-    """Return the values of some rows, in the same order.
-
-    Args:
-        values: of n rows.
-        rows: int64, ascending, which rows.
-    """
-    columns = values.column_count
-    lengths = np.empty((columns, rows.shape[0]), np.int32)
-    starts = np.empty(columns + 1, np.int64)
-    measure_rows(values.lengths, rows, lengths, starts)
-    data = np.empty(int(starts[-1]), np.uint8)
-    copy_rows(values.lengths, values.data, values.starts, rows, data)
-    return ColumnValues(lengths=lengths, data=data, starts=starts)
+__all__ = ["RuleEvaluation"]
 
 
-def filter_batch(batch: LcrBatch, rules: RuleSet) -> LcrBatch:
-    """Evaluate the rule set against every row LCR of a batch.
+class RuleEvaluation:
+    """Evaluates the rule set of one client.
 
     Args:
-        batch: any batch.
         rules: of the client.
-
-    Returns:
-        A batch with what the rules keep and the same positions; the same object when they keep everything. When
-        they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
     """
-    if batch.is_progress_mark or (rules.include is None and not rules.exclude):
-        return batch
-    verdicts = _verdicts(batch.tables, rules)
-    if verdicts[:, _tags_present(batch)].all():
-        return batch
-    keep = np.zeros(batch.row_count, np.bool_)
-    tagged = _tagged_rows(batch)
-    for group in batch.groups:
-        keep[group.row_numbers] = verdicts[group.table, tagged[group.row_numbers]]
-    truncates = []
-    for truncate in batch.truncates:
-        kept = tuple(table for table in truncate.tables if verdicts[table, tagged[truncate.row_number]])
-        keep[truncate.row_number] = bool(kept)
-        truncates.append(replace(truncate, tables=kept))
-    if keep.all() and tuple(truncates) == batch.truncates:
-        return batch
-    return _without_discarded(batch, keep, truncates)
 
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
 
-def _verdicts(tables: tuple[TableVersion, ...], rules: RuleSet) -> NDArray[np.bool_]:
-    """bool[table, tagged]: whether the rules keep row LCRs of the table."""
-    verdicts = np.zeros((len(tables), 2), np.bool_)
-    for number, table in enumerate(tables):
-        for tagged in (False, True):
-            verdicts[number, int(tagged)] = (
-                rules.prefilter(table.owner, table.name, tagged=tagged) is not TruthValue.FALSE
-            )
-    return verdicts
+    @property
+    def keeps_all(self) -> bool:
+        """There are no rules: everything passes, and nothing needs to be looked at."""
+        return self._rules.include is None and not self._rules.exclude
 
+    def answer(self, table: TableVersion, *, tagged: bool | None = None) -> TruthValue:
+        """Say what the rules say of row LCRs of a table version; needs no rows.
 
-def _tags_present(batch: LcrBatch) -> list[int]:
-    tagged = batch.transactions.tag >= 0
-    return [int(value) for value in np.unique(tagged)]
+        Args:
+            table: the version.
+            tagged: whether the LCRs have a tag; None: not known yet, the answer may be MAYBE.
+        """
+        return self._rules.prefilter(table.owner, table.name, tagged=tagged)
 
+    def keeps(self, table: TableVersion) -> tuple[bool, bool]:
+        """Whether row LCRs of a table version may pass, without a tag and with one."""
+        return (
+            self.answer(table, tagged=False) is not TruthValue.FALSE, self.answer(table, tagged=True) is not TruthValue.FALSE,
+        )
 
-def _tagged_rows(batch: LcrBatch) -> NDArray[np.int8]:
-    rows = np.diff(batch.transactions.first_row)
-    return np.repeat((batch.transactions.tag >= 0).astype(np.int8), rows)
+    def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
+        """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
+        return self._rules.unmatched(tables)
 
+    def is_undecided(self, batch: LcrBatch) -> bool:
+        """Whether `filter` must look at rows: the answer of some table in the batch is MAYBE."""
+        tagged = {bool(tag >= 0) for tag in batch.transactions.tag}
+        return any(self.answer(table, tagged=value) is TruthValue.MAYBE for table in batch.tables for value in tagged)
 
-def _without_discarded(batch: LcrBatch, keep: NDArray[np.bool_], truncates: list[Truncate]) -> LcrBatch:
-    renumbered = (np.cumsum(keep) - 1).astype(np.int32)
-    groups, used = [], set()
-    for group in batch.groups:
-        rows = np.flatnonzero(keep[group.row_numbers]).astype(np.int64)
-        if rows.size:
-            groups.append(_select_from_group(group, rows, renumbered))
-            used.add(group.table)
-    remaining = [truncate for truncate in truncates if truncate.tables]
-    used.update(table for truncate in remaining for table in truncate.tables)
-    transactions, tags_used = _transactions_left(batch, keep)
-    tables = sorted(used)
-    place = {table: number for number, table in enumerate(tables)}
-    return replace(
-        batch,
-        tables=tuple(batch.tables[table] for table in tables),
-        tags=tuple(batch.tags[tag] for tag in tags_used),
-        transactions=transactions,
-        groups=tuple(replace(group, table=place[group.table]) for group in groups),
-        truncates=tuple(
-            replace(
-                truncate, row_number=int(renumbered[truncate.row_number]),
-                tables=tuple(place[table] for table in truncate.tables),
-            )
-            for truncate in remaining
-        ),
-        # An empty batch that is no part of anything has nothing to continue.
-        continues=batch.continues and len(transactions) > 0,
-    )
+    def filter(self, batch: LcrBatch) -> LcrBatch:
+        """Evaluate the rules against every row LCR of a batch.
 
+        Args:
+            batch: any batch.
 
-def _select_from_group(group: RowGroup, rows: NDArray[np.int64], renumbered: NDArray[np.int32]) -> RowGroup:
-    numbers = renumbered[group.row_numbers[rows]]
-    if rows.size == group.row_count:
-        return replace(group, row_numbers=numbers)
-    return replace(
-        group, row_numbers=numbers,
-        old=None if group.old is None else select_rows(group.old, rows),
-        new=None if group.new is None else select_rows(group.new, rows),
-    )
+        Returns:
+            A batch with what the rules keep and the same positions; the same object when they keep everything. When
+            they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
+        """
+        if batch.is_progress_mark or self.keeps_all:
+            return batch
+        verdicts = np.array([self.keeps(table) for table in batch.tables], np.bool_).reshape(-1, 2)
+        has_tag = batch.transactions.tag >= 0
+        if verdicts[:, np.unique(has_tag).astype(np.intp)].all():
+            return batch
+        tagged = np.repeat(has_tag.astype(np.intp), np.diff(batch.transactions.first_row))
+        keep = np.zeros(batch.row_count, np.bool_)
+        for group in batch.groups:
+            keep[group.row_numbers] = verdicts[group.table, tagged[group.row_numbers]]
+        kept = self._truncates(batch, verdicts, tagged, keep)
+        if keep.all() and kept.truncates == batch.truncates:
+            return batch
+        return without_unused(select_rows(kept, keep))
 
-
-def _transactions_left(batch: LcrBatch, keep: NDArray[np.bool_]) -> tuple[Transactions, list[int]]:
-    """The transactions that still have rows, or that are parts: those must begin, go on and end everywhere."""
-    before = batch.transactions
-    bounds = np.concatenate(([0], np.cumsum(keep)))[before.first_row]
-    left = np.diff(bounds) > 0
-    if batch.continues:
-        left[0] = True
-    if batch.is_open:
-        left[-1] = True
-    tags_used = sorted({int(tag) for tag in before.tag[left] if tag >= 0})
-    tag_place = np.full(len(batch.tags) + 1, -1, np.int16)  # the last one for -1
-    tag_place[tags_used] = np.arange(len(tags_used), dtype=np.int16)
-    first_row = np.append(bounds[:-1][left], bounds[-1]).astype(np.int32)
-    return (
-        Transactions(
-            transaction_id=before.transaction_id[left], order_scn=before.order_scn[left],
-            commit_scn=before.commit_scn[left], commit_time_us=before.commit_time_us[left],
-            tag=tag_place[before.tag[left]], first_row=first_row,
-        ),
-        tags_used,
-    )
+    @staticmethod
+    def _truncates(
+        batch: LcrBatch, verdicts: NDArray[np.bool_], tagged: NDArray[np.intp], keep: NDArray[np.bool_]
+    ) -> LcrBatch:
+        """The batch with TRUNCATEs of the tables that pass; `keep` says which TRUNCATEs have one."""
+        truncates = []
+        for truncate in batch.truncates:
+            tables = tuple(table for table in truncate.tables if verdicts[table, tagged[truncate.row_number]])
+            keep[truncate.row_number] = bool(tables)
+            truncates.append(replace(truncate, tables=tables))
+        return replace(batch, truncates=tuple(truncates))

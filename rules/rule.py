@@ -45,7 +45,11 @@ class Rule:
 
     def matches_object(self, owner: str, name: str) -> bool:
         """Whether the rule speaks of the table `owner.name`."""
-        return _pattern(self.owner).match(owner) is not None and _pattern(self.name).match(name) is not None
+        return self.matches_owner(owner) and _pattern(self.name).match(name) is not None
+
+    def matches_owner(self, owner: str) -> bool:
+        """Whether the rule speaks of tables of the schema `owner`."""
+        return _pattern(self.owner).match(owner) is not None
 
     def __str__(self) -> str:
         return f"{self.owner}.{self.name}"

@@ -26,7 +26,7 @@ from databases.postgres.source.database import PostgresSource
 from protos import codec
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
@@ -100,7 +100,7 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
     fits = TableFits(destination.describe, lambda _: "")
     reader = ApplyReader(
-        source=SOURCE, progress=progress, rules=APPLIED, filter_batch=filter_batch, fits=fits, instantiation={},
+        source=SOURCE, progress=progress, rules=RuleEvaluation(APPLIED), fits=fits, instantiation={},
     )
     coordinator = ApplyCoordinator(
         progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,

@@ -135,7 +135,7 @@ if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --
   [ ! -t 2 ] || printf '\n' >&2
   say "pip failed; the end of $LOG:"
   tail -n 20 "$LOG" >&2
-  say 'Mend what it says (most often: no network) and run the same command again: what is downloaded is kept.'
+  say 'Fix the problem it names (usually: no network) and run the same command again; finished downloads are kept.'
   exit 3
 fi
 # Or the first changes of the first topology would wait for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["FIRST_SCN", "ObjectNumber", "Scn", "TransactionId"]
+__all__ = ["FIRST_SCN", "ObjectNumber", "Scn", "TransactionId", "scn_text"]
 
 Scn = NewType("Scn", int)
 """A 64-bit position in one source's log. Comparable only within one source.
@@ -22,3 +22,8 @@ ObjectNumber = NewType("ObjectNumber", int)
 
 FIRST_SCN = Scn(0)
 """Below every SCN: 'nothing yet'."""
+
+
+def scn_text(scn: int) -> str:
+    """An SCN for people, in messages and tables alike: two hexadecimal halves, the form PostgreSQL's own tools use."""
+    return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:08X}"

@@ -31,6 +31,7 @@ _SETTINGS = {
     "max_wal_size": "512MB",
     "wal_sender_timeout": "20s",
     "autovacuum_naptime": "10s",
+    "max_prepared_transactions": "5",
 }
 _ENDED_MS = 30_000  # for a session to end, on a machine that stalls
 _counter = itertools.count(1)

@@ -7,18 +7,15 @@ databases are asked later, by the preflight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
-
-import networkx as nx
+from dataclasses import dataclass
 
 from databases.ports import Finding
-from rules.rule import Rule, RuleSet
-from topology.patterns import overlap
+from topology.change_classes import ChangeClasses
 from topology.problems import nearest
-from topology.spec import ApplySpec, CaptureSpec, TopologySpec
+from topology.spec import ApplySpec, TopologySpec
+from topology.ways import halves, ways_to
 
-__all__ = ["Declared", "check", "route"]
+__all__ = ["Declared", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +31,18 @@ def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, 
     """Every problem and warning of a topology.
 
     Args:
-        spec: the topology, routed (see `route`).
+        spec: the topology, routed (see `topology.ways.route`).
         broken: names that are declared but unreadable; references to them are not reported again.
     """
     broken = broken or Declared()
     findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec)]
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
-        findings += [*_arrivals(spec), *_publishers(spec), *_appliers(spec), *_idle(spec), *_homecomings(spec)]
+        classes = ChangeClasses.of(spec)
+        findings += [
+            *_arrivals(spec, classes), *_halves(spec, classes), *_publishers(spec), *_appliers(spec, classes), *_idle(spec),
+            *_homecomings(spec, classes),
+        ]
     return tuple(findings)
 
 
@@ -161,49 +162,30 @@ def _databases(spec: TopologySpec) -> Iterator[Finding]:
 # --------------------------------------------------------------------------- the ways of LCRs
 
 
-def route(spec: TopologySpec) -> TopologySpec:
-    """Fill in which sources each propagation forwards.
-
-    An LCR takes the shortest way to every apply process that wants it, and no other. Names that lead nowhere are
-    passed over; `check` reports them.
-    """
-    sources: dict[str, dict[str, None]] = {propagation.name: {} for propagation in spec.propagations}
+def _arrivals(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
     for apply in spec.applies:
-        for way in _ways(spec, apply):
-            for propagation in way:
-                sources[propagation][apply.source] = None
-    return replace(
-        spec,
-        propagations=tuple(
-            replace(propagation, sources=tuple(sources[propagation.name])) for propagation in spec.propagations
-        ),
-    )
-
-
-def _ways(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, ...]]:
-    """The shortest ways (names of propagations) from capture to an apply process, at most two per capture."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(queue.name for queue in spec.queues)
-    # A propagation is a node of its own, so that two between the same queues are two ways.
-    for propagation in spec.propagations:
-        graph.add_edge(propagation.from_queue, f"propagation {propagation.name}")
-        graph.add_edge(f"propagation {propagation.name}", propagation.to_queue)
-    answer: list[tuple[str, ...]] = []
-    for capture in spec.captures:
-        ends = (capture.queue, apply.queue)
-        if capture.source == apply.source and all(end in graph for end in ends) and nx.has_path(graph, *ends):
-            ways = islice(nx.all_shortest_paths(graph, *ends), 2)
-            answer.extend(tuple(node.removeprefix("propagation ") for node in nodes[1::2]) for nodes in ways)
-    return answer
-
-
-def _arrivals(spec: TopologySpec) -> Iterator[Finding]:
-    for apply in spec.applies:
-        if not _ways(spec, apply):
+        ways = ways_to(spec, apply)
+        if ways and not _carried(spec, classes, apply):
+            yield _warning(
+                f"applies.{apply.name}", f"no change passes all the rules on the way {' -> '.join(ways[0].components)}",
+                "compare the rules of these components",
+            )
+        if not ways:
             yield Finding(
                 path=f"applies.{apply.name}", problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
                 fix=f"add a capture of {apply.source}, and propagations from its queue to {apply.queue}",
             )
+
+
+def _halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    for found in halves(spec, classes):
+        apply, (first, path), (second, other_path) = found.apply, found.first, found.second
+        yield Finding(
+            path=f"applies.{apply.name}",
+            problem=f"no single path takes all changes of {apply.source} to queue {apply.queue}: "
+            f"{first} comes over {path}, {second} over {other_path}",
+            fix=f"let one of the two take both, or give one a queue and an apply process of its own at {apply.site}",
+        )
 
 
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:
@@ -225,17 +207,28 @@ def _publishers(spec: TopologySpec) -> Iterator[Finding]:
             )
 
 
-def _appliers(spec: TopologySpec) -> Iterator[Finding]:
+def _appliers(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
     """Two apply processes at one site must not take the same changes of a source."""
     for number, apply in enumerate(spec.applies):
         for other in spec.applies[:number]:
-            same = (apply.site, apply.source) == (other.site, other.source)
-            if same and _rule_sets_overlap(apply.rules, other.rules):
+            if (apply.site, apply.source) != (other.site, other.source):
+                continue
+            both = _carried(spec, classes, apply) & _carried(spec, classes, other)
+            if both:
                 yield Finding(
                     path=f"applies.{apply.name}",
-                    problem=f"applies.{other.name} applies the same changes of {apply.source} to {apply.site}",
+                    problem=f"applies.{other.name} applies the same changes of {apply.source} to {apply.site}, "
+                    f"such as those of {classes.example(both)}",
                     fix="keep one of them, or let their rules include different tables",
                 )
+
+
+def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:
+    """The changes of its source that reach an apply process."""
+    carried = 0
+    for way in ways_to(spec, apply):
+        carried |= classes.carried_by(way.clients)
+    return carried
 
 
 def _idle(spec: TopologySpec) -> Iterator[Finding]:
@@ -266,61 +259,52 @@ def _warning(path: str, problem: str, fix: str) -> Finding:
 # --------------------------------------------------------------------------- tags
 
 
-def _homecomings(spec: TopologySpec) -> Iterator[Finding]:
-    """Changes that apply processes made and captures take again: they can come home, or arrive twice.
-
-    An applied change has a tag that is not NULL, so it goes on only where a capture process takes tagged changes.
-    """
-    flows: nx.DiGraph[str] = nx.DiGraph()
-    for apply in spec.applies:
-        flows.add_edge(apply.source, apply.site)
-    for origin in list(flows):
-        ways: dict[str, tuple[str, ...]] = {origin: (origin,)}
-        pending = [origin]
-        while pending:
-            site = pending.pop(0)
-            capture = None if site == origin else _takes_on(spec, origin, site)
-            if site != origin and capture is None:
-                continue
-            for destination in flows.successors(site):
-                if destination not in ways:
-                    ways[destination] = (*ways[site], destination)
-                    pending.append(destination)
-                elif capture is not None:
-                    yield _came_again(capture, origin, (*ways[site], destination), ways[destination])
+def _homecomings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    """Changes that apply processes made and captures take again: they can come home, or arrive twice."""
+    for origin in dict.fromkeys(capture.source for capture in spec.captures):
+        told: set[tuple[str, tuple[str, ...]]] = set()
+        for again in _arriving_again(spec, classes, origin):
+            if (again.capture, again.path) not in told:
+                told.add((again.capture, again.path))
+                yield _came_again(origin, again)
 
 
-def _came_again(capture: CaptureSpec, origin: str, way: tuple[str, ...], first_way: tuple[str, ...]) -> Finding:
-    if way[-1] == origin:
-        problem = f"changes of {origin} can come home: {' -> '.join(way)}"
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Changes of one origin at a site: which, the sites they came over, and the capture process that sent them on last."""
+
+    classes: int
+    path: tuple[str, ...]
+    capture: str = ""
+    first_path: tuple[str, ...] = ()  # of the same changes, when they were there before
+
+
+def _arriving_again(spec: TopologySpec, classes: ChangeClasses, origin: str) -> Iterator[_Arrival]:
+    """Follow the changes of `origin`, first untagged, then with the tags of apply processes, until no site is new to them."""
+    at_origin = _Arrival(classes.untagged, (origin,))
+    seen: dict[str, list[_Arrival]] = {origin: [at_origin]}
+    pending = [at_origin]
+    for arrival in pending:  # shortest paths first: it grows at its end
+        site = arrival.path[-1]
+        for way in (way for apply in spec.applies if apply.source == site for way in ways_to(spec, apply)):
+            sent = arrival.classes if site == origin else classes.tagged(arrival.classes)
+            # What arrives is told by its table alone from here on: the tag is the apply process's.
+            new = classes.tables_of(sent & classes.carried_by(way.clients))
+            path = (*arrival.path, way.apply.site)
+            for earlier in seen.setdefault(way.apply.site, []):
+                if new & earlier.classes and site != origin:
+                    yield _Arrival(new & earlier.classes, path, way.capture.name, earlier.path)
+                new &= ~earlier.classes
+            if new:
+                pending.append(_Arrival(new, path))
+                seen[way.apply.site].append(pending[-1])
+
+
+def _came_again(origin: str, again: _Arrival) -> Finding:
+    if again.path[-1] == origin:
+        problem = f"changes of {origin} can come home: {' -> '.join(again.path)}"
     else:
-        problem = f"changes of {origin} can arrive at {way[-1]} twice: {' -> '.join(first_way)} and {' -> '.join(way)}"
-    return _warning(f"captures.{capture.name}.rules", problem, "write tagged: false (the default) in its include rules")
-
-
-def _takes_on(spec: TopologySpec, origin: str, site: str) -> CaptureSpec | None:
-    """The capture process at `site` that takes changes of `origin` which were applied there, if there is one."""
-    for capture in spec.captures:
-        if capture.source == site and _takes_tagged(capture.rules) and _shares(spec, origin, capture):
-            return capture
-    return None
-
-
-def _takes_tagged(rules: RuleSet) -> bool:
-    return rules.include is None or any(rule.tagged for rule in rules.include)
-
-
-def _shares(spec: TopologySpec, source: str, capture: CaptureSpec) -> bool:
-    """Whether some table is captured at `source` and, with a tag, by `capture`."""
-    tagged = RuleSet(include=None if capture.rules.include is None else tuple(r for r in capture.rules.include if r.tagged))
-    return any(_rule_sets_overlap(tagged, rules) for rules in spec.capture_rules(source))
-
-
-def _rule_sets_overlap(first: RuleSet, second: RuleSet) -> bool:
-    """Whether some table can pass both; exclusions are not looked at, so True may be said too often."""
-    everything = (Rule(),)
-    return any(
-        overlap(one.owner, other.owner) and overlap(one.name, other.name)
-        for one in (everything if first.include is None else first.include)
-        for other in (everything if second.include is None else second.include)
-    )
+        problem = (
+            f"changes of {origin} can arrive at {again.path[-1]} twice: {' -> '.join(again.first_path)} and {' -> '.join(again.path)}"
+        )
+    return _warning(f"captures.{again.capture}.rules", problem, "write tagged: false (the default) in its include rules")

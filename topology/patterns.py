@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from itertools import count
 
-__all__ = ["overlap", "parse_schema", "parse_table"]
+__all__ = ["examples", "parse_schema", "parse_table"]
+
+# Of sets of positions in patterns that are looked at. Plain names need one per letter; patterns with several wildcards can
+# need exponentially many, and what is found by then has the short names, which tell apart all that people write.
+_STATES_MAX = 20_000
 
 # A part of a name: quoted (anything, a doubled quote inside), or plain with wildcards. Names are as the database
 # keeps them, so unquoted parts are not folded to lower case.
@@ -56,13 +61,49 @@ def _parts(text: str) -> list[str]:
     return []
 
 
-@lru_cache(maxsize=4096)  # rules are few, but every pair of them is looked at
-def overlap(first: str, second: str) -> bool:
-    """Whether one name can match both patterns (`*` any characters, `?` one)."""
-    if not first or not second:
-        return set(first + second) <= {"*"}
-    if first[0] == "*":
-        return overlap(first[1:], second) or overlap(first, second[1:])
-    if second[0] == "*":
-        return overlap(second, first)
-    return (first[0] == second[0] or "?" in (first[0], second[0])) and overlap(first[1:], second[1:])
+def examples(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Names that the patterns can tell apart: one for each set of them that a name can match, the empty set included.
+
+    Args:
+        patterns: of one part of a name (`*` any characters, `?` one).
+
+    Returns:
+        The shortest name of each set. Any name matches the same patterns as one of these.
+    """
+    known = tuple(dict.fromkeys(patterns))
+    start = frozenset(_with_stars(known, ((number, 0) for number in range(len(known)))))
+    other = next(letter for letter in map(chr, count(ord("x"))) if not any(letter in pattern for pattern in known))
+    names: dict[frozenset[int], str] = {}
+    seen: set[frozenset[tuple[int, int]]] = set()  # after one letter at least: no name is empty
+    pending = [(start, "")]
+    for state, name in pending:  # breadth first: it grows at its end
+        if name:
+            matched = frozenset(number for number, place in state if place == len(known[number]))
+            names.setdefault(matched, name)
+        letters = {known[number][place] for number, place in state if place < len(known[number])} - {"*", "?"}
+        for letter in (other, *sorted(letters)):
+            following = frozenset(_with_stars(known, _after(known, state, letter)))
+            if following not in seen and len(seen) < _STATES_MAX:
+                seen.add(following)
+                pending.append((following, name + letter))
+    return tuple(dict.fromkeys((*names.values(), *(pattern for pattern in known if not set(pattern) & set("*?")))))
+
+
+def _after(patterns: tuple[str, ...], state: frozenset[tuple[int, int]], letter: str) -> Iterator[tuple[int, int]]:
+    """Where the patterns stand after one more letter."""
+    for number, place in state:
+        expected = patterns[number][place] if place < len(patterns[number]) else ""
+        if expected == "*":
+            yield number, place
+        elif expected in {"?", letter}:
+            yield number, place + 1
+
+
+def _with_stars(patterns: tuple[str, ...], places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The same places, and those behind a `*`, which may stand for nothing."""
+    for number, place in places:
+        yield number, place
+        end = place
+        while end < len(patterns[number]) and patterns[number][end] == "*":
+            end += 1
+            yield number, end

@@ -15,9 +15,10 @@ from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import Rule, RuleSet
 from topology.checks import check
 from topology.problems import as_line
-from topology.spec import ApplySpec, SiteSpec, TopologySpec
+from topology.spec import SiteSpec, TopologySpec
+from topology.ways import Way, ways_to
 
-__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "SitePlan", "Way", "make_plan"]
+__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class SitePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PlannedWay:
     """The way of one source's changes to one apply process, component by component, and the rules they pass."""
 
     source: str
@@ -90,7 +91,7 @@ class Plan:
     topology: str
     file: str
     state_dir: str
-    ways: tuple[Way, ...]
+    ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
     actors: tuple[PlannedActor, ...]
     optimisations: tuple[Optimisation, ...]
@@ -120,7 +121,7 @@ def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) ->
         topology=spec.name,
         file=str(spec.file),
         state_dir=str(spec.state_dir),
-        ways=tuple(way for apply in spec.applies for way in _ways(spec, apply)),
+        ways=tuple(_planned_way(way) for apply in spec.applies for way in ways_to(spec, apply)),
         sites=tuple(
             SitePlan(
                 name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
@@ -147,37 +148,12 @@ def _database(site: SiteSpec) -> str:
 # --------------------------------------------------------------------------- ways
 
 
-def _ways(spec: TopologySpec, apply: ApplySpec) -> Iterator[Way]:
-    for capture in spec.captures:
-        if capture.source != apply.source:
-            continue
-        chain = _chain(spec, capture.queue, apply)
-        if chain is None:
-            continue
-        components = [capture.name, capture.queue]
-        rules = [f"{capture.name}: {_rules(capture.rules)}"]
-        for name in chain:
-            propagation = spec.propagation(name)
-            components += [propagation.name, propagation.to_queue]
-            if propagation.rules != RuleSet():
-                rules.append(f"{propagation.name}: {_rules(propagation.rules)}")
-        if apply.rules != RuleSet():
-            rules.append(f"{apply.name}: {_rules(apply.rules)}")
-        yield Way(
-            source=apply.source, destination=apply.site, components=(*components, apply.name), rules=tuple(rules)
-        )
-
-
-def _chain(spec: TopologySpec, queue: str, apply: ApplySpec) -> list[str] | None:
-    """The propagations that carry an apply process's source from `queue` to it; None: they do not."""
-    if queue == apply.queue:
-        return []
-    for propagation in spec.propagations:
-        if propagation.from_queue == queue and apply.source in propagation.sources:
-            rest = _chain(spec, propagation.to_queue, apply)
-            if rest is not None:
-                return [propagation.name, *rest]
-    return None
+def _planned_way(way: Way) -> PlannedWay:
+    shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
+    return PlannedWay(
+        source=way.apply.source, destination=way.apply.site, components=way.components,
+        rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
+    )
 
 
 def _rules(rules: RuleSet) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from databases.ports import Finding
 from rules.rule import Rule, RuleSet
-from topology.checks import Declared, check, route
+from topology.checks import Declared, check
 from topology.connection_strings import ConnectionStringError, references, resolve
 from topology.document import Document, Path_, read_document
 from topology.models import (
@@ -38,6 +38,7 @@ from topology.spec import (
     SiteSpec,
     TopologySpec,
 )
+from topology.ways import route
 
 __all__ = ["read_topology"]
 

@@ -5,7 +5,7 @@ Job
 
 Main path
     PropagationRunner.open -> EnqueueClient.connect (the destination queue says where to begin) -> DequeueClient.subscribe
-    PropagationRunner.step -> PropagationCore.step -> filter_batch -> EnqueueClient.send_nowait -> DequeueClient.grant.
+    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> EnqueueClient.send_nowait -> DequeueClient.grant.
 
 States (V$PROPAGATION_SENDER.STATE)
     WAITING FOR LCRS          nothing to send. Memory only.
@@ -46,7 +46,7 @@ from protos import codec
 from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Resume
 from protos.staging import Delivery
 from protos.transport import Bell, new_incarnation
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from streams.clock import Clock, SystemClock
 from streams.errors import WouldBlock
@@ -131,7 +131,7 @@ class PropagationCore:
         self, source: str, rules: RuleSet, destination: Destination, origin: Callable[[], Origin], *,
         statistics: PropagationStatistics, clock: Clock,
     ) -> None:
-        self._source, self._rules = source, rules
+        self._source, self._rules = source, RuleEvaluation(rules)
         self._destination, self._make_origin = destination, origin
         self._origin: Origin | None = None
         self._statistics, self._clock = statistics, clock
@@ -197,10 +197,10 @@ class PropagationCore:
         self._statistics.acknowledgement = FIRST_SCN
 
     def _filtered(self, delivery: Delivery) -> Delivery:
-        if delivery.header.row_count == 0 or (self._rules.include is None and not self._rules.exclude):
+        if delivery.header.row_count == 0 or self._rules.keeps_all:
             return delivery
         batch = codec.decode(delivery.data)
-        kept = filter_batch(batch, self._rules)
+        kept = self._rules.filter(batch)
         if kept is batch:
             return delivery
         self._statistics.filtered_msgs += batch.row_count - kept.row_count

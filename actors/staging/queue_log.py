@@ -16,9 +16,9 @@ from actors.staging.spill import SpillPlace
 from protos import codec
 from protos.codec import BatchHeader
 from protos.staging import Delivery
+from streams.cutting import resume_after
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
-from streams.resumption import resume_after
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["Entry", "SourceLog", "fitted", "mark"]

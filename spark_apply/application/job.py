@@ -162,7 +162,7 @@ class ApplyDriver:
     ) -> Cores:
         """Reader, coordinator and their host."""
         from protos import codec
-        from rules.evaluation import filter_batch
+        from rules.evaluation import RuleEvaluation
         from spark_apply.driver.control import Cores
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.feed import QueueFeed
@@ -177,7 +177,7 @@ class ApplyDriver:
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
-            source=config.source.site, progress=progress, rules=config.rules, filter_batch=filter_batch, fits=fits,
+            source=config.source.site, progress=progress, rules=RuleEvaluation(config.rules), fits=fits,
             instantiation=scns, returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(

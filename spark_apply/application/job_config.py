@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from databases.connectors import DatabaseAccess
 from rules.rule import Rule, RuleSet
 from streams.errors import ConfigError, StreamsError
+from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
 
 __all__ = ["ApplyJobConfig", "ExecutorResources", "TableToInstantiate", "describe_failure"]
@@ -32,15 +34,20 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
-        owner: schema.
-        name: table.
+        identity: which table of the source it is, see `databases.ports.CapturedTable`.
+        source: its name at the source.
+        destination: its name at the destination, under which its changes arrive.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
+            before it is copied again; False: an operator decides.
     """
 
-    owner: str
-    name: str
+    identity: str
+    source: TableName
+    destination: TableName
     keep_existing: bool = False
+    may_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +146,7 @@ class ApplyJobConfig:
             return cls(
                 source=DatabaseAccess(**fields.pop("source")),
                 destination=DatabaseAccess(**fields.pop("destination")),
-                tables=tuple(TableToInstantiate(**table) for table in fields.pop("tables")),
+                tables=tuple(_table(**table) for table in fields.pop("tables")),
                 tag=bytes.fromhex(fields.pop("tag")),
                 resources=ExecutorResources(**resources),
                 rules=_rules(fields.pop("rules")),
@@ -149,6 +156,10 @@ class ApplyJobConfig:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the apply driver's configuration is not what it should be ({type(error).__name__})"
             raise ConfigError(message) from None
+
+
+def _table(source: list[str], destination: list[str], **rest: Any) -> TableToInstantiate:  # noqa: ANN401 - as it was written
+    return TableToInstantiate(source=TableName(*source), destination=TableName(*destination), **rest)
 
 
 def _rules(document: dict[str, list[dict[str, bool]] | None]) -> RuleSet:

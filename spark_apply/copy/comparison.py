@@ -20,14 +20,15 @@ from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.tasks import DigestItem, digest_pieces
 from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
     from databases.ports import DestinationDatabase, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.server.task import TaskAccess
 
-__all__ = ["Comparison", "SideDigest", "TableComparison"]
+__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 
@@ -53,8 +54,7 @@ class TableComparison:
         is_final: it would not be possible the next time either.
     """
 
-    owner: str
-    name: str
+    table: TableToInstantiate
     is_equal: bool = False
     source: SideDigest = SideDigest()
     destination: SideDigest = SideDigest()
@@ -86,12 +86,12 @@ class Comparison:
     is_active: Callable[[], bool]
 
     def run(
-        self, tables: Sequence[tuple[str, str]], *, rechecks: int, recheck_delay_s: float
+        self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
         """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
 
         Args:
-            tables: (owner, name).
+            tables: of the apply process.
             rechecks: how often tables that differ are compared again.
             recheck_delay_s: between two checks.
 
@@ -105,11 +105,11 @@ class Comparison:
             for each in found:
                 if each.is_equal or each.is_final or is_last:
                     yield replace(each, checks=check)
-            waiting = [(each.owner, each.name) for each in found if not each.is_equal and not each.is_final]
+            waiting = [each.table for each in found if not each.is_equal and not each.is_final]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
-    def _compare(self, tables: Sequence[tuple[str, str]]) -> list[TableComparison]:
+    def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
         if not tables:
             return []
@@ -120,7 +120,8 @@ class Comparison:
             for side, access in (("source", self.config.source), ("destination", self.config.destination)):
                 reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                 snapshot = held.enter_context(reader.export_snapshot())
-                items += _plan(reader, snapshot, side, tables, columns, problems)
+                names = [table.source if side == "source" else table.destination for table in tables]
+                items += _plan(reader, snapshot, side, names, columns, problems)
             slices = max(1, min(len(items), self.tasks))
             task = partial(digest_pieces, self.access)
             found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
@@ -129,6 +130,32 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
         return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
+
+
+def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
+    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+
+    Args:
+        source: the source database.
+        config: of the apply process; its tables have the names they had when the driver started.
+
+    Returns:
+        The tables to compare, and why others cannot be compared.
+    """
+    captured = {table.identity: TableName.of(table) for table in source.captured(config.topology)}
+    include = tuple(Rule(owner=table.source.owner, name=table.source.name) for table in config.tables)
+    there = {TableName.of(table) for table in source.tables((RuleSet(include=include),))}
+    found: list[TableToInstantiate] = []
+    problems: dict[TableName, str] = {}
+    for table in config.tables:
+        now = captured.get(table.identity)
+        if now is not None:
+            is_same = table.source == table.destination  # a table that has one name keeps one name
+            found.append(replace(table, source=now, destination=now if is_same else table.destination))
+        elif table.source in there:
+            problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
+    names = {table.source for table in found}
+    return found, {name: problem for name, problem in problems.items() if name not in names}
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
@@ -141,15 +168,15 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 
 def _common_columns(
-    tables: Sequence[tuple[str, str]], source: SourceDatabase, destination: DestinationDatabase,
+    tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
 ) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, bool]]]:
     """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
-    rules = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in tables))
-    facts = {(table.owner, table.name): table for table in source.tables((rules,))}
+    rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
+    facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
     problems: dict[int, tuple[str, bool]] = {}
-    for number, (owner, name) in enumerate(tables):
-        there, target = facts.get((owner, name)), destination.describe(owner, name)
+    for number, table in enumerate(tables):
+        there, target = facts.get(table.source), destination.describe(*table.destination)
         if there is None or target is None:
             problems[number] = (f"the {'source' if there is None else 'destination'} has no such table", True)
             continue
@@ -163,7 +190,7 @@ def _common_columns(
 
 
 def _plan(
-    reader: TableReader, snapshot: str, side: str, tables: Sequence[tuple[str, str]], columns: dict[int, tuple[str, ...]],
+    reader: TableReader, snapshot: str, side: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
     problems: dict[int, tuple[str, bool]],
 ) -> list[DigestItem]:
     """Pieces of the tables that both sides have; adds to `problems` why a table cannot be read."""
@@ -181,13 +208,13 @@ def _plan(
 
 
 def _result(
-    number: int, table: tuple[str, str], totals: dict[tuple[int, str], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, str], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, side), TableDigest()) for side in ("source", "destination"))
     )
     return TableComparison(
-        owner=table[0], name=table[1], is_equal=not problem and source == destination, source=source,
+        table=table, is_equal=not problem and source == destination, source=source,
         destination=destination, problem=problem, is_final=is_final,
     )

@@ -31,7 +31,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,9 +44,11 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
+from spark_apply.copy.standing import Standing, standings
 from spark_apply.copy.tasks import copy_pieces
 from streams.errors import DatabaseError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TableInstantiation", "TableProgress"]
 
-_FINISHED = frozenset({"DONE", "KEPT"})
-_OURS = frozenset({"COPYING", "COMPARING"})
 # Copying tasks: at least two, so that one reads while the other writes, at most as many as apply servers, whose
 # numbers and replication origins they use before those start.
 _WORKERS_MIN = 2
@@ -100,8 +100,9 @@ class _Copy:
     is_final: bool = False
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.table.owner, self.table.name
+    def key(self) -> TableName:
+        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
+        return self.table.destination
 
 
 @dataclass(slots=True)
@@ -111,7 +112,7 @@ class _Round:
     snapshot: str
     scn: Scn
     board: CopyBoard = field(default_factory=CopyBoard)
-    copies: dict[tuple[str, str], _Copy] = field(default_factory=dict)
+    copies: dict[TableName, _Copy] = field(default_factory=dict)
     needs_somebody: bool = False
     has_failed: bool = False
 
@@ -153,14 +154,18 @@ class TableInstantiation:
             DatabaseError: a right is missing, or the like.
         """
         while True:
-            recorded = self._recorded()
-            for table in self.config.tables:
-                self._show_recorded(table, recorded.get((table.owner, table.name)))
-            pending = [t for t in self.config.tables if not _is_finished(recorded.get((t.owner, t.name)))]
-            if not pending or self.should_end():
-                return {key: found.scn for key, found in recorded.items() if _is_finished(found)}
+            found = standings(self.config.tables, self._recorded())
+            for each in found:
+                self._show_recorded(each)
+            pending = [each for each in found if not each.is_finished]
+            if self.should_end() or not (pending or any(each.is_renamed for each in found)):
+                return _scns(found)
             try:
-                pause_s = self._round(pending, recorded)
+                if self._follow_renames(found):
+                    continue
+                if not pending:
+                    return _scns(found)
+                pause_s = self._round(pending)
                 self.problem = ""
             except DatabaseUnavailable as error:
                 self.problem, pause_s = error.message, _RETRY_S
@@ -168,13 +173,30 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ a round
 
-    def _round(self, pending: Sequence[TableToInstantiate], recorded: Mapping[tuple[str, str], Instantiation]) -> float:
+    def _follow_renames(self, found: Sequence[Standing]) -> bool:
+        """Record the new names of tables that have them at the destination too; tell whether there were any.
+
+        Until then the old name stays recorded: it says in which table of the destination the rows are.
+        """
+        renamed = [
+            each for each in found
+            if each.is_renamed and self.destination.describe(*each.table.destination) is not None
+        ]
+        for each in renamed:
+            self.destination.record_instantiation(
+                self.config.topology, self.config.apply, self.epoch, each.renamed_record()
+            )
+        return bool(renamed)
+
+    def _round(self, pending: Sequence[Standing]) -> float:
         """One pass; seconds to wait before the next."""
-        include = tuple(Rule(owner=table.owner, name=table.name) for table in pending)
-        facts = {(t.owner, t.name): t for t in self.source.tables((RuleSet(include=include),))}
+        include = tuple(Rule(owner=each.table.source.owner, name=each.table.source.name) for each in pending)
+        facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
+        # Before the snapshot: what is not the same afterwards is found to be another table the next time.
+        captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
             this = _Round(snapshot.name, snapshot.scn)
-            self._begin(this, pending, facts, recorded)
+            self._begin(this, pending, facts, captured)
             if this.copies:
                 self._copy(this)
         if this.needs_somebody:
@@ -182,46 +204,58 @@ class TableInstantiation:
         return _RETRY_S if this.has_failed else 0.0
 
     def _begin(
-        self, this: _Round, pending: Sequence[TableToInstantiate], facts: Mapping[tuple[str, str], SourceTable],
-        recorded: Mapping[tuple[str, str], Instantiation],
+        self, this: _Round, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
     ) -> None:
-        """Check the tables, empty those we began before, and record that their copy begins."""
+        """Check the tables, empty those whose rows are ours, and record that their copy begins."""
         config = self.config
         begun: list[DestinationTable] = []
         session = self.destination.open_session(
             config.topology, config.apply, server=0, epoch=self.epoch, tag=config.tag
         )
         with contextlib.closing(session):
-            for table in pending:
-                known = recorded.get((table.owner, table.name))
+            for each in pending:
+                table = each.table
                 found, target, problem = self._fit(session, table, facts)
+                if captured.get(table.source) != table.identity:
+                    problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
                 # Rows of a copy that was begun are not the destination's own: they are never kept.
-                is_ours = known is not None and (known.state in _OURS or (known.state == "FAILED" and known.scn > 0))
-                if not problem and target is not None and not is_ours and session.has_rows(target):
-                    if table.keep_existing:
-                        self._record(table, this.scn, "KEPT")
+                may_empty = each.is_begun or (each.is_outdated and table.may_empty)
+                if not problem and target is not None and not may_empty and session.has_rows(target):
+                    problem = _refused(each)
+                    if not problem:
+                        self._record(table, this.scn, "KEPT", replaces=each.replaced_identities)
                         continue
-                    problem = (
-                        "the destination table is not empty: empty it, or keep its rows with `headrace up --keep-existing`"
-                    )
                 if problem or target is None:
                     this.needs_somebody = True
-                    self._record(table, known.scn if known is not None and is_ours else Scn(0), "FAILED", problem=problem)
+                    self._fail_at_once(each, problem)
                     continue
-                this.copies[table.owner, table.name] = found
+                this.copies[found.key] = found
                 found.scn = this.scn
-                self._record(table, this.scn, "COPYING", estimated=found.rows_estimated)
-                if is_ours:
+                self._record(
+                    table, this.scn, "COPYING", estimated=found.rows_estimated, replaces=each.replaced_identities
+                )
+                if may_empty:
                     begun.append(target)
             if begun:
                 session.empty_tables(begun)
 
+    def _fail_at_once(self, each: Standing, problem: str) -> None:
+        """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
+        table, record = each.table, each.record
+        if record is not None and record.state == "LEFT":
+            self._show(TableProgress(
+                owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
+            ))
+            return
+        self._record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
+
     def _fit(
-        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[tuple[str, str], SourceTable],
+        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
         """What is to be copied, where to, and why it cannot be."""
-        there = facts.get((table.owner, table.name))
-        target = session.describe(table.owner, table.name, fresh=True)
+        there = facts.get(table.source)
+        target = session.describe(*table.destination, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
         if there is None:
             return copy, target, "the source has no such table any more"
@@ -266,7 +300,7 @@ class TableInstantiation:
         with contextlib.closing(open_reader(self.config.source, application_name="headrace instantiation")) as source:
             for copy in this.copies.values():
                 try:
-                    plan = source.plan(*copy.key, copy.columns, snapshot=this.snapshot)
+                    plan = source.plan(*copy.table.source, copy.columns, snapshot=this.snapshot)
                 except DatabaseError as error:
                     copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
                     self._fail(this, copy)
@@ -291,7 +325,7 @@ class TableInstantiation:
     # ------------------------------------------------------------------ what tasks report
 
     def _take(self, this: _Round, outcome: PieceOutcome) -> None:
-        copy = this.copies[outcome.piece.table.owner, outcome.piece.table.name]
+        copy = this.copies[TableName(outcome.piece.table.owner, outcome.piece.table.name)]
         if outcome.piece.is_digest:
             copy.digests -= 1
             copy.found += outcome.digest
@@ -344,39 +378,41 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ records
 
-    def _recorded(self) -> dict[tuple[str, str], Instantiation]:
+    def _recorded(self) -> tuple[Instantiation, ...]:
         while True:
             try:
                 found = self.destination.instantiations(self.config.topology, self.config.apply)
             except DatabaseUnavailable as error:
                 self.problem = error.message
                 if self.should_end():
-                    return {}
+                    return ()
                 self._sleep(_RETRY_S)
             else:
-                return {(each.owner, each.name): each for each in found if each.source == self.config.source.site}
+                return tuple(each for each in found if each.source == self.config.source.site)
 
     def _record(
         self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
-        problem: str = "",
+        problem: str = "", replaces: Collection[str] = (),
     ) -> None:
         self.destination.record_instantiation(
             self.config.topology, self.config.apply, self.epoch,
             Instantiation(
-                source=self.config.source.site, owner=table.owner, name=table.name, scn=scn, state=state,
-                row_count=rows, digest=digest, problem=problem,
+                source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
+                name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
             ),
+            replaces=replaces,
         )
         self._show(TableProgress(
-            owner=table.owner, name=table.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
+            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
         ))
 
-    def _show_recorded(self, table: TableToInstantiate, found: Instantiation | None) -> None:
+    def _show_recorded(self, each: Standing) -> None:
+        table, found = each.table, each.record
         if found is None:
-            self._show(TableProgress(owner=table.owner, name=table.name))
+            self._show(TableProgress(owner=table.destination.owner, name=table.destination.name))
         else:
             self._show(TableProgress(
-                owner=table.owner, name=table.name, state=found.state, rows=found.row_count, scn=found.scn,
+                owner=table.destination.owner, name=table.destination.name, state=found.state, rows=found.row_count, scn=found.scn,
                 problem=found.problem,
             ))
 
@@ -415,5 +451,40 @@ class _CopyJob:
             self.error = SparkUnavailable(message, hint=SEE_LOG)
 
 
-def _is_finished(found: Instantiation | None) -> bool:
-    return found is not None and found.state in _FINISHED
+def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
+    """Instantiation SCN of each finished table by (owner, name), under the names recorded and the names of now."""
+    scns: dict[tuple[str, str], Scn] = {}
+    for each in found:
+        if each.record is not None and each.is_finished:
+            scns.setdefault(TableName.of(each.record), each.record.scn)
+    for each in found:
+        if each.record is not None and each.is_finished:
+            scns[each.table.destination] = each.record.scn
+    return scns
+
+
+def _refused(each: Standing) -> str:
+    """Why a destination table with rows that are not ours to remove cannot be copied to; empty: its rows are to be kept.
+
+    No way out may skip changes: rows are only kept as an operator's own that were never copied.
+    """
+    table = each.table
+    if each.occupant is not None:
+        renamed = each.occupant
+        return (
+            f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
+            f'it as there: ALTER TABLE "{table.destination.owner}"."{table.destination.name}" RENAME TO '
+            f'"{renamed.destination.name}"; then this one is copied'
+        )
+    if each.is_outdated:
+        return (
+            "the table was copied once, and is another one now, or its changes did not come for a while: the rows at the "
+            "destination are out of date, and as other tables' changes or users may have written there as well, they are not "
+            "removed unasked: empty the destination table, and it is copied again"
+        )
+    if table.keep_existing:
+        return ""
+    return (
+        "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
+        "with `headrace up --keep-existing`: what was changed at the source before is not applied"
+    )

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.copy.comparison import Comparison, TableComparison
+from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableProgress
 from streams.errors import ApplyError, StreamsError
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from spark_apply.application.job_config import ApplyJobConfig
@@ -113,16 +114,18 @@ class ApplyControl:
         """See `ControlHandler.compare`."""
         if self.access is None:
             raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
-        wanted = {(table.owner, table.name) for table in request.tables}
-        tables = [
-            (table.owner, table.name) for table in self.config.tables if not wanted or (table.owner, table.name) in wanted
-        ]
-        for missing in sorted(wanted - set(tables)):
-            yield pb.TableComparison(
-                owner=missing[0], name=missing[1], problem=f"apply process {self.config.apply} does not replicate it",
-            )
+        wanted = {TableName(table.owner, table.name) for table in request.tables}
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
+            found, problems = tables_of_now(source, self.config)
+            tables = [table for table in found if not wanted or table.source in wanted]
+            for name in wanted - {table.source for table in found} - problems.keys():
+                problems[name] = f"apply process {self.config.apply} does not replicate it"
+            for name in sorted(problems.keys() & wanted if wanted else problems):
+                yield pb.TableComparison(
+                    owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
+                    problem=problems[name],
+                )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
                 context=self.application.context, config=self.config, access=self.access, source=source,
@@ -130,8 +133,8 @@ class ApplyControl:
                 is_active=is_active,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
-            for found in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
-                yield _comparison_message(found)
+            for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
+                yield _comparison_message(answer)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """See `ControlHandler.execute_errors`."""
@@ -262,7 +265,8 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
 
 def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
-        owner=found.owner, name=found.name, equal=found.is_equal, source_rows=found.source.rows,
+        owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
+        destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
     )

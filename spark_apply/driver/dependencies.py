@@ -32,8 +32,8 @@ from spark_apply.driver.dependencies_kernels import (
     sort_by_transaction,
     track,
 )
-from spark_apply.driver.selection import row_transactions
-from spark_apply.server.cells import fixed
+from streams.cells import fixed
+from streams.cutting import row_transactions
 from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersion
 
 if TYPE_CHECKING:

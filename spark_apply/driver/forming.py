@@ -15,8 +15,8 @@ import numpy as np
 
 from spark_apply.driver.dependencies import KeyHashes
 from spark_apply.driver.reader import LargeDropped, LargePart, Run
-from spark_apply.driver.selection import slice_transactions
 from spark_apply.groups import PARTS_AHEAD
+from streams.cutting import slice_transactions
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 

@@ -28,16 +28,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.rule import RuleSet
+from rules.evaluation import RuleEvaluation
 from spark_apply.driver.dependencies import KeyHashes, hash_batch
-from spark_apply.driver.selection import row_transactions, select_rows, slice_transactions
 from spark_apply.tables import Equality, TableVersions
+from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import Scn
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFits
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
-
-FilterBatch = Callable[[LcrBatch, RuleSet], LcrBatch]
 
 _SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
 
@@ -144,7 +142,6 @@ class ApplyReader:
         source: whose batches come.
         progress: what is durable at the destination.
         rules: of the apply process.
-        filter_batch: evaluates a rule set on a batch.
         fits: fits of the destination's tables.
         instantiation: instantiation SCN of each (owner, name); a table that is not in it is applied from the start.
         returned_from: names of the apply processes of the source that apply this site's own changes: what
@@ -152,10 +149,10 @@ class ApplyReader:
     """
 
     def __init__(
-        self, *, source: str, progress: ApplyProgress, rules: RuleSet, filter_batch: FilterBatch, fits: TableFits,
+        self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
         instantiation: Mapping[tuple[str, str], Scn], returned_from: Collection[str] = (),
     ) -> None:
-        self._source, self._rules, self._filter, self._fits = source, rules, filter_batch, fits
+        self._source, self._rules, self._fits = source, rules, fits
         self._instantiation, self._returned = dict(instantiation), frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
@@ -372,7 +369,7 @@ class ApplyReader:
         self.statistics.rows_instantiated += before - after
         left = self._without_copied(select_rows(batch, kept))
         self.statistics.rows_instantiated += after - left.row_count
-        filtered = self._filter(left, self._rules)
+        filtered = self._rules.filter(left)
         self.statistics.rows_discarded += left.row_count - filtered.row_count
         return filtered
 
@@ -429,7 +426,7 @@ class ApplyReader:
                 self.unfit = error
                 unfit = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
                 break
-        return (batch if tables == list(batch.tables) else replace(batch, tables=tuple(tables))), unfit
+        return renamed(batch, tables), unfit
 
     def _fitting(self, version: TableVersion) -> TableVersion:
         """The version as it fits the destination.

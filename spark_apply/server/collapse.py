@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import DestinationTable, Write
-from spark_apply.driver.selection import select_rows
 from spark_apply.server import collapse_kernels as kernels
-from spark_apply.server.cells import Cells, fixed
 from spark_apply.tables import TableFit
+from streams.cells import Cells, fixed
+from streams.cutting import select_rows, select_values
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
 
 if TYPE_CHECKING:
@@ -60,10 +60,13 @@ class ExpectedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTables:
-    """Tables to truncate together: a barrier between writes."""
+    """Tables to truncate together: a barrier between writes.
+
+    A CASCADE of the source has no part in it: the tables it emptied there travel in the same TRUNCATE, and what refers
+    to them here alone is not the source's to empty.
+    """
 
     tables: tuple[DestinationTable, ...]
-    cascade: bool
     restart_identity: bool
 
 
@@ -157,9 +160,7 @@ def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
     truncate = batch.truncates[index]
     # Partitions of one table are one table here.
     tables = {table.version.qualified_name: table.table for table in (fit_of(batch.tables[t]) for t in truncate.tables)}
-    return TruncateTables(
-        tables=tuple(tables.values()), cascade=truncate.cascade, restart_identity=truncate.restart_identity,
-    )
+    return TruncateTables(tables=tuple(tables.values()), restart_identity=truncate.restart_identity)
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
@@ -192,8 +193,7 @@ def _rows_between(block: _Block, low: int, high: int) -> _Block:
     rows = np.arange(first, last, dtype=np.int32)
     group = replace(
         block.group, row_numbers=block.group.row_numbers[first:last],
-        old=None if block.group.old is None else Cells.of(block.group.old).gathered(rows),
-        new=None if block.group.new is None else Cells.of(block.group.new).gathered(rows),
+        old=select_values(block.group.old, rows), new=select_values(block.group.new, rows),
     )
     return replace(block, group=group)
 

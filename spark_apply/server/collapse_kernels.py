@@ -1,6 +1,6 @@
 """Loops of `spark_apply.server.collapse`: net changes per key, changed columns, runs of independent rows.
 
-Images come as offset and length matrices of shape (columns, rows) into shared bytes (`spark_apply.server.cells`).
+Images come as offset and length matrices of shape (columns, rows) into shared bytes (`streams.cells`).
 """
 
 # Numba compiles these: its types are inferred at the first call.

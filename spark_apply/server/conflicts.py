@@ -129,7 +129,7 @@ def _apply_row(
 
 def _truncate(session: DestinationSession, step: Step) -> None:
     assert isinstance(step, TruncateTables)
-    session.truncate(step.tables, cascade=step.cascade, restart_identity=step.restart_identity)
+    session.truncate(step.tables, restart_identity=step.restart_identity)
 
 
 def _refused(command: Command, sqlstate: str) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from databases.ports import ScnRange
 from spark_apply.driver.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.driver.holds import bounded_hashes
-from spark_apply.driver.selection import row_transactions, select_rows, slice_transactions
 from spark_apply.groups import (
     AppliedRange,
     Failure,
@@ -24,6 +23,7 @@ from spark_apply.groups import (
 from spark_apply.server.collapse import Step, plan_sets
 from spark_apply.server.conflicts import apply_rows, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from streams.cutting import row_transactions, select_rows, slice_transactions
 from streams.errors import DataError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch

@@ -146,11 +146,11 @@ def test_truncate_empties_tables_and_can_be_rolled_back(harness, session):
     first, second = keyed(harness, session, "t"), keyed(harness, session, "t2")
     commit(session, insert(first, [(int4(1), b"x", None)]), insert(second, [(int4(1), b"x", None)]))
     session.begin()
-    session.truncate([first, second], cascade=False, restart_identity=False)
+    session.truncate([first, second], restart_identity=False)
     session.rollback()
     assert len(harness.rows("t")) == 1
     session.begin()
-    session.truncate([first, second], cascade=False, restart_identity=False)
+    session.truncate([first, second], restart_identity=False)
     session.commit([], 0)
     assert harness.rows("t") == harness.rows("t2") == []
 

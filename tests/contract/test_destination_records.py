@@ -240,13 +240,56 @@ def test_error_can_be_deleted_from_outside(destination, session):
 
 def test_instantiation_is_recorded_and_replaced(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
-    first = Instantiation(source="a", owner="public", name="t", scn=0, state="PENDING")
-    done = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
-    other = Instantiation(source="a", owner="public", name="b", scn=0, state="FAILED", problem="no room")
+    first = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=0, state="PENDING")
+    done = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
+    other = Instantiation(source="a", identity="1.b", owner="public", name="b", scn=0, state="FAILED", problem="no room")
     for record in (first, other, done):
         destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
     assert destination.instantiations(TOPOLOGY, APPLY) == (other, done)
     assert destination.instantiations(TOPOLOGY, "another") == ()
+
+
+def recorded(destination, *tables):
+    """Record tables as (identity, name, scn, state)."""
+    for identity, name, scn, state in tables:
+        record = Instantiation(source="a", identity=identity, owner="public", name=name, scn=scn, state=state)
+        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+
+
+def states(destination):
+    return [(table.identity, table.name, table.scn, table.state) for table in destination.instantiations(TOPOLOGY, APPLY)]
+
+
+def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
+    recorded(destination, ("1", "u", 120, "DONE"), ("2", "t", 130, "DONE"))  # they changed their names
+    assert states(destination) == [("2", "t", 130, "DONE"), ("1", "u", 120, "DONE")]
+
+
+def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
+    again = Instantiation(source="a", identity="3", owner="public", name="t", scn=200, state="COPYING")
+    destination.record_instantiation(TOPOLOGY, APPLY, 1, again, replaces=["1"])
+    assert states(destination) == [("3", "t", 200, "COPYING"), ("2", "u", 130, "DONE")]
+
+
+def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    recorded(
+        destination, ("1", "done", 120, "DONE"), ("2", "failed", 0, "FAILED"), ("3", "half", 130, "FAILED"),
+        ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"),
+    )
+    left = destination.leave_out(TOPOLOGY, APPLY, kept=["5"])
+    assert [(table.name, table.state) for table in left] == [
+        ("done", "DONE"), ("failed", "FAILED"), ("half", "FAILED"), ("kept", "KEPT"),
+    ]
+    assert states(destination) == [("1", "done", 120, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT")]
+    assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
+    with pytest.raises(FencedError):  # a driver that is not gone yet
+        recorded(destination, ("1", "done", 120, "DONE"))
+    assert destination.leave_out("another", APPLY, kept=[]) == ()
 
 
 def test_instantiation_of_an_older_epoch_is_refused(destination):
@@ -254,7 +297,7 @@ def test_instantiation_of_an_older_epoch_is_refused(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         destination.record_instantiation(
-            TOPOLOGY, APPLY, 1, Instantiation(source="a", owner="public", name="t", scn=1, state="DONE")
+            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
         )
 
 
@@ -277,7 +320,7 @@ def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(d
     session.commit(ranges((0, 150)), 0)
     for topology in (TOPOLOGY, "another"):
         epoch = destination.raise_epoch(topology, APPLY).epoch
-        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        table = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
         destination.record_instantiation(topology, APPLY, epoch, table)
     destination.remove(TOPOLOGY)
     assert destination.progress(TOPOLOGY, APPLY) is None
@@ -314,7 +357,7 @@ def test_apply_process_that_is_forgotten_begins_anew_and_the_others_go_on(destin
     for apply in (APPLY, "other"):
         epoch = destination.raise_epoch(TOPOLOGY, apply).epoch
         destination.record_low_watermark(TOPOLOGY, apply, epoch, 500)
-        table = Instantiation(source="a", owner="public", name="t", scn=120, state="DONE")
+        table = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
         destination.record_instantiation(TOPOLOGY, apply, epoch, table)
     destination.forget(TOPOLOGY, APPLY)
     destination.forget(TOPOLOGY, APPLY)

@@ -15,7 +15,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
 from spark_apply.server.apply_server import ApplyServer
 from streams.errors import DatabaseUnavailable
-from streams.lcr_batch import Command, OldImage, TableVersion, content_version
+from streams.lcr_batch import Command, LcrBatch, OldImage, TableVersion, content_version
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine, arm
 from tests.support.apply_history import Change, Row, Table, Transaction, batch_of
 from tests.support.apply_world import World
@@ -188,6 +188,35 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
     assert place.destination.errors(TOPOLOGY, APPLY) == ()
     for server in engine.servers.values():
         server.close()
+
+
+def test_truncate_with_cascade_at_the_source_leaves_the_destination_s_own_table_and_is_an_error(place: PostgresPlace) -> None:
+    """Rows of the truncated table wait behind the error; the table that only the destination has keeps its rows."""
+    table = Table(11, "plain", ("id", "v"), OldImage.KEY)
+    place.create(table)
+    place.admin.execute("CREATE TABLE only_here (id int REFERENCES plain)")
+    one, two = (b"\0\0\0\x01", b"one"), (b"\0\0\0\x02", b"two")
+    history = [
+        Transaction(1, [Change(table, Command.INSERT, new=one)]), Transaction(2, [Change(table, Command.TRUNCATE)]),
+        Transaction(3, [Change(table, Command.INSERT, new=two)]),
+    ]
+    engine = Engine(seed=3, batches=[_cascading(batch_of(history[:1], 0))], destination=place.destination)
+    engine.run()
+    place.admin.execute("INSERT INTO only_here VALUES (1)")
+    engine.batches.append(_cascading(batch_of(history[1:], history[0].commit_scn)))
+    engine.run()
+    assert place.admin.execute("SELECT id FROM only_here").fetchall() == [(1,)]
+    errors = place.destination.errors(TOPOLOGY, APPLY)
+    assert [error.transaction_id for error in errors] == [2, 3]
+    assert "only_here" in errors[0].message
+    assert errors[1].depends_on == errors[0].number
+    place.admin.execute("DROP TABLE only_here")
+    assert set(engine.execute_errors([error.number for error in errors]).values()) == {""}
+    assert place.rows(table) == [two]
+
+
+def _cascading(batch: LcrBatch) -> LcrBatch:
+    return replace(batch, truncates=tuple(replace(found, cascade=True) for found in batch.truncates))
 
 
 def _misses_a_row(world: World) -> bool:

@@ -94,7 +94,7 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
     row = [(int4(1), int4(0) + int4(0) + int4(23))]
     session.begin()
     assert session.write([insert(table, row), update(table, row, row)]) == (1, 1)
-    session.truncate([table], cascade=False, restart_identity=False)
+    session.truncate([table], restart_identity=False)
     session.commit([], 0)
     again = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
     destination.raise_epoch("top", "a")

@@ -236,6 +236,32 @@ def test_keyless_rows_in_partitions_are_paired_too(site):
     assert site.rows("SELECT * FROM t ORDER BY 1, 2") == [(1, 0), (2, 0), (2, 5), (2, 6)]
 
 
+# --------------------------------------------------------------------------- TRUNCATE
+
+
+def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
+    parent = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    site.user.execute("CREATE TABLE only_here (id int REFERENCES t)")
+    site.user.execute("INSERT INTO t VALUES (1); INSERT INTO only_here VALUES (1)")
+    site.session.begin()
+    with pytest.raises(DataError, match=r'Table "only_here" references "t", and did not travel in the same TRUNCATE') as caught:
+        site.session.truncate([parent], restart_identity=False)
+    site.session.rollback()
+    assert "foreign key" in caught.value.hint
+    assert site.rows("SELECT id FROM only_here") == site.rows("SELECT id FROM t") == [(1,)]
+
+
+def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
+    parent = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    child = site.table("CREATE TABLE child (id int REFERENCES t, number int GENERATED ALWAYS AS IDENTITY)", "child")
+    site.user.execute("INSERT INTO t VALUES (1); INSERT INTO child VALUES (1)")
+    site.session.begin()
+    site.session.truncate([parent, child], restart_identity=True)
+    site.session.commit([], 0)
+    assert site.rows("SELECT id FROM child UNION ALL SELECT id FROM t") == []
+    assert site.rows("INSERT INTO child VALUES (NULL) RETURNING number") == [(1,)]
+
+
 # --------------------------------------------------------------------------- partitions, plans, chunks
 
 

@@ -183,3 +183,32 @@ def test_names_of_topologies_and_sites_always_make_a_valid_slot_name() -> None:
         assert name.isascii()
         assert name == name.lower()
         assert len(name) <= 63
+
+
+def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_it_is_made_again_or_left_out(site: Site) -> None:
+    """A name stands for many tables over time: rows that a copy of one has are not those of the next."""
+    site.run("CREATE TABLE stays (a int PRIMARY KEY)")
+    site.run("CREATE TABLE again (a int PRIMARY KEY)")
+    site.run("CREATE TABLE leaves (a int PRIMARY KEY)")
+    site.run("CREATE TABLE part (a int PRIMARY KEY) PARTITION BY LIST (a)")
+    site.run("CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1)")
+    assert site.source.captured("topo") == ()
+    site.prepare()
+    before = {table.name: table for table in site.source.captured("topo")}
+    assert sorted(before) == ["again", "leaves", "part", "stays"]
+    oids = dict(site.run("SELECT relname, oid::int8 FROM pg_class WHERE relname ~ '^(part|part_1|stays)$'").fetchall())
+    assert before["part"].object_numbers == tuple(sorted((oids["part"], oids["part_1"])))
+    assert before["stays"].object_numbers == (oids["stays"],)
+
+    site.run("ALTER TABLE stays RENAME TO renamed")
+    site.run("DROP TABLE again")
+    site.run("CREATE TABLE again (a int PRIMARY KEY)")
+    site.source.prepare("topo", [RuleSet(include=(Rule(name="renamed"), Rule(name="part"), Rule(name="again")))])
+    site.prepare()
+    after = {table.name: table for table in site.source.captured("topo")}
+    assert sorted(after) == ["again", "leaves", "part", "renamed"]
+    assert after["renamed"].identity == before["stays"].identity
+    assert after["part"].identity == before["part"].identity
+    assert after["again"].identity != before["again"].identity
+    assert after["leaves"].identity != before["leaves"].identity
+    assert after["leaves"].object_numbers == before["leaves"].object_numbers

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from databases.ports import Finding
+from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
 
@@ -27,6 +27,8 @@ class FakeActors:
         self.versions: tuple[TableVersion, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
+        self.captured: dict[str, tuple[CapturedTable, ...]] = {}
+        self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
@@ -48,6 +50,11 @@ class FakeActors:
         self.calls.append((name, method))
         if method == "uncaptured":
             return self.uncaptured.get(name, ())
+        if method == "captured":
+            return self.captured.get(name, ())
+        if method == "leave_out":
+            self.kept[arguments[0]] = tuple(arguments[1])
+            return ()
         if method == "shut_down":
             return None
         if method == "status":

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from redo.mining import Miner
 from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
 from streams.errors import StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.table_name import TableName
 from topology.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
@@ -222,8 +223,21 @@ class ApplyDrivers:
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
             queue=f"queue:{queue.apply.queue}", queue_name=queue.apply.queue, ray_address=ray_address,
             ray_namespace=f"headrace-{queue.spec.name}", state_dir=str(folder), parallelism=2,
-            tables=tuple(TableToInstantiate(owner="public", name=name) for name in tables),
+            tables=self.to_instantiate(tables),
             queue_endpoint=queue.server.endpoint, resources=ExecutorResources(),
+        )
+
+    def to_instantiate(self, tables: Sequence[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
+        """Tables of schema public as the source knows them now, in the order of their names."""
+        with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
+            source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
+            captured = source.captured(self.queue.spec.name)
+        return tuple(
+            TableToInstantiate(
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                keep_existing=table.name in keep_existing, may_empty=True,
+            )
+            for table in captured if table.owner == "public" and table.name in tables
         )
 
     def start(self, **changes: Any) -> Driver:
@@ -304,5 +318,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load", "wait_for",
+    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load",
+    "wait_for",
 ]

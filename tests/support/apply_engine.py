@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from protos import codec
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
@@ -23,8 +23,8 @@ from spark_apply.server import large_transactions as work_large
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
+from streams.cutting import resume_after
 from streams.lcr_batch import LcrBatch
-from streams.resumption import resume_after
 
 TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
@@ -69,7 +69,7 @@ class Engine:
         self.epoch = progress.epoch
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=self.rules, filter_batch=filter_batch, fits=self.fits,
+            source=SOURCE, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             instantiation=self.instantiation, returned_from=self.returned_from,
         )
         self.coordinator = ApplyCoordinator(

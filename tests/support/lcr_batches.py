@@ -93,7 +93,7 @@ def table_versions(draw: st.DrawFn) -> TableVersion:
     columns = draw(st.lists(st.builds(
         Column, name=_NAMES, type_name=_NAMES, type_number=st.integers(0, 2**32), is_key=st.booleans(),
         type_modifier=st.integers(-1, 2**31 - 1), is_binary=st.booleans(),
-    ), max_size=4))
+    ), max_size=4, unique_by=lambda column: column.name))
     return TableVersion(
         object_number=draw(st.integers(0, 2**32)), version=draw(st.integers(0, 2**64 - 1)), owner=draw(_NAMES),
         name=draw(_NAMES), columns=tuple(columns), old_image=draw(st.sampled_from(OldImage)),

@@ -16,7 +16,7 @@ from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from spark_apply.application.job_config import ApplyJobConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
@@ -269,7 +269,7 @@ class Beginning:
     def _record(self, name: str, state: str, snapshot: MemorySnapshot) -> None:
         self._destination.record_instantiation(
             self._sim.topology.name, self._spec.name, self.progress.epoch,
-            Instantiation(source=self._spec.source, owner="public", name=name, scn=snapshot.scn, state=state),
+            Instantiation(source=self._spec.source, identity=name, owner="public", name=name, scn=snapshot.scn, state=state),
         )
 
 
@@ -295,7 +295,7 @@ class Driver:
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=spec.source, progress=progress, rules=spec.rules, filter_batch=filter_batch, fits=fits,
+            source=spec.source, progress=progress, rules=RuleEvaluation(spec.rules), fits=fits,
             instantiation=scns,
         )
         self.coordinator = ApplyCoordinator(

@@ -11,7 +11,7 @@ Fencing, in the order that makes it safe (`raise_epoch`):
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -167,31 +167,50 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                "SELECT source, owner, name, scn, state, row_count, digest, problem FROM headrace.instantiation"
-                " WHERE topology = %s AND apply = %s ORDER BY source, owner, name", (topology, apply),
+                f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
-        return tuple(
-            Instantiation(
-                source=row[0], owner=row[1], name=row[2], scn=Scn(row[3]), state=row[4], row_count=row[5],
-                digest=row[6], problem=row[7],
-            )
-            for row in rows
-        )
+        return tuple(_instantiation(row) for row in rows)
 
-    def record_instantiation(self, topology: str, apply: str, epoch: int, instantiation: Instantiation) -> None:
+    def record_instantiation(
+        self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
+    ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
         found = instantiation
         with self._use("recording an instantiation") as connection, _current_epoch(connection, topology, apply, epoch):
             connection.execute(
-                "INSERT INTO headrace.instantiation VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp())"
-                " ON CONFLICT (topology, apply, source, owner, name) DO UPDATE SET scn = excluded.scn,"
-                " state = excluded.state, row_count = excluded.row_count, digest = excluded.digest,"
-                " problem = excluded.problem, changed_at = excluded.changed_at",
+                "DELETE FROM headrace.instantiation WHERE topology = %s AND apply = %s AND source = %s AND identity = ANY (%s)",
+                (topology, apply, found.source, list(replaces)),
+            )
+            connection.execute(
+                f"INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
+                " VALUES (%s, %s, clock_timestamp(), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+                " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
+                " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
+                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
                 (
-                    topology, apply, found.source, found.owner, found.name, found.scn, found.state, found.row_count,
-                    found.digest, found.problem,
+                    topology, apply, found.source, found.identity, found.owner, found.name, found.scn, found.state,
+                    found.row_count, found.digest, found.problem,
                 ),
             )
+
+    def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
+        """See `DestinationDatabase.leave_out`."""
+        with self._use("looking for tables that left") as connection:
+            if schema_version(connection) == 0:
+                return ()
+            which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT identity = ANY (%(kept)s)"
+            values = {"t": topology, "a": apply, "kept": list(kept)}
+            left = connection.execute(f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE {which}", values).fetchall()
+        if not left:
+            return ()
+        self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
+        with self._use("recording which tables left") as connection, connection.transaction():
+            connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND (state = 'KEPT' OR scn = 0)", values)
+            connection.execute(
+                f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}", values,
+            )
+        return tuple(sorted((_instantiation(row) for row in left), key=lambda found: (found.owner, found.name)))
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
@@ -228,6 +247,17 @@ class PostgresDestination:
             # Whatever state it is in, the next call starts with a new one.
             self.close()
             raise
+
+
+_INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, problem"
+
+
+def _instantiation(row: Sequence[Any]) -> Instantiation:
+    """Of a row with the columns of `_INSTANTIATION`."""
+    return Instantiation(
+        source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
+        digest=row[7], problem=row[8],
+    )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ The tables
                       {after, through, after, through, ...}.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
                       messages), the hashes of their keys in apply_error_key.
-    instantiation     one row per table and apply process.
+    instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process.
 
 The views `dba_*` are for people and have the manuals' names and columns.
 
@@ -97,7 +97,19 @@ SELECT topology, apply AS apply_name, source AS source_database, owner AS source
 FROM headrace.instantiation""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1,)
+# What an earlier version recorded by name is of no table that is known: it is copied again.
+_VERSION_2 = (
+    "ALTER TABLE headrace.instantiation ADD COLUMN identity text NOT NULL DEFAULT ''",
+    "UPDATE headrace.instantiation SET identity = 'by name: ' || owner || '.' || name",
+    """ALTER TABLE headrace.instantiation ALTER COLUMN identity DROP DEFAULT,
+    DROP CONSTRAINT instantiation_pkey, ADD PRIMARY KEY (topology, apply, source, identity)""",
+    """CREATE OR REPLACE VIEW headrace.dba_apply_instantiated_objects AS
+SELECT topology, apply AS apply_name, source AS source_database, owner AS source_object_owner,
+       name AS source_object_name, scn AS instantiation_scn, state, row_count, digest, problem, changed_at, identity
+FROM headrace.instantiation""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
 VERSION = len(VERSIONS)
 
 

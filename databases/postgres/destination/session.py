@@ -46,7 +46,7 @@ from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, desc
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
-from databases.postgres.destination.write_errors import explain, is_stale, raise_refused
+from databases.postgres.destination.write_errors import explain, explain_referred, is_stale, raise_refused
 from databases.postgres.destination.writes import (
     COPY_ROWS_MIN,
     WritePlan,
@@ -341,14 +341,15 @@ class PostgresSession:
         self._run_writes(writes, statements, counts)
         return tuple(counts)
 
-    def truncate(self, tables: Sequence[DestinationTable], *, cascade: bool, restart_identity: bool) -> None:
+    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`."""
         self._in_transaction()
         names = ", ".join(self._relation(table) for table in tables)
-        words = (" RESTART IDENTITY" if restart_identity else "") + (" CASCADE" if cascade else "")
+        restart = " RESTART IDENTITY" if restart_identity else ""
         try:
-            self._run([Statement(sql=f"TRUNCATE {names}{words}")], "truncating")
+            self._run([Statement(sql=f"TRUNCATE {names}{restart} RESTRICT")], "truncating")
         except DatabaseError as error:
+            explain_referred(error, [f"{table.owner}.{table.name}" for table in tables])
             self._explain(error, tables, "TRUNCATE")
             raise
 
@@ -530,7 +531,7 @@ class PostgresSession:
         """See `databases.copying.TableWriter.empty_tables`."""
         try:
             self.begin()
-            self.truncate(tables, cascade=False, restart_identity=False)
+            self.truncate(tables, restart_identity=False)
             self.commit([], Scn(0))
         except DatabaseUnavailable:
             raise

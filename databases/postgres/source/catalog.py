@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 
-from databases.ports import DictionaryTable, SourceTable
+from databases.ports import CapturedTable, DictionaryTable, SourceTable
 from rules.rule import RuleSet, TruthValue
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "BinaryObstacle", "CatalogTable", "Leaf", "UnloggedTable", "binary_obstacles", "publication_tables",
+    "BinaryObstacle", "CatalogTable", "Leaf", "UnloggedTable", "binary_obstacles", "captured_tables", "publication_tables",
     "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "unlogged_tables",
 ]
 
@@ -243,6 +243,32 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
         (publication,),
     ).fetchall()
     return {int(number): (owner, name) for number, owner, name in rows}
+
+
+def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
+    """Tables that a publication names, each with its identity.
+
+    The number of the publication's entry is part of it: a table that leaves the publication and comes back has another one.
+    """
+    rows = connection.execute(
+        """
+        SELECT format('%%s.%%s.%%s.%%s', s.system_identifier, d.oid, c.oid, r.oid), n.nspname::text, c.relname::text,
+               ARRAY(SELECT member.number::int8
+                     FROM (SELECT c.oid AS number UNION SELECT t.relid FROM pg_partition_tree(c.oid) t) AS member
+                     ORDER BY member.number)
+        FROM pg_control_system() s
+        JOIN pg_database d ON d.datname = current_database()
+        JOIN pg_publication p ON p.pubname = %s
+        JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+        """,
+        (publication,),
+    ).fetchall()
+    return tuple(
+        CapturedTable(identity=row[0], owner=row[1], name=row[2], object_numbers=tuple(ObjectNumber(int(n)) for n in row[3]))
+        for row in rows
+    )
 
 
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:

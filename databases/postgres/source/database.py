@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
+from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.source.catalog import (
     CatalogTable,
     binary_obstacles,
+    captured_tables,
     publication_tables,
     published_objects,
     published_relations,
@@ -32,7 +33,7 @@ from databases.postgres.source.preflight import identity_breaks, preflight_sourc
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import TableVersion
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 
 if TYPE_CHECKING:
     from databases.postgres.source.replication_stream import PostgresLogStream
@@ -41,11 +42,33 @@ __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
 MARKER_PREFIX = "headrace.marker"
 _LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
+_MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
 _POLL_S = 0.05
 # How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
 _VISIBLE_TIMEOUT_S = 60.0
 _VISIBLE_POLL_S = 0.002  # what a commit's flush takes
+# A slot and a snapshot wait for transactions in any database of the server; pid 0 stands for prepared ones.
+# Only who may read all of pg_stat_activity sees what other roles' sessions run.
+_HOLDING_UP = """
+    SELECT DISTINCT CASE WHEN holder.pid IS NOT NULL THEN
+        format('the open transaction of pid %%s: it began %%s ago, role %%s, application %%s, database %%s, %%s; its last query: %%s',
+               holder.pid, date_trunc('second', clock_timestamp() - holder.xact_start), holder.usename,
+               coalesce(nullif(holder.application_name, ''), '(no name)'), holder.datname,
+               coalesce(holder.state, '(state hidden)'),
+               left(regexp_replace(coalesce(nullif(holder.query, ''), '(none)'), '[[:space:]]+', ' ', 'g'), 200))
+    ELSE coalesce(
+        (SELECT format('the prepared transaction %%L of %%s in database %%s, since %%s', gid, owner, database, prepared)
+         FROM pg_prepared_xacts ORDER BY prepared LIMIT 1),
+        'a transaction that has just ended')
+    END
+    FROM pg_stat_activity AS ours
+    CROSS JOIN LATERAL unnest(pg_blocking_pids(ours.pid)) AS blocking (pid)
+    LEFT JOIN pg_stat_activity AS holder ON holder.pid = blocking.pid
+    WHERE ours.datname = current_database() AND ours.application_name LIKE %(ours)s
+      AND coalesce(holder.application_name, '') NOT LIKE %(ours)s
+    ORDER BY 1
+"""
 # What is running now is in none of the exported snapshot's parts that count as committed.
 _IS_VISIBLE = """
     SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
@@ -121,13 +144,20 @@ class PostgresSource:
         """See `SourceDatabase.current_scn`: what is flushed, because nothing else is ever sent."""
         return Scn(int(self._value("asking for the position", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")))
 
-    def retained_bytes(self, topology: str) -> int:
-        """Bytes of WAL that the server keeps because of our slot; 0 without a slot."""
+    def retained_bytes(self, topology: str) -> int | None:
+        """See `SourceDatabase.retained_bytes`."""
         query = """
-            SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::int8
+            SELECT max(coalesce(pg_current_wal_lsn() - restart_lsn, 0))::int8
             FROM pg_replication_slots WHERE slot_name = %s
         """
-        return int(self._value("asking for the slot", query, (self._name(topology),)))
+        found = self._value("asking for the slot", query, (self._name(topology),))
+        return None if found is None else int(found)
+
+    def holding_up(self) -> tuple[str, ...]:
+        """See `SourceDatabase.holding_up`: what the sessions of Headrace in this database wait for."""
+        with translated("asking who holds Headrace up"):
+            rows = self._session().execute(_HOLDING_UP, {"ours": "headrace %"}).fetchall()
+        return tuple(row[0] for row in rows)
 
     # ------------------------------------------------------------------ publication and slot
 
@@ -145,6 +175,11 @@ class PostgresSource:
             connection = self._session()
             there = publication_tables(connection, self._name(topology))
             return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """See `SourceDatabase.captured`: what the publication names."""
+        with translated("reading the publication"):
+            return captured_tables(self._session(), self._name(topology))
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """What `prepare` would do, in order, with the locks it takes; what is there already is marked as done."""
@@ -169,13 +204,15 @@ class PostgresSource:
         statements = [step.statement for step in steps if not step.is_done]
         with translated("preparing the source"):
             connection = self._session()
-            connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
-            try:
-                for statement in statements:
+            for statement in statements:
+                # Nobody queues behind a slot that is being made: it may wait, as every new try would wait for more.
+                limit = "0" if statement.startswith(_MAKES_SLOT) else _LOCK_TIMEOUT
+                connection.execute(f"SET lock_timeout = '{limit}'")
+                try:
                     connection.execute(statement)
-            finally:
-                with contextlib.suppress(psycopg.Error):
-                    connection.execute("SET lock_timeout = 0")
+                finally:
+                    with contextlib.suppress(psycopg.Error):
+                        connection.execute("SET lock_timeout = 0")
         return tuple(statements)
 
     def remove(self, topology: str) -> tuple[str, ...]:
@@ -261,7 +298,7 @@ class PostgresSource:
         ).fetchone()
         if row is None:
             hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
-            raise LogGone(f"slot {name} does not exist: everything after SCN {start} is gone", hint=hint, after_scn=start)
+            raise LogGone(f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone", hint=hint, after_scn=start)
         if not row[3]:
             raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
         confirmed = int(row[0] or 0)
@@ -270,7 +307,7 @@ class PostgresSource:
                 row[4] or "", "max_slot_wal_keep_size"
             )
             raise LogGone(
-                f"slot {name} was invalidated (see {setting}): its WAL after SCN {max(start, confirmed)} is gone",
+                f"slot {name} was invalidated (see {setting}): its WAL after SCN {scn_text(max(start, confirmed))} is gone",
                 hint=f"mend {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
             )
         return confirmed, int(row[2])
@@ -280,14 +317,14 @@ class PostgresSource:
         confirmed, end = self._slot_positions(connection, name, start)
         if start != FIRST_SCN and confirmed > start:
             raise LogGone(
-                f"slot {name} is ahead of the redo log: transactions that committed after SCN {start} and up to SCN "
-                f"{confirmed} are missing ({confirmed - start} bytes of log)",
+                f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to SCN "
+                f"{scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
                 hint=f"the slot was made again or advanced by somebody else: {INSTANTIATE_AGAIN}", after_scn=start,
                 through_scn=confirmed,
             )
         if start > end:
             raise LogGone(
-                f"the log ends at SCN {end}, the redo log at SCN {start}: the database was set back to an older state",
+                f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
                 hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
                 through_scn=start,
             )
@@ -373,7 +410,7 @@ class PostgresSource:
             while not (session.execute(_IS_VISIBLE, {"exported": exported}).fetchone() or (False,))[0]:
                 if time.monotonic() > deadline:
                     raise DatabaseUnavailable(
-                        f"a transaction that committed before SCN {snapshot.scn} is not visible after {_VISIBLE_TIMEOUT_S:.0f} s",
+                        f"a transaction that committed before SCN {scn_text(snapshot.scn)} is not visible after {_VISIBLE_TIMEOUT_S:.0f} s",
                         hint="see SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep': is a synchronous standby away?",
                     )
                 time.sleep(_VISIBLE_POLL_S)
@@ -461,7 +498,7 @@ def _slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStateme
             hint=f"drop it (SELECT pg_drop_replication_slot('{name}')), or give the topology another name", slot=name,
         )
     return PlannedStatement(
-        statement=f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')",
+        statement=f"{_MAKES_SLOT}'{name}', 'pgoutput')",
         effect="makes the server keep its log until Headrace has written it to its own redo log",
         lock="none, but it waits until every transaction that is running now has ended",
         is_done=row is not None,

@@ -126,6 +126,21 @@ def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: C
     assert capture.redo.checkpoints == [through]
 
 
+def test_status_shows_captured_sent_applied_and_required_checkpoint_scn(capture: Capture) -> None:
+    capture.step()
+    capture.insert()
+    drain(capture.writer, capture.source)
+    (_, first), = capture.queue.sent
+    capture.queue.durable = first
+    capture._clock.advance(CHECKPOINT_INTERVAL_S)
+    capture.step()
+    last = capture.queue.sent[-1][1]
+    shown = capture.details()
+    assert last > first
+    assert (shown["captured_scn"], shown["sent_scn"]) == (last, last)
+    assert (shown["durable_scn"], shown["required_checkpoint_scn"]) == (first, first)
+
+
 def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> None:
     capture.step()
     capture.queue.rewind = FIRST_SCN

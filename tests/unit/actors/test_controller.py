@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from actors.controller import CONTROLLER, Controller, components_of, fingerprint_of, gather
-from databases.ports import Finding
+from databases.ports import CapturedTable, Finding
 from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -34,8 +35,8 @@ def actors() -> FakeActors:
     return FakeActors()
 
 
-def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6) -> Controller:
-    controller = Controller(spec, actors=actors, environment={"E": "1"})
+def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call: str = "") -> Controller:
+    controller = Controller(spec, actors=actors, environment={"E": "1"}, keep_call=keep_call)
     controller.open()
     for _ in range(steps):
         controller.step()
@@ -188,6 +189,64 @@ def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.uncaptured == {}
+
+
+def captured(*names):
+    return tuple(CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names)
+
+
+def kept(actors):
+    return actors.running["apply:x"]["keep_existing"]
+
+
+def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(spec, actors):
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors)
+    assert kept(actors) == ()
+    actors.kill("apply:x")
+    actors.captured["site:a"] = captured("t", "u", "v")
+    controller = started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u", "id of v")
+    assert controller.detail_state() == "RUNNING"
+
+    actors.captured["site:a"] = captured("t", "u", "v", "later")
+    for _ in range(2):  # the apply process is killed; then the controller as well
+        actors.kill("apply:x")
+        controller.step()
+        assert kept(actors) == ("id of t", "id of u", "id of v")
+        controller = started(spec, actors, keep_call="one")
+
+    controller.retry()  # `up` without --keep-existing
+    actors.kill("apply:x")
+    controller.step()
+    assert kept(actors) == ()
+    actors.kill("apply:x")
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ()
+
+
+def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, actors):
+    started(spec, actors)
+    actors.kill("apply:x")
+    controller = started(spec, actors, steps=1, keep_call="one")
+    assert "apply:x" not in actors.running
+    for _ in range(5):
+        controller.step()
+    assert kept(actors) == ()
+    assert actors.created.count("queue:qb") == 1
+
+
+def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors)
+    assert actors.kept == {"x": ("id of t", "id of u")}
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    changed = replace(spec, applies=tuple(replace(apply, rules=rules) for apply in spec.applies))
+    actors.calls.clear()
+    started(changed, actors, steps=10)
+    assert actors.kept == {"x": ("id of t",)}
+    # What runs by the new rules is created afterwards.
+    assert ("capture:c", "status") not in actors.calls[: actors.calls.index(("site:b", "leave_out"))]
 
 
 def test_changed_topology_prepares_again_and_replaces_the_components(spec, actors):
@@ -357,3 +416,40 @@ def test_gather_keeps_the_order_of_the_components(spec, actors):
     started(spec, actors)
     components = components_of(spec)
     assert [status["name"] for status in gather(actors, components)] == [component.name for component in components]
+
+
+def test_apply_process_is_not_idle_while_its_destination_does_not_answer(spec, actors):
+    controller = started(spec, actors)
+    actors.statuses |= {"site:b": {"state": "DATABASE DOES NOT ANSWER", "ready": False}, "apply:x": {"state": "IDLE"}}
+    controller.step()
+    states = {component["name"]: component["state"] for component in controller.overview()["components"]}
+    assert states["apply:x"] == "WAITING FOR DATABASE"
+    actors.statuses["apply:x"] = {"state": "DISABLED"}
+    controller.step()
+    assert {c["name"]: c["state"] for c in controller.overview()["components"]}["apply:x"] == "DISABLED"
+
+
+def test_sites_are_asked_now_while_a_database_is_prepared(spec, actors):
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    controller.step()
+    seen: list[object] = []
+
+    def call(name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        if method == "prepare":
+            actors.statuses["site:a"] = {"held_up_by": ["the open transaction of pid 7"]}
+            seen.append(controller.overview()["components"][0].get("held_up_by"))
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    actors.call = call
+    for _ in range(5):
+        controller.step()
+    assert seen[0] == ["the open transaction of pid 7"]
+
+
+def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
+    controller = started(spec, actors)
+    assert "problem" not in controller.overview()
+    controller._failed(DatabaseError("publication p is not ours", hint="drop it"))
+    seen = controller.overview()
+    assert (seen["state"], seen["problem"], seen["fix"]) == ("ABORTED", "publication p is not ours", "drop it")

@@ -87,6 +87,19 @@ def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
     assert status["last_error"]["message"] == "gone"
 
 
+def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch):
+    """The manuals disable a propagation after 16 failures in a row; here an outage of any length ends by itself."""
+    failures = 3 * 16
+    monkeypatch.setattr("actors.host.Backoff.next_s", lambda _self: 0.0)  # the pauses have a test of their own
+    reached = threading.Event()
+    host = hosts(*(DatabaseUnavailable("gone") for _ in range(failures)), reached)
+    host.start()
+    assert reached.wait(WAIT_S)
+    wait_state(host, "ENABLED")
+    assert host.opened == failures + 1
+    assert host.status()["errors_total"] == failures
+
+
 def test_component_aborts_with_the_error_and_its_hint_when_an_operator_must_act(hosts):
     host = hosts(LogGone("the slot is gone", hint="instantiate again"))
     host.start()

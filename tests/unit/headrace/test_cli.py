@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from streams.errors import ConfigError, DatabaseUnavailable
 from tests.support.topologies import ONE_WAY
 
 Run = Callable[..., int]
+ENDED_S = 60.0  # a loaded machine needs seconds to start Python
 
 
 @pytest.fixture
@@ -117,7 +121,7 @@ def test_what_the_machine_refuses_is_no_defect(run, topology, monkeypatch, capsy
     monkeypatch.setattr(Deployment, "overview", fail)
     assert run("status", topology) == FAILURE
     told = capsys.readouterr().err
-    assert told.startswith("error: /somebody/else: Permission denied\nfix: mend the rights")
+    assert told.startswith("error: /somebody/else: Permission denied\nfix: correct the rights")
     assert run("status", topology, "--json") == FAILURE
     assert "Permission denied" in json.loads(capsys.readouterr().out)["message"]
 
@@ -158,7 +162,7 @@ def test_interrupted_up_says_that_what_was_started_goes_on(run, topology, monkey
 
 def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
     assert run("down", topology) == DONE
-    assert run("down", topology, "--purge") == DONE
+    assert run("down", topology, "--purge", "--yes") == DONE
     assert capsys.readouterr().err == "no running cluster\n" * 2
 
 
@@ -259,16 +263,17 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     import headrace.verification
 
     same = {
-        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "equal": True, "source_rows": 3,
+        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t",
+        "destination_owner": "public", "destination_name": "t", "equal": True, "source_rows": 3,
         "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "",
     }
-    other = {**same, "name": "u", "equal": False, "destination_rows": 2}
+    other = {**same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2}
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same])
     assert run("verify", topology) == DONE
     monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
-    assert "public.u a -> b: DIFFERENT" in capsys.readouterr().out
+    assert "public.u a -> b public.v: DIFFERENT" in capsys.readouterr().out
 
 
 def test_doctor_reports_findings(run, monkeypatch, capsys):
@@ -301,3 +306,108 @@ def test_configuration_errors_are_wrong_use(run, topology, monkeypatch):
 
     monkeypatch.setattr(Deployment, "overview", fail)
     assert run("status", topology) == WRONG_USE
+
+
+def test_version_is_told(run, capsys):
+    assert run("--version") == DONE
+    assert capsys.readouterr().out.strip() == f"headrace {metadata.version('headrace')}"
+
+
+PROGRAM = """
+import sys
+from headrace.cli import main
+from headrace.deployment import Deployment
+Deployment.overview = lambda self: {overview}
+sys.argv = ["headrace", *{arguments}]
+main()
+"""
+
+
+def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
+    """`status` of a healthy topology, with more arguments, as a process of its own."""
+    program = PROGRAM.format(overview=overview("ENABLED"), arguments=["status", str(topology), *arguments])
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Wait for its end; what it said on standard error."""
+    try:
+        return process.communicate(timeout=ENDED_S)[1]
+    finally:
+        process.kill()
+
+
+def test_pipe_that_is_closed_by_its_reader_is_no_error(topology):
+    process = started(topology, "--watch", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["topology"] == "t"
+    process.stdout.close()  # as head -1 does
+    process.stdout = None
+    assert (end(process), process.returncode) == ("", DONE)
+
+
+def test_table_for_a_reader_who_left_is_no_error(topology):
+    process = started(topology, "--watch")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("topology t")  # into a pipe it prints, look by look
+    process.stdout.close()
+    process.stdout = None
+    assert (end(process), process.returncode) == ("", DONE)
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")])
+def test_signal_ends_a_verb_without_a_traceback(topology, number, code, said):
+    process = started(topology, "--watch", "--json")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(number)
+    assert (end(process), process.returncode) == (said, code)
+
+
+def test_purge_asks_first_and_without_a_terminal_wants_yes(run, topology, monkeypatch, capsys):
+    monkeypatch.setattr(Deployment, "down", lambda self, **_: pytest.fail("it was done"))
+    assert run("down", topology, "--purge") == WRONG_USE
+    told = capsys.readouterr().err
+    assert "a: its embedded server, with every table in it" in told
+    assert "fix: say --yes" in told
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert run("down", topology, "--purge") == FINDING
+    assert "nothing was done" in capsys.readouterr().err
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
+    monkeypatch.setattr(Deployment, "down", lambda self, **_: [])
+    assert run("down", topology, "--purge") == DONE
+
+
+OWN = """
+topology: t
+sites:
+  a: {database: {kind: postgres, dsn: "${S6_DSN}"}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [public.*], from: a, to: [b]}
+"""
+
+
+def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
+    answers = iter([None, 5_000_000, DatabaseUnavailable("connection refused")])
+
+    def retained(*_: object) -> int | None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("actors.site_connection.retained_bytes", retained)
+    told = []
+    for _ in range(3):
+        assert run("down", file) == DONE
+        told.append(capsys.readouterr().err)
+    assert "slot" not in told[0]
+    assert "the slot at a stays, and the database keeps its WAL for it (5.0 MB now)" in told[1]
+    assert "a cannot be asked (connection refused): if a slot is there" in told[2]

@@ -16,7 +16,7 @@ import pytest
 import headrace.deployment
 from headrace.console import Output
 from headrace.demo import DemoOptions, _alone, run_demo
-from headrace.deployment import Deployment, NotUp
+from headrace.deployment import Deployment, NotReady, NotUp
 from streams.errors import ApplyError, ConfigError
 from tests.support.topologies import ONE_WAY, read
 
@@ -134,3 +134,19 @@ def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path)
         run_demo(DemoOptions(state_dir=state), Output(as_json=True))
     assert state.exists()
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
+    site = {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"}
+    looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "fingerprint": "new", "components": [site]})
+    with pytest.raises(NotReady, match=r"after 30 s: starting sites: .*site:a: connecting: connection refused") as caught:
+        looks.deployment.up(timeout_s=30)
+    assert "start the database" in caught.value.hint
+    assert "headrace down" in caught.value.hint
+
+
+def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
+    aborted = {"state": "ABORTED", "fingerprint": "new", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
+    with pytest.raises(ApplyError, match="publication p is not ours") as caught:
+        Looks(monkeypatch, spec, aborted).deployment.up()
+    assert caught.value.hint == "drop it"

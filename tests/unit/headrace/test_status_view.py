@@ -117,3 +117,45 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     assert "2 components to be created" in line
     assert "site:b: connection refused" in line
     assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
+
+
+def shown(seen: dict[str, Any], *, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True)
+    console.print(render(seen))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_a_small_terminal():
+    many = [{**component("IDLE"), "name": f"queue:a_queue_with_a_long_name_{n}", "site": "a_long_site"} for n in range(40)]
+    stuck = component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
+    flow = {
+        "apply": "apply_of_a_long_name_from_elsewhere", "source": "a_long_site", "destination": "another_long_site", "lag_s": 1.0,
+        "applied_scn": 0x1A2B3C4D5E, "source_scn": 0x1A2B3C4D5F, "scn_gap": 1, "errors": 0,
+    }
+    lines = shown({**overview(*many, stuck), "flows": [flow]})
+    assert lines.index(f"  fix: {ALTER}") < 24
+    assert not any("…" in line for line in lines)
+
+
+def test_refused_up_leaves_its_reason_in_the_status():
+    finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM", "is_error": True}
+    lines = shown({**overview(component("IDLE"), state="REFUSED"), "findings": [finding]})
+    assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
+
+
+def test_controller_that_cannot_go_on_says_why():
+    seen = {**overview(component("IDLE"), state="RETRYING"), "problem": "preparing the source: no room", "fix": "make room"}
+    assert "  fix: make room" in shown(seen)
+    assert "preparing the source: no room" in summary_line(seen)
+
+
+def test_database_that_does_not_answer_is_named_with_what_to_do():
+    (note,) = notes(overview(component("DATABASE DOES NOT ANSWER", database_problem="connecting: connection refused")))
+    assert (note.problem, "start the database" in note.fix) == ("connecting: connection refused", True)
+
+
+def test_transaction_that_holds_a_start_up_is_named_while_it_does():
+    site = {**component("WAITING FOR PREPARATION", held_up_by=["the open transaction of pid 7"]), "name": "site:a"}
+    assert "site:a: waits for the open transaction of pid 7" in summary_line(overview(site, state="PREPARING"))
+    (note,) = notes(overview(site))
+    assert note.is_remark

@@ -17,7 +17,7 @@ from rules.rule import RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
 from streams.errors import DatabaseUnavailable, LogGone, RedoError, UnsupportedType
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
 
@@ -108,9 +108,9 @@ def test_writer_rests_after_small_gulps_only(tmp_path, monkeypatch):
     writer = log_writer(tmp_path, source, clock=clock, record_bytes=1_000_000)
     attach(writer, source)
     assert writer.step(0.0)
-    assert writer.rest_s == pytest.approx(0.001 * log_writer_module.REST_FACTOR)
+    assert writer.pause_s == pytest.approx(0.001 * log_writer_module.PAUSE_FACTOR)
     assert not writer.step(0.0)
-    assert writer.rest_s == 0, "nothing was written: what comes next is taken at once"
+    assert writer.pause_s == 0, "nothing was written: what comes next is taken at once"
 
 
 def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
@@ -119,12 +119,12 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
     source = busy(transactions=40, gulp=200)
     writer = log_writer(tmp_path, source, clock=clock, record_bytes=400)
     attach(writer, source)
-    rests = []
+    pauses = []
     while writer.step(0.0):
-        rests.append(writer.rest_s)
-    assert len(rests) > 3
-    assert set(rests[:-1]) == {0.0}
-    assert rests[-1] == log_writer_module.REST_MAX_S
+        pauses.append(writer.pause_s)
+    assert len(pauses) > 3
+    assert set(pauses[:-1]) == {0.0}
+    assert pauses[-1] == log_writer_module.PAUSE_MAX_S
 
 
 def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
@@ -256,7 +256,7 @@ def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_t
     drain(writer, source, clock)
     told = writer.statistics()
     assert told.state == "PAUSED: REDO IS FULL"
-    assert f"after SCN {source.log[-2].commit_scn}" in told.problem
+    assert f"after SCN {scn_text(source.log[-2].commit_scn)}" in told.problem
     assert "raise redo_bytes_max" in told.problem
     assert source.confirmed_scn < source.log[-1].commit_scn
     writer.close()

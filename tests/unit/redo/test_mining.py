@@ -316,6 +316,18 @@ def test_tag_indexes_of_a_batch_point_into_its_own_tags(tmp_path):
     assert batches[-1].tags == (tags[1],)
 
 
+@pytest.mark.parametrize("rows", [1, 40])
+def test_tag_that_comes_in_the_record_after_its_transactions_begin_is_kept(tmp_path, rows):
+    source = MemorySource(gulp_bytes=lambda: 1)  # every message a gulp, every gulp a record
+    source.create_table("hr.t", ["id"])
+    with source.transaction(TAG) as transaction:
+        for number in range(rows):
+            transaction.insert("hr.t", id=str(number))
+    writer = write_redo(tmp_path, source, record_bytes=1)
+    assert [t.tag for t in received(mine(miner(tmp_path, rules=ALL), writer, rows_max=16))] == [TAG]
+    assert received(mine(miner(tmp_path, rules=NULL_TAGS_ONLY), writer)) == []
+
+
 def test_rules_that_match_no_table_are_reported(tmp_path):
     source = source_with(1)
     writer = write_redo(tmp_path, source)

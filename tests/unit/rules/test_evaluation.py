@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
-from rules.evaluation import filter_batch, select_rows
+from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet, TruthValue
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
-from tests.support.lcr_batches import column_values
 from tests.support.redo_logs import mine, miner, received, rows_of, write_redo
 from tests.support.workloads import Workload
 
@@ -61,7 +57,7 @@ def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
         if rows:
             expected.append(replace(transaction, rows=tuple(rows)))
     # Positions within a transaction stay those before filtering.
-    filtered = [replace(filter_batch(batch, rules), first_position=0) for batch in batches]
+    filtered = [replace(RuleEvaluation(rules).filter(batch), first_position=0) for batch in batches]
     found = []
     rows_before: list = []
     for batch in filtered:
@@ -82,37 +78,21 @@ def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
 @pytest.mark.parametrize("rules", RULES)
 def test_chain_of_positions_survives_filtering(batches, rules):
     for batch in batches:
-        after = filter_batch(batch, rules)
+        after = RuleEvaluation(rules).filter(batch)
         assert (after.previous_scn, after.through_scn) == (batch.previous_scn, batch.through_scn)
         assert (after.is_open, after.continues) == (batch.is_open, batch.continues)
 
 
 def test_nothing_discarded_gives_the_same_object(batches):
     for batch in batches:
-        assert filter_batch(batch, ALL) is batch
-        assert filter_batch(batch, RuleSet()) is batch
+        assert RuleEvaluation(ALL).filter(batch) is batch
+        assert RuleEvaluation(RuleSet()).filter(batch) is batch
 
 
 def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
     for batch in batches:
-        after = filter_batch(batch, NOTHING)
+        after = RuleEvaluation(NOTHING).filter(batch)
         assert after.row_count == 0
         assert after.is_progress_mark != (batch.is_open or batch.continues)
         assert not after.groups
         assert not after.tables
-
-
-@given(
-    st.lists(
-        st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([-1, -2, -3])), min_size=6, max_size=6), max_size=4
-    ),
-    st.sets(st.integers(0, 5)),
-)
-def test_selected_rows_keep_every_value(columns, chosen):
-    values = column_values(columns) if columns else column_values([[b""] * 6])
-    rows = np.array(sorted(chosen), np.int64)
-    selected = select_rows(values, rows)
-    assert selected.row_count == len(rows)
-    for column in range(values.column_count):
-        for place, row in enumerate(rows):
-            assert selected.value(column, place) == values.value(column, int(row))

@@ -87,8 +87,8 @@ PLANTED = {
     ),
     "two applies of the same changes": (
         "applies:\n", "applies:\n  a0: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{schema: h*}]}}\n",
-        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2: keep one of them, or let their rules "
-         "include different tables"],
+        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2, such as those of hr.x: keep one of "
+         "them, or let their rules include different tables"],
     ),
     "one name for two components": (
         "  p1: {from", "  c1: {from",
@@ -205,6 +205,11 @@ IDLE = {
                                "process behind queue qr, or remove it"),
     "empty positive rule set": ("queue: q2}", "queue: q2, rules: {include: []}}",
                                 "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out"),
+    "rules on one way that no change passes": (
+        "p1: {from: q1, to: qr}", "p1: {from: q1, to: qr, rules: {include: [{schema: crm}]}}",
+        "applies.a1: no change passes all the rules on the way c1 -> q1 -> p1 -> qr -> p2 -> q2 -> a1: compare the rules of "
+        "these components",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rules.rule import Rule
-from topology.patterns import overlap, parse_schema, parse_table
+from topology.patterns import examples, parse_schema, parse_table
 
 NAMES = st.text("ab.[] \"", min_size=1, max_size=6)
 
@@ -50,18 +50,35 @@ def test_a_schema_is_one_name():
         parse_schema("hr.employees")
 
 
-@given(st.text("ab*?", max_size=5), st.text("ab*?", max_size=5), st.text("ab", max_size=6))
-@example("a*", "*b", "ab")
-def test_patterns_that_match_one_name_overlap(first, second, name):
-    if fnmatchcase(name, first) and fnmatchcase(name, second):
-        assert overlap(first, second)
+PATTERNS = st.lists(st.text("ab*?", min_size=1, max_size=5), max_size=4)
 
 
-@given(st.text("ab*?", max_size=4), st.text("ab*?", max_size=4))
-def test_patterns_that_overlap_match_some_name_in_common(first, second):
-    names = [""]
-    for _ in range(len(first) + len(second)):
-        names += [name + letter for name in names for letter in "ab" if len(name) < 8]
-        names = list(dict.fromkeys(names))
-    common = any(fnmatchcase(name, first) and fnmatchcase(name, second) for name in names)
-    assert overlap(first, second) is common
+def matched(patterns: list[str], name: str) -> frozenset[str]:
+    return frozenset(pattern for pattern in patterns if fnmatchcase(name, pattern))
+
+
+@given(PATTERNS, st.text("abz", min_size=1, max_size=6))
+@example(["a*", "*b"], "ab")
+def test_every_name_matches_the_same_patterns_as_one_of_the_examples(patterns, name):
+    assert matched(patterns, name) in {matched(patterns, each) for each in examples(patterns)}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ([], {"x"}),
+        (["*"], {"x"}),
+        (["employees"], {"employees", "x"}),
+        (["a*", "*b"], {"a", "b", "ab", "x"}),
+        (["a*", "b*"], {"a", "b", "x"}),
+        (["?", "??"], {"x", "xx", "xxx"}),
+        (["x"], {"x", "y"}),
+    ],
+)
+def test_examples_are_the_shortest_names_that_the_patterns_tell_apart(patterns, expected):
+    assert set(examples(patterns)) == expected
+
+
+def test_a_thousand_plain_names_have_an_example_each():
+    names = [f"table_{number}" for number in range(1000)]
+    assert set(examples([*names, "table_1*"])) >= set(names)

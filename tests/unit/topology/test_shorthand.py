@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rules.rule import Rule, RuleSet
 from tests.support.topologies import SITES, read
-from topology.checks import check, route
+from topology.checks import check
 from topology.shorthand import Replicate, expand, pairs_between
 from topology.spec import DatabaseSpec, SiteSpec, TopologySpec
+from topology.ways import route
 
 NAMES = ["a", "b", "c", "d", "e"]
 RULES = st.lists(st.sampled_from([Rule(owner=owner) for owner in "xyz"]), min_size=1, max_size=3, unique=True).map(tuple)

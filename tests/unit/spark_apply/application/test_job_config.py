@@ -13,6 +13,7 @@ from spark_apply.application.job_config import (
     describe_failure,
 )
 from streams.errors import ApplyError, ConfigError
+from streams.table_name import TableName
 
 
 def _config(**changes: object) -> ApplyJobConfig:
@@ -27,7 +28,12 @@ def _config(**changes: object) -> ApplyJobConfig:
 @pytest.mark.parametrize("config", [
     _config(),
     _config(
-        tables=(TableToInstantiate(owner="public", name="ünï"), TableToInstantiate(owner="s", name="t", keep_existing=True)),
+        tables=(
+            TableToInstantiate(identity="1", source=TableName("public", "ünï"), destination=TableName("s", "uni")),
+            TableToInstantiate(
+                identity="2", source=TableName("s", "t"), destination=TableName("s", "t"), keep_existing=True, may_empty=True,
+            ),
+        ),
         tag=b"\x00\xff", parallelism=7, group_transactions=1, resources=ExecutorResources(node=(("site_b", 1.0),), cores=3),
         rules=RuleSet(include=(Rule(owner="public", name="a*", tagged=True),), exclude=(Rule(dml=False, ddl=True),)),
         returned_from=("apply_from_b",),

@@ -13,7 +13,7 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
 from protos import apply_pb2 as pb
 from protos import codec
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.application.job_config import ApplyJobConfig
 from spark_apply.application.spark import SparkUnavailable
@@ -28,9 +28,9 @@ from spark_apply.messages import coordinator_message_from_wire, server_message_t
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.clock import VirtualClock
+from streams.cutting import resume_after
 from streams.errors import ApplyError, FencedError, ProtocolError
 from streams.lcr_batch import LcrBatch
-from streams.resumption import resume_after
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
@@ -107,7 +107,7 @@ class Driver:
             destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
         )
         reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=RuleSet(), filter_batch=filter_batch, fits=fits, instantiation={},
+            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, instantiation={},
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,

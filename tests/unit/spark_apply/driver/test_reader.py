@@ -10,7 +10,7 @@ import pytest
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
-from rules.evaluation import filter_batch
+from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
@@ -34,7 +34,7 @@ class Reading:
         ranges = tuple(ScnRange(after=after, through=through) for after, through in above)
         self.reader = ApplyReader(
             source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
-            rules=rules or RuleSet(), filter_batch=filter_batch, fits=self.fits,
+            rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
             instantiation={("public", "t"): instantiated}, returned_from=returned_from,
         )
 
@@ -182,7 +182,7 @@ def test_everything_before_the_transaction_that_does_not_fit_goes_on() -> None:
 
 
 def _row(batch: LcrBatch, number: int) -> object:
-    from spark_apply.server.cells import Cells
+    from streams.cells import Cells
 
     assert batch.groups[0].new is not None
     return Cells.of(batch.groups[0].new).gathered(np.array([number], np.int32))

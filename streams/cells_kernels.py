@@ -1,4 +1,4 @@
-"""Loops over values addressed by (offset, length); see `spark_apply.server.cells`."""
+"""Loops over values addressed by (offset, length); see `streams.cells`."""
 
 # Numba compiles these: its types are inferred at the first call.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators

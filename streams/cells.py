@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_apply.server.cells_kernels import gather_rows, place_rows
+from streams.cells_kernels import gather_rows, place_rows
 from streams.lcr_batch import ABSENT, ColumnValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Cells", "fixed", "select_values"]
+__all__ = ["Cells", "fixed"]
 
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
@@ -85,13 +85,3 @@ class Cells:
         )
         return ColumnValues(lengths=lengths, data=data, starts=starts)
 
-
-def select_values(values: ColumnValues | None, rows: NDArray[np.int32]) -> ColumnValues | None:
-    """The given rows of a block; the block itself when it is all of them in order."""
-    if values is None or (rows.shape[0] == values.row_count and _is_range(rows)):
-        return values
-    return Cells.of(values).gathered(rows)
-
-
-def _is_range(rows: NDArray[np.int32]) -> bool:
-    return rows.shape[0] == 0 or bool(rows[0] == 0 and (np.diff(rows) == 1).all())

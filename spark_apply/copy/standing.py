@@ -1,0 +1,107 @@
+"""Where the tables of an apply process stand: what is recorded of each, by what it is and not by what it is called.
+
+A name stands for many tables over time: tables are renamed, dropped and made again, swapped, and leave the topology and
+come back. What was instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
+
+    identity recorded, same name    as it is recorded
+    identity recorded, other name   the table was renamed: its record goes with it, nothing is copied
+    identity recorded, LEFT         its changes did not come for a while: what is there is out of date, it is copied again
+    identity not recorded, but a    the table takes the place of one that is not captured any more: it was made again, or was
+    record has its name             not captured for a while; what is there is out of date, it is copied again
+    nothing recorded                a new table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from databases.ports import Instantiation
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from spark_apply.application.job_config import TableToInstantiate
+
+__all__ = ["Standing", "standings"]
+
+_FINISHED = frozenset({"DONE", "KEPT"})
+_BEGUN = frozenset({"COPYING", "COMPARING"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One table of an apply process, and the records that concern it.
+
+    Args:
+        table: the table.
+        record: its own; None: there is none.
+        replaced: records of tables that were called so and are captured no more; usually one or none.
+        occupant: another table of this apply process that is recorded under this name and has another one now, so that its
+            rows may still be in the destination table of this name; None: there is none.
+    """
+
+    table: TableToInstantiate
+    record: Instantiation | None = None
+    replaced: tuple[Instantiation, ...] = ()
+    occupant: TableToInstantiate | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """It is at the destination; nothing is to be copied."""
+        return self.record is not None and self.record.state in _FINISHED
+
+    @property
+    def is_renamed(self) -> bool:
+        """It is recorded under another name."""
+        record, table = self.record, self.table
+        return record is not None and TableName.of(record) != table.destination
+
+    @property
+    def is_begun(self) -> bool:
+        """Its copy was begun: the rows at the destination are part of it, whoever else writes there."""
+        record = self.record
+        return record is not None and (record.state in _BEGUN or (record.state == "FAILED" and record.scn > 0))
+
+    @property
+    def is_outdated(self) -> bool:
+        """The rows at the destination were copied once, and changes are missing there since."""
+        if self.record is not None and self.record.state == "LEFT":
+            return True
+        return any(found.scn > 0 for found in self.replaced) and all(found.state != "KEPT" for found in self.replaced)
+
+    @property
+    def replaced_identities(self) -> tuple[str, ...]:
+        """What is recorded no more once this table is."""
+        return tuple(found.identity for found in self.replaced)
+
+    def renamed_record(self) -> Instantiation:
+        """Its record under the name it has now; only of a table that has one."""
+        assert self.record is not None
+        return replace(self.record, owner=self.table.destination.owner, name=self.table.destination.name)
+
+
+def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[Standing, ...]:
+    """Find out where each table stands.
+
+    Args:
+        tables: of the apply process, as they are called now.
+        recorded: everything that is recorded of its source's tables, in any order.
+    """
+    by_identity = {record.identity: record for record in recorded}
+    now = {table.identity: table for table in tables}
+    replaced: dict[TableName, tuple[Instantiation, ...]] = {}
+    occupants: dict[TableName, TableToInstantiate] = {}
+    for record in by_identity.values():
+        name = TableName.of(record)
+        if record.identity not in now:
+            replaced[name] = (*replaced.get(name, ()), record)
+        elif now[record.identity].destination != name:
+            occupants[name] = now[record.identity]
+    return tuple(
+        Standing(
+            table=table, record=by_identity.get(table.identity), replaced=replaced.get(table.destination, ()),
+            occupant=occupants.get(table.destination),
+        )
+        for table in tables
+    )

@@ -1,0 +1,248 @@
+"""Instantiation between two real databases, without Spark: which tables are copied, emptied, kept and refused over time.
+
+The copying itself is plain SQL here; everything that decides about it, and what is recorded, is the product's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from databases.connectors import DatabaseAccess
+from databases.embedded import EmbeddedServer
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.source.database import PostgresSource
+from rules.rule import Rule, RuleSet
+from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
+from spark_apply.copy.comparison import tables_of_now
+from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from streams.scn import Scn
+from streams.table_name import TableName
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+TOPOLOGY, APPLY = "topo", "apply_from_src"
+Rows = list[tuple[Any, ...]]
+
+
+class _Copied(TableInstantiation):
+    """Copies by itself, and under no snapshot: nobody writes meanwhile. Looks once at tables that are refused."""
+
+    def _sleep(self, seconds: float) -> None:
+        object.__setattr__(self, "should_end", lambda: True)
+
+    def _copy(self, this: Any) -> None:
+        for copy in this.copies.values():
+            name = f'"{copy.key[0]}"."{copy.key[1]}"'
+            rows = _execute(self.config.source.dsn, f"SELECT * FROM {name}")
+            with psycopg.connect(self.config.destination.dsn) as connection:
+                connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
+            self._record(copy.table, copy.scn, "DONE", rows=len(rows), digest="copied")
+
+
+def _execute(dsn: str, statement: str) -> Rows:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+class Sites:
+    """A source and a destination, and the tables that a topology replicates between them."""
+
+    def __init__(self, source: str, destination: str) -> None:
+        self.dsn = {"src": source, "dst": destination}
+        self.source, self.destination = PostgresSource(source, site="src"), PostgresDestination(destination, site="dst")
+        self.progress: dict[str, TableProgress] = {}
+        self.destination.prepare(TOPOLOGY)
+
+    def run(self, site: str, *statements: str) -> None:
+        for statement in statements:
+            _execute(self.dsn[site], statement)
+
+    def rows(self, site: str, table: str) -> Rows:
+        return _execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
+
+    def up(self, *rules: str) -> None:
+        """What `up` does to the source's database: from now on these tables are captured, and no others."""
+        self.source.prepare(TOPOLOGY, [RuleSet(include=tuple(Rule(owner="public", name=name) for name in rules))])
+
+    def tables(self, *, keep: Collection[str] = (), may_empty: bool = True) -> tuple[TableToInstantiate, ...]:
+        return tuple(
+            TableToInstantiate(
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                keep_existing=table.name in keep, may_empty=may_empty,
+            )
+            for table in self.source.captured(TOPOLOGY)
+        )
+
+    def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyJobConfig:
+        return ApplyJobConfig(
+            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", queue_name="",
+            ray_address="", ray_namespace="", state_dir="", tables=tables,
+        )
+
+    def instantiate(self, tables: tuple[TableToInstantiate, ...]) -> dict[str, Scn]:
+        """What a driver does before it applies; ends once nothing but refused tables is left."""
+        epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        self.progress.clear()
+        nothing: Any = None
+        made = _Copied(
+            application=nothing, config=self.config(tables), access=nothing, gate=nothing, source=self.source,
+            destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
+        )
+        return {name: scn for (_, name), scn in made.run().items()}
+
+    def _moved(self, progress: TableProgress) -> None:
+        self.progress[progress.name] = progress
+
+    def states(self) -> list[tuple[str, str]]:
+        return [(table.name, table.state) for table in self.destination.instantiations(TOPOLOGY, APPLY)]
+
+
+@pytest.fixture
+def sites(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
+) -> Iterator[Sites]:
+    made = Sites(fresh_database(pg_source), fresh_database(pg_destination))
+    for site in ("src", "dst"):
+        made.run(site, "CREATE TABLE a (id int PRIMARY KEY, body text)", "CREATE TABLE b (id int PRIMARY KEY, body text)")
+    made.run("src", "INSERT INTO a VALUES (1, 'first')", "INSERT INTO b VALUES (1, 'first')")
+    made.up("*")
+    made.instantiate(made.tables())
+    with contextlib.closing(made.source), contextlib.closing(made.destination):
+        yield made
+
+
+def test_nothing_is_copied_twice(sites: Sites):
+    before = sites.instantiate(sites.tables())
+    assert sorted(before) == ["a", "b"]
+    sites.run("src", "INSERT INTO a VALUES (2, 'comes with the changes')")
+    assert sites.instantiate(sites.tables()) == before
+    assert sites.rows("dst", "a") == [(1, "first")]
+
+
+def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
+    first = sites.instantiate(sites.tables())
+    sites.up("a")
+    sites.run("src", "INSERT INTO b VALUES (2, 'while it is away')", "UPDATE b SET body = 'while it is away' WHERE id = 1")
+    assert sites.instantiate(sites.tables()) == {"a": first["a"]}
+    sites.up("*")
+    again = sites.instantiate(sites.tables())
+    assert again["a"] == first["a"]
+    assert again["b"] > first["b"]
+    assert sites.rows("dst", "b") == sites.rows("src", "b")
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+
+
+def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites: Sites):
+    """Captured all the time; but a propagation or the apply process had no rule for it."""
+    first = sites.instantiate(sites.tables())
+    (a,) = (table for table in sites.tables() if table.source.name == "a")
+    assert [table.name for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[a.identity])] == ["b"]
+    sites.run("src", "INSERT INTO b VALUES (2, 'while it is away')")
+    assert sites.instantiate((a,)) == {"a": first["a"]}
+    assert sites.instantiate(sites.tables())["b"] > first["b"]
+    assert sites.rows("dst", "b") == sites.rows("src", "b")
+
+
+@pytest.mark.parametrize("statements", [
+    ("DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)"),
+    ("CREATE TABLE a_new (id int PRIMARY KEY, body text)", "ALTER TABLE a RENAME TO a_old",
+     "ALTER TABLE a_new RENAME TO a", "DROP TABLE a_old"),
+], ids=["made again", "swapped in"])
+def test_table_that_is_another_one_under_the_same_name_is_copied_again(sites: Sites, statements: tuple[str, ...]):
+    sites.run("src", *statements, "INSERT INTO a VALUES (7, 'another table')")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert sites.rows("dst", "a") == [(7, "another table")]
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+
+
+def test_out_of_date_rows_stay_where_others_write_too_until_an_operator_decides(sites: Sites):
+    sites.run("src", "DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)", "INSERT INTO a VALUES (7, 'new')")
+    sites.up("*")
+    for keep in ((), ("a",)):  # no way to keep rows in which changes are missing
+        sites.instantiate(sites.tables(keep=keep, may_empty=False))
+        assert "out of date" in sites.progress["a"].problem
+        assert "--keep-existing" not in sites.progress["a"].problem
+        assert sites.rows("dst", "a") == [(1, "first")]
+    sites.run("dst", "DELETE FROM a")
+    sites.instantiate(sites.tables(may_empty=False))
+    assert sites.rows("dst", "a") == [(7, "new")]
+
+
+def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_destination_has_it(sites: Sites):
+    first = sites.instantiate(sites.tables())
+    sites.run("src", "ALTER TABLE a RENAME TO a2")
+    sites.up("*")
+    assert sites.instantiate(sites.tables()) == {**first, "a2": first["a"]}
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+    sites.run("dst", "ALTER TABLE a RENAME TO a2")
+    assert sites.instantiate(sites.tables()) == {"a2": first["a"], "b": first["b"]}
+    assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
+    assert sites.rows("dst", "a2") == [(1, "first")]
+
+
+def test_new_table_is_not_copied_over_the_rows_of_a_renamed_one(sites: Sites):
+    """An online schema change that keeps the old table, under a rule that takes both."""
+    sites.run("src", "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, body text)")
+    sites.run("src", "INSERT INTO a VALUES (7, 'another table')")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert 'ALTER TABLE "public"."a" RENAME TO "a_old"' in sites.progress["a"].problem
+    assert sites.rows("dst", "a") == [(1, "first")]
+    sites.run("dst", "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, body text)")
+    sites.instantiate(sites.tables())
+    assert (sites.rows("dst", "a"), sites.rows("dst", "a_old")) == ([(7, "another table")], [(1, "first")])
+    assert sites.states() == [("a", "DONE"), ("a_old", "DONE"), ("b", "DONE")]
+
+
+def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for_another(sites: Sites):
+    sites.run("src", "CREATE TABLE c (id int PRIMARY KEY, body text)")
+    sites.run("dst", "CREATE TABLE c (id int PRIMARY KEY, body text)")
+    sites.up("*")
+    tables = sites.tables()
+    sites.run("src", "DROP TABLE c", "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'no change of it comes')")
+    sites.instantiate(tables)
+    assert "headrace up" in sites.progress["c"].problem
+    assert sites.rows("dst", "c") == []
+
+
+def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
+    for site in ("src", "dst"):
+        sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'restored')")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert "not empty" in sites.progress["c"].problem
+    sites.instantiate(sites.tables(keep=["c"]))
+    assert sites.states() == [("a", "DONE"), ("b", "DONE"), ("c", "KEPT")]
+    sites.up("a")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert "not empty" in sites.progress["c"].problem
+    assert sites.rows("dst", "c") == [(1, "restored")]
+
+
+def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_that_were_made_again(sites: Sites):
+    config = sites.config(sites.tables())
+
+    def of_now() -> tuple[list[tuple[str, str]], dict[str, str]]:
+        found, problems = tables_of_now(sites.source, config)
+        assert all(table.source == table.destination for table in found)
+        return [(table.identity, table.source.name) for table in found], {name.name: problems[name] for name in problems}
+
+    a, b = (table.identity for table in sites.tables())
+    assert of_now() == ([(a, "a"), (b, "b")], {})
+    sites.run("src", "ALTER TABLE a RENAME TO a2", "DROP TABLE b")
+    assert of_now() == ([(a, "a2")], {})
+    sites.run("src", "CREATE TABLE b (id int PRIMARY KEY, body text)", "ALTER TABLE b RENAME TO c", "ALTER TABLE a2 RENAME TO b")
+    assert of_now() == ([(a, "b")], {})
+    sites.run("src", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
+    found, problems = of_now()
+    assert found == [(a, "a")]
+    assert "headrace up" in problems["b"]

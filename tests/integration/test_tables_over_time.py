@@ -1,0 +1,110 @@
+"""A name stands for many tables over time: tables that leave the topology and come back, are made again, are renamed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.system import System, running, wait_until
+from topology.reading import read_topology
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+TOPOLOGY = """
+topology: over_time
+state_dir: state
+sites:
+  src: {{database: {{kind: embedded}}}}
+  dst: {{database: {{kind: embedded}}}}
+replicate:
+  - {{tables: [{tables}], from: src, to: [dst]}}
+"""
+TABLES = "public.a, public.b, hr.*"
+
+
+def _make_tables(servers: dict[str, EmbeddedServer]) -> None:
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA hr")
+            for table in ("a", "b", "hr.ra"):
+                connection.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, body text)")
+    with psycopg.connect(servers["src"].dsn(), autocommit=True) as connection:
+        for table in ("a", "b", "hr.ra"):
+            connection.execute(f"INSERT INTO {table} SELECT n, 'before' FROM generate_series(1, 100) n")
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-over-time-"))
+    folder.chmod(0o711)
+    try:
+        with running(_read(folder, TABLES), folder, _make_tables) as system:
+            yield system
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(folder: Path, tables: str) -> Any:
+    file = folder / "topology.yaml"
+    file.write_text(textwrap.dedent(TOPOLOGY.format(tables=tables)))
+    return read_topology(file)
+
+
+def up(system: System, tables: str = TABLES) -> None:
+    system.deployment.spec = _read(system.folder, tables)
+    assert system.deployment.up()["state"] == "RUNNING"
+
+
+def test_table_that_left_the_topology_and_came_back_is_copied_again(system: System):
+    system.execute("src", "INSERT INTO b VALUES (101, 'while it is there')")
+    system.assert_converged(["a", "b", "hr.ra"])
+    up(system, "public.a, hr.*")
+    system.execute("src", "INSERT INTO b VALUES (102, 'while it is away')")
+    system.execute("src", "UPDATE b SET body = 'while it is away' WHERE id <= 10")
+    system.execute("src", "DELETE FROM b WHERE id > 90 AND id < 100")
+    system.execute("src", "INSERT INTO a VALUES (101, 'the other one')")
+    system.assert_converged(["a", "hr.ra"])
+    assert system.execute("dst", "SELECT count(*) FROM b") == [(101,)]
+    up(system)
+    system.execute("src", "INSERT INTO b VALUES (103, 'when it is back')")
+    system.assert_converged(["a", "b", "hr.ra"])
+
+
+def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: System):
+    system.execute("src", "DROP TABLE a; CREATE TABLE a (id integer PRIMARY KEY, body text)")
+    system.execute("src", "INSERT INTO a SELECT n, 'made again' FROM generate_series(50, 120) n")
+    system.execute("src", """
+        CREATE TABLE b_new (id integer PRIMARY KEY, body text);
+        INSERT INTO b_new SELECT id, body || ', moved' FROM b;
+        ALTER TABLE b RENAME TO b_old; ALTER TABLE b_new RENAME TO b;
+        DROP TABLE b_old
+    """)
+    wait_until("status says so", lambda: system.status("site:src")["uncaptured_tables"] == ["public.a", "public.b"])
+    up(system)
+    system.execute("src", "INSERT INTO a VALUES (200, 'after')")
+    system.assert_converged(["a", "b", "hr.ra"])
+    assert system.execute("dst", "SELECT count(*) FROM headrace.instantiation") == [(3,)]
+
+
+def test_table_that_was_renamed_at_both_sites_goes_on_with_the_next_driver_too(system: System):
+    for site in ("src", "dst"):
+        system.execute(site, "ALTER TABLE hr.ra RENAME TO ra2")
+    system.execute("src", "INSERT INTO hr.ra2 VALUES (101, 'renamed')")
+    system.assert_converged(["a", "b", "hr.ra2"])
+    apply = f"apply:{system.spec.applies[0].name}"
+    before = system.execute("dst", "SELECT scn, identity FROM headrace.instantiation WHERE owner = 'hr'")
+    system.call(apply, "stop_component")
+    system.wait_state(apply, "DISABLED")
+    system.execute("src", "INSERT INTO hr.ra2 VALUES (102, 'while it is stopped')")
+    system.call(apply, "start_component")
+    system.assert_converged(["a", "b", "hr.ra2"])
+    assert system.execute("dst", "SELECT name FROM headrace.instantiation WHERE owner = 'hr'") == [("ra2",)]
+    assert system.execute("dst", "SELECT scn, identity FROM headrace.instantiation WHERE owner = 'hr'") == before

@@ -1,0 +1,72 @@
+"""Which table a record is of: by what the table is, whatever it was called when it was recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.ports import Instantiation
+from spark_apply.application.job_config import TableToInstantiate
+from spark_apply.copy.standing import Standing, standings
+from streams.table_name import TableName
+
+
+def wanted(identity: str, name: str) -> TableToInstantiate:
+    return TableToInstantiate(identity=identity, source=TableName("hr", name), destination=TableName("hr", name))
+
+
+def record(identity: str, name: str, state: str = "DONE", scn: int = 100) -> Instantiation:
+    return Instantiation(source="a", identity=identity, owner="hr", name=name, scn=scn, state=state)
+
+
+def stand(tables: list[TableToInstantiate], *records: Instantiation) -> list[Standing]:
+    found = list(standings(tables, records))
+    assert [each.table for each in found] == tables
+    return found
+
+
+def test_table_that_is_recorded_under_its_name_is_finished():
+    (table,) = stand([wanted("1", "ra")], record("1", "ra"), record("2", "rb"))
+    assert (table.is_finished, table.is_renamed, table.is_outdated) == (True, False, False)
+
+
+def test_renamed_table_is_finished_and_its_record_takes_its_new_name():
+    (table,) = stand([wanted("1", "ra2")], record("1", "ra"))
+    assert (table.is_finished, table.is_renamed, table.is_outdated) == (True, True, False)
+    assert table.renamed_record() == record("1", "ra2")
+
+
+def test_tables_that_changed_their_names_keep_their_records():
+    one, other = stand([wanted("1", "b"), wanted("2", "a")], record("1", "a"), record("2", "b"))
+    assert [one.renamed_record(), other.renamed_record()] == [record("1", "b"), record("2", "a")]
+    assert one.replaced == other.replaced == ()
+
+
+def test_table_that_was_made_again_is_copied_again_in_place_of_the_old_one():
+    (table,) = stand([wanted("2", "ra")], record("1", "ra"))
+    assert (table.is_finished, table.is_begun, table.is_outdated) == (False, False, True)
+    assert table.replaced_identities == ("1",)
+
+
+def test_table_that_left_and_came_back_is_copied_again():
+    (table,) = stand([wanted("1", "ra")], record("1", "ra", "LEFT"))
+    assert (table.is_finished, table.is_begun, table.is_outdated) == (False, False, True)
+
+
+@pytest.mark.parametrize(("state", "scn"), [("KEPT", 100), ("FAILED", 0)])
+def test_rows_that_were_never_copied_are_nobodys_to_remove(state: str, scn: int):
+    (table,) = stand([wanted("2", "ra")], record("1", "ra", state, scn))
+    assert not table.is_outdated
+
+
+def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
+    """An online schema change under a schema rule: hr.ra became hr.ra_old, another table became hr.ra."""
+    old, new = stand([wanted("1", "ra_old"), wanted("2", "ra")], record("1", "ra"))
+    assert (old.is_finished, old.is_renamed) == (True, True)
+    assert new.occupant == wanted("1", "ra_old")
+    assert (new.is_finished, new.is_begun, new.is_outdated, new.replaced) == (False, False, False, ())
+
+
+@pytest.mark.parametrize(("state", "scn", "is_begun"), [("COPYING", 100, True), ("FAILED", 100, True), ("FAILED", 0, False)])
+def test_rows_of_a_copy_that_was_begun_are_ours(state: str, scn: int, is_begun: bool):
+    (table,) = stand([wanted("1", "ra")], record("1", "ra", state, scn))
+    assert (table.is_finished, table.is_begun) == (False, is_begun)

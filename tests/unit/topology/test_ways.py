@@ -1,0 +1,208 @@
+"""Ways: over which components a table travels, the same answer for whoever asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from rules.rule import Rule, RuleSet
+from streams.table_name import TableName
+from tests.support.topologies import SITES, problems, read
+from topology.checks import check
+from topology.spec import (
+    ApplySpec,
+    CaptureSpec,
+    DatabaseSpec,
+    PropagationSpec,
+    QueueSpec,
+    SiteSpec,
+    TopologySpec,
+)
+from topology.ways import ArrivingTable, Way, arriving, captured_by, route, ways_to
+
+TWO_PATHS = SITES + """
+queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
+captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {include: [{table: hr.a}, {table: hr.b}]}}}
+propagations:
+  short: {from: qa, to: qb, rules: {SHORT}}
+  first: {from: qa, to: qr, rules: {FIRST}}
+  second: {from: qr, to: qb}
+applies: {apply: {site: dbs2, source: dbs1, queue: qb}}
+"""
+
+
+def two_paths(short: str, first: str) -> str:
+    return TWO_PATHS.replace("{SHORT}", f"{{{short}}}").replace("{FIRST}", f"{{{first}}}")
+
+
+def test_two_paths_of_which_each_takes_one_table_are_refused_naming_the_table_and_both_paths(tmp_path):
+    text = two_paths("include: [{table: hr.a, tagged: true}]", "include: [{table: hr.b, tagged: true}]")
+    assert problems(tmp_path, text) == [
+        "applies.apply (line 14): no single path takes all changes of dbs1 to queue qb: hr.a comes over "
+        "c -> qa -> short -> qb, hr.b over c -> qa -> first -> qr -> second -> qb: let one of the two take both, or give "
+        "one a queue and an apply process of its own at dbs2"
+    ]
+
+
+@pytest.mark.parametrize("first", ["", "include: [{schema: hr, tagged: true}]", "exclude: [{schema: crm}]"])
+def test_the_way_that_takes_every_table_is_chosen_over_a_shorter_one_that_does_not(tmp_path, first):
+    spec = read(tmp_path, two_paths("include: [{table: hr.a, tagged: true}]", first))
+    assert {p.name: p.sources for p in spec.propagations} == {"short": (), "first": ("dbs1",), "second": ("dbs1",)}
+
+
+def test_the_shorter_way_is_chosen_when_both_take_every_table(tmp_path):
+    spec = read(tmp_path, two_paths("include: [{schema: hr, tagged: true}]", ""))
+    assert {p.name: p.sources for p in spec.propagations} == {"short": ("dbs1",), "first": (), "second": ()}
+
+
+ONE_PATH = SITES + """
+queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
+captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {CAPTURE}}}
+propagations:
+  first: {from: qa, to: qr, rules: {FIRST}}
+  second: {from: qr, to: qb}
+applies: {apply: {site: dbs2, source: dbs1, queue: qb, rules: {APPLY}}}
+"""
+TABLES = [TableName("hr", name) for name in ("a", "b", "c", "log")]
+
+
+def one_way(folder, capture: str, first: str = "", apply: str = "") -> Way:
+    text = ONE_PATH.replace("{CAPTURE}", f"{{{capture}}}").replace("{FIRST}", f"{{{first}}}").replace("{APPLY}", f"{{{apply}}}")
+    spec = read(folder, text)
+    (way,) = ways_to(spec, spec.apply("apply"))
+    return way
+
+
+def test_a_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
+    way = one_way(
+        tmp_path, "include: [{schema: hr}], exclude: [{table: hr.log}]", "exclude: [{table: hr.a}]",
+        "include: [{table: hr.a}, {table: hr.b}]",
+    )
+    assert arriving([way], TABLES) == (ArrivingTable(source=TABLES[1], destination=TABLES[1]),)
+    assert way.components == ("c", "qa", "first", "qr", "second", "qb", "apply")
+    assert captured_by([way]) == (way.capture.rules,)
+
+
+def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
+    """What an apply process at the source writes into it is sent on, so it must be copied before."""
+    way = one_way(tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]")
+    assert way.carry(TABLES[0], tagged=False) is None
+    assert way.carry(TABLES[0], tagged=True) == TABLES[0]
+    assert [table.source for table in arriving([way], TABLES)] == TABLES
+
+
+def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
+    """Capture takes tagged changes of hr.a alone, the propagation untagged ones: nothing passes both."""
+    way = one_way(
+        tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]", "include: [{schema: hr}]"
+    )
+    assert way.carry(TABLES[0]) is None
+    assert [table.source.name for table in arriving([way], TABLES)] == ["b", "c", "log"]
+
+
+# --------------------------------------------------------------------------- against brute force
+
+
+def rule_sets(*, positive: bool) -> st.SearchStrategy[RuleSet]:
+    rule = st.builds(Rule, owner=st.sampled_from(["hr", "h*", "*"]), name=st.sampled_from(["a", "b", "a*", "*"]), tagged=st.booleans())
+    include = st.lists(rule, min_size=1, max_size=2).map(tuple)
+    exclude = st.lists(rule, max_size=1).map(tuple)
+    return st.builds(RuleSet, include=include if positive else st.none() | include, exclude=exclude)
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> TopologySpec:
+    """A few sites with one queue or two each, and whatever may run between them."""
+    sites = [f"s{number}" for number in range(draw(st.integers(2, 4)))]
+    queues = [QueueSpec(name=f"q{number}", site=site) for number, site in enumerate(sites + sites[: draw(st.integers(0, 2))])]
+    here = {site: [queue.name for queue in queues if queue.site == site] for site in sites}
+    captures = tuple(
+        CaptureSpec(name=f"c_{site}", site=site, source=site, queue=draw(st.sampled_from(here[site])), rules=draw(rule_sets(positive=True)))
+        for site in draw(st.lists(st.sampled_from(sites), min_size=1, max_size=3, unique=True))
+    )
+    pairs = [(a.name, b.name) for a in queues for b in queues if a != b]
+    propagations = tuple(
+        PropagationSpec(name=f"p{number}", from_queue=a, to_queue=b, rules=draw(rule_sets(positive=False)))
+        for number, (a, b) in enumerate(draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=6, unique=True)))
+    )
+    flows = [(capture.source, site) for capture in captures for site in sites if site != capture.source]
+    applies = tuple(
+        ApplySpec(name=f"a{number}", site=to, source=source, queue=draw(st.sampled_from(here[to])), rules=draw(rule_sets(positive=False)))
+        for number, (source, to) in enumerate(draw(st.lists(st.sampled_from(flows), min_size=1, max_size=3)))
+    )
+    return route(TopologySpec(
+        name="t", file=Path("t.yaml"), state_dir=Path("/x"),
+        sites=tuple(SiteSpec(name=site, database=DatabaseSpec(kind="embedded")) for site in sites),
+        queues=tuple(queues), captures=captures, propagations=propagations, applies=applies,
+    ))
+
+
+class Change(NamedTuple):
+    """One row change on its way."""
+
+    source: str
+    table: TableName
+    is_tagged: bool
+
+
+CHANGES = [(TableName(owner, name), is_tagged) for owner in ("hr", "ho", "crm") for name in ("a", "ab", "b", "z") for is_tagged in (False, True)]
+
+
+def passes(rules: RuleSet, change: Change) -> bool:
+    """One rule set and one change, as the manuals say it."""
+
+    def any_true(rules_: tuple[Rule, ...]) -> bool:
+        return any(
+            fnmatchcase(change.table.owner, rule.owner) and fnmatchcase(change.table.name, rule.name)
+            and (rule.tagged or not change.is_tagged)
+            for rule in rules_
+        )
+
+    return not any_true(rules.exclude) and (rules.include is None or any_true(rules.include))
+
+
+def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counter[str]:
+    """Send one change through a topology, hop by hop; how often each apply process applies it.
+
+    `everywhere`: over all propagations, as if each forwarded every source, and each queue took a change once.
+    """
+    applied: Counter[str] = Counter()
+    pending = [capture.queue for capture in spec.captures if capture.source == change.source and passes(capture.rules, change)]
+    hops = 0
+    taken: set[str] = set()
+    while pending and hops < 200:  # a change that circles for ever has come more than once by then
+        queue, hops = pending.pop(), hops + 1
+        if everywhere and queue in taken:
+            continue
+        taken.add(queue)
+        applied.update(a.name for a in spec.applies if (a.queue, a.source) == (queue, change.source) and passes(a.rules, change))
+        pending += [
+            p.to_queue for p in spec.propagations
+            if p.from_queue == queue and (everywhere or change.source in p.sources) and passes(p.rules, change)
+        ]
+    return applied
+
+
+@given(topologies())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_ways_agree_with_sending_every_change_through_the_topology(spec):
+    """What `carry` says arrives is applied once, and nothing else; and what could come over any path, does."""
+    refused = any(finding.is_error for finding in check(spec))
+    for apply in spec.applies:
+        ways = ways_to(spec, apply)
+        for table, is_tagged in CHANGES:
+            change = Change(apply.source, table, is_tagged)
+            arrives = any(way.carry(table, tagged=is_tagged) is not None for way in ways)
+            count = propagate(spec, change, everywhere=False)[apply.name]
+            assert arrives is (count > 0)
+            if not refused:
+                assert count == propagate(spec, change, everywhere=True)[apply.name]
+        if not refused:
+            assert len(ways) == 1
+    event("refused" if refused else "in order")

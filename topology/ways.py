@@ -1,0 +1,292 @@
+"""Ways: over which components the changes of a source travel to an apply process, and as what each table arrives.
+
+The one place that knows it. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all ask here, so a
+table that is copied is a table whose changes come, and none else.
+
+How changes travel
+    A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another, less
+    what its rules discard. An apply process takes those of its source from its queue, less what its rules discard. In one
+    queue the positions of a source form one chain, so its changes come into the queue over one path only.
+
+How a path is chosen (`route`)
+    For each queue that apply processes take a source's changes from: the shortest path that takes every change which could
+    come there over any path. `check` refuses a topology where no single path does: some tables would never come.
+
+What a table arrives as
+    `Way.carry` answers with the table as it arrives, or None. Today that is the table itself; a rule that renames or
+    cuts tables changes the answer there, and nowhere else. Hence a table that is copied, compared or checked has two
+    names: at the source, and at the destination (`ArrivingTable`).
+
+Tags
+    A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or its
+    tagged ones. A table whose untagged changes are left out, but not those that an apply process made, arrives too: it is
+    written at the destination, and must be copied before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Generic, TypeVar
+
+import networkx as nx
+
+from rules.rule import RuleSet, TruthValue
+from streams.table_name import Named, TableName
+from topology.change_classes import ChangeClasses
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
+
+__all__ = ["ArrivingTable", "Halves", "Way", "arriving", "captured_by", "halves", "route", "ways_to", "writes_alone"]
+
+
+T = TypeVar("T", bound=Named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way of one source's changes to one apply process.
+
+    Args:
+        capture: takes the changes from the source's redo.
+        propagations: in the order in which they move the changes; none when the apply process shares capture's queue.
+        apply: at the end.
+    """
+
+    capture: CaptureSpec
+    propagations: tuple[PropagationSpec, ...]
+    apply: ApplySpec
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of everything on the way, queues too, in order."""
+        hops = (name for each in self.propagations for name in (each.name, each.to_queue))
+        return (self.capture.name, self.capture.queue, *hops, self.apply.name)
+
+    @property
+    def clients(self) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
+        """Everything on the way that has rules, in order."""
+        return (self.capture, *self.propagations, self.apply)
+
+    def carry(self, table: T, *, tagged: bool | None = None) -> T | None:
+        """What a table of the source arrives as.
+
+        Args:
+            table: as the source knows it.
+            tagged: of its changes with a tag, or of those without; None: of either.
+
+        Returns:
+            The table as the apply process gets it; None: it does not arrive.
+        """
+        tags = (False, True) if tagged is None else (tagged,)
+        arrives = any(
+            all(client.rules.prefilter(table.owner, table.name, tagged=tag) is not TruthValue.FALSE for client in self.clients)
+            for tag in tags
+        )
+        return table if arrives else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivingTable(Generic[T]):
+    """A table that an apply process gets: as it is at the source, and as it is at the destination."""
+
+    source: T
+    destination: T
+
+
+def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
+    """The ways that changes take to an apply process: one per path in use, so one or none in a topology without errors.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+    """
+
+    def from_queue(queue: str, passed: frozenset[str]) -> Iterator[tuple[PropagationSpec, ...]]:
+        if queue == apply.queue:
+            yield ()
+        for propagation in spec.propagations:
+            target = propagation.to_queue
+            if propagation.from_queue == queue and apply.source in propagation.sources and target not in passed:
+                yield from ((propagation, *rest) for rest in from_queue(target, passed | {target}))
+
+    return tuple(
+        Way(capture=capture, propagations=propagations, apply=apply)
+        for capture in spec.captures if capture.source == apply.source
+        for propagations in from_queue(capture.queue, frozenset({capture.queue}))
+    )
+
+
+def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
+    """The rule sets at the beginning of the ways: what to ask the source's catalog for."""
+    return tuple(dict.fromkeys(way.capture.rules for way in ways))
+
+
+def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T], ...]:
+    """Those of a source's tables that arrive over one of the ways, and as what.
+
+    Args:
+        ways: to one apply process.
+        tables: of its source, whether they are captured or not.
+    """
+    known = tuple(ways)
+    found = []
+    for table in tables:
+        carried = next((each for way in known if (each := way.carry(table)) is not None), None)
+        if carried is not None:
+            found.append(ArrivingTable(source=table, destination=carried))
+    return tuple(found)
+
+
+def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
+    """Whether an apply process is the only one of the topology that writes a table, and nobody captures it at its site.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: its name at the apply process's site.
+    """
+    for other in spec.applies:
+        is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
+        if is_concerned and arriving(ways_to(spec, other), (table,)):
+            return False
+    return True
+
+
+# --------------------------------------------------------------------------- choosing the ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """Changes of one source that come to one queue over different paths only.
+
+    Args:
+        apply: an apply process that takes the second table from the queue.
+        first: an example of a table, and a path that takes it.
+        second: an example of a table which that path does not take, and a path that does.
+    """
+
+    apply: ApplySpec
+    first: tuple[str, str]
+    second: tuple[str, str]
+
+
+def route(spec: TopologySpec) -> TopologySpec:
+    """Fill in which sources each propagation forwards.
+
+    Names that lead nowhere are passed over; `check` reports them.
+    """
+    router = _Router(spec, ChangeClasses.of(spec))
+    sources: dict[str, dict[str, None]] = {propagation.name: {} for propagation in spec.propagations}
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            for path in router.paths(capture, queue):
+                for propagation in path.propagations:
+                    sources[propagation.name][source] = None
+    return replace(
+        spec,
+        propagations=tuple(
+            replace(propagation, sources=tuple(sources[propagation.name])) for propagation in spec.propagations
+        ),
+    )
+
+
+def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
+    """Queues to which no single path takes everything that their apply processes would get over some path.
+
+    Args:
+        spec: its names all lead somewhere.
+        classes: of `spec`.
+    """
+    router = _Router(spec, classes)
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            coming = router.coming(capture, queue)
+            if not coming or router.shortest(capture, queue, coming):
+                continue
+            (first, *_) = router.shortest(capture, queue, coming & -coming)
+            left = coming & ~classes.carried_by(first.clients)
+            (second, *_) = router.shortest(capture, queue, left & -left)
+            yield Halves(
+                apply=next(apply for apply in router.ends[source, queue] if classes.taken_by(apply.rules) & left & -left),
+                first=(classes.example(coming & classes.carried_by(first.clients)), str(first)),
+                second=(classes.example(left), str(second)),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A capture process, and propagations from its queue to another one."""
+
+    capture: CaptureSpec
+    propagations: tuple[PropagationSpec, ...]
+
+    @property
+    def clients(self) -> tuple[CaptureSpec | PropagationSpec, ...]:
+        return (self.capture, *self.propagations)
+
+    def __str__(self) -> str:
+        hops = (name for each in self.propagations for name in (each.name, each.to_queue))
+        return " -> ".join((self.capture.name, self.capture.queue, *hops))
+
+
+class _Router:
+    """Finds paths from capture processes to the queues that apply processes take changes from."""
+
+    def __init__(self, spec: TopologySpec, classes: ChangeClasses) -> None:
+        self._spec, self._classes = spec, classes
+        self._reaching: dict[str, dict[str, int]] = {}
+        # Where a source's changes are to go, and who takes them there: apply processes of one queue share the path to it.
+        self.ends: dict[tuple[str, str], list[ApplySpec]] = {}
+        for apply in spec.applies:
+            self.ends.setdefault((apply.source, apply.queue), []).append(apply)
+
+    def captures(self, source: str, queue: str) -> list[CaptureSpec]:
+        """The capture processes of `source` that have something for `queue`; when none has, all of them."""
+        captures = [capture for capture in self._spec.captures if capture.source == source]
+        return [capture for capture in captures if self.coming(capture, queue)] or captures
+
+    def coming(self, capture: CaptureSpec, queue: str) -> int:
+        """The classes that come from `capture` to `queue` over any path, and are wanted there."""
+        wanted = 0
+        for apply in self.ends[capture.source, queue]:
+            wanted |= self._classes.taken_by(apply.rules)
+        if capture.name not in self._reaching:
+            self._reaching[capture.name] = self._spread(capture)
+        return self._reaching[capture.name].get(queue, 0) & wanted
+
+    def paths(self, capture: CaptureSpec, queue: str) -> list[_Path]:
+        """The path from `capture` to `queue`; two when they are equally good, which `check` refuses."""
+        # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
+        return self.shortest(capture, queue, self.coming(capture, queue)) or self.shortest(capture, queue, 0)
+
+    def shortest(self, capture: CaptureSpec, queue: str, wanted: int) -> list[_Path]:
+        """The shortest paths that take all of `wanted`, at most two."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(each.name for each in self._spec.queues)
+        # A propagation is a node of its own, so that two between the same queues are two paths.
+        for propagation in self._spec.propagations:
+            if wanted & ~self._classes.taken_by(propagation.rules) == 0:
+                graph.add_edge(propagation.from_queue, f"propagation {propagation.name}")
+                graph.add_edge(f"propagation {propagation.name}", propagation.to_queue)
+        if not (capture.queue in graph and queue in graph and nx.has_path(graph, capture.queue, queue)):
+            return []
+        found = islice(nx.all_shortest_paths(graph, capture.queue, queue), 2)
+        by_name = {f"propagation {each.name}": each for each in self._spec.propagations}
+        return [_Path(capture, tuple(by_name[node] for node in nodes[1::2])) for nodes in found]
+
+    def _spread(self, capture: CaptureSpec) -> dict[str, int]:
+        """The classes that come from `capture` to each queue over any path."""
+        reaching = {capture.queue: self._classes.taken_by(capture.rules)}
+        pending = [capture.queue]
+        while pending:
+            queue = pending.pop()
+            for propagation in self._spec.propagations:
+                if propagation.from_queue != queue:
+                    continue
+                there = reaching.get(propagation.to_queue, 0)
+                both = there | reaching[queue] & self._classes.taken_by(propagation.rules)
+                if both != there:
+                    reaching[propagation.to_queue] = both
+                    pending.append(propagation.to_queue)
+        return reaching
