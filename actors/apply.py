@@ -187,8 +187,12 @@ class ApplyHost(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def low_watermark(self) -> int:
-        """Everything of the source up to this SCN is applied or in the error queue; asked of the driver now."""
+        """Everything of the tables that are applied is applied up to this SCN, or in the error queue; asked of the driver now."""
         return int(self._live().status(STATUS_TIMEOUT_S).low_watermark_scn)
+
+    def caught_up_scn(self) -> int:
+        """As `low_watermark`, of every table: less while one is copied; 0: one is not copied, or the driver is starting."""
+        return int(self._live().status(STATUS_TIMEOUT_S).caught_up_scn)
 
     def compare(self, tables: Sequence[tuple[str, str]], rechecks: int, recheck_delay_s: float) -> list[dict[str, Any]]:
         """Compare source and destination tables; all of this apply process's when none is named."""

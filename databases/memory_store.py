@@ -78,6 +78,7 @@ class StoredProcess:
     epoch: int = 0
     low_watermark: Scn = FIRST_SCN
     applied: tuple[ScnRange, ...] = ()
+    ahead_scn: Scn = FIRST_SCN
     servers: dict[int, StoredServer] = field(default_factory=dict)
     sessions: dict[int, StoreSession] = field(default_factory=dict)
 

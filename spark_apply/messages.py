@@ -50,6 +50,8 @@ def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.Coordi
             below_applied=message.below_applied, held=held,
         )
         return pb.CoordinatorMessage(go=go)
+    if isinstance(message, groups.Reopen):
+        return pb.CoordinatorMessage(reopen=pb.Reopen())
     return pb.CoordinatorMessage(abandon=pb.GroupAbandon(group=message.group, attempt=message.attempt))
 
 
@@ -79,6 +81,8 @@ def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.Coor
         return groups.GroupGo(
             group=g.group, attempt=g.attempt, low_watermark=g.low_watermark, below_applied=g.below_applied, held=held,
         )
+    if kind == "reopen":
+        return groups.Reopen()
     if kind == "abandon":
         return groups.GroupAbandon(group=message.abandon.group, attempt=message.abandon.attempt)
     raise ProtocolError(f"the coordinator sent {kind or 'something unknown'} to an apply server")

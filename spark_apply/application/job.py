@@ -6,7 +6,8 @@ Job
 Main path
     main -> one line of configuration from standard input -> ApplyDriver.run: SparkApplication.start beside
     PostgresDestination.prepare and raise_epoch -> serve_apply (its endpoint is the line on standard output)
-    -> the first time: ask_beginning -> TableInstantiation.run -> apply servers as one long Spark job -> CoordinatorHost.run.
+    -> the first time: ask_beginning -> TableInstantiation.run_first -> apply servers as one long Spark job
+    -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
 
 States
     INITIALIZING    Spark starts, the destination is prepared. Memory only.
@@ -35,7 +36,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -48,10 +49,12 @@ from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
+    from spark_apply.copy.instantiation import TableInstantiation
     from spark_apply.driver.control import ApplyControl, Cores
     from spark_apply.driver.gate import Gate
+    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.reader import TableStart
     from streams.lcr_batch import TableVersion
-    from streams.scn import Scn
 
 __all__ = ["ApplyDriver", "main"]
 
@@ -118,13 +121,20 @@ class ApplyDriver:
                 control.enter("INITIALIZING", self._problem)
             if progress.low_watermark == FIRST_SCN:
                 progress = self._begin(application, control, destination, progress)
-            scns = self._bring_tables(application, control, gate, destination, progress)
-            if control.should_end:
-                return
-            cores = self._make_cores(application, destination, progress, scns)
-            gate.host, control.cores = cores.host, cores
-            start_apply_servers(application.context, self._config, access, failed=cores.host.fail)
-            cores.host.run(self._should_end)
+            with self._copying(application, control, gate, progress) as copying:
+                control.enter("INSTANTIATING")
+                copying.run_first()
+                if control.should_end:
+                    return
+                starts, hold_scn = copying.starts()
+                cores = self._make_cores(application, destination, progress, starts)
+                cores.host.joins.hold(hold_scn)
+                gate.host, control.cores, control.copying = cores.host, cores, copying
+                start_apply_servers(application.context, self._config, access, failed=cores.host.fail)
+                beside = threading.Thread(target=self._copy_beside, args=(copying, cores.host), name="copy-beside", daemon=True)
+                beside.start()
+                cores.host.run(self._should_end)
+                beside.join(_END_TIMEOUT_S)
         finally:
             server.stop()
 
@@ -142,23 +152,46 @@ class ApplyDriver:
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
         return replace(progress, low_watermark=scn)
 
-    def _bring_tables(
-        self, application: SparkApplication, control: ApplyControl, gate: Gate, destination: DestinationDatabase,
-        progress: ApplyProgress,
-    ) -> Mapping[tuple[str, str], Scn]:
+    @contextlib.contextmanager
+    def _copying(
+        self, application: SparkApplication, control: ApplyControl, gate: Gate, progress: ApplyProgress,
+    ) -> Iterator[TableInstantiation]:
+        """What copies tables, on connections of its own."""
+        from databases.connectors import open_reader
         from spark_apply.copy.instantiation import TableInstantiation
+        from spark_apply.copy.workers import SparkCopyWorkers
 
-        control.enter("INSTANTIATING")
+        config = self._config
         assert control.access is not None
-        with contextlib.closing(open_source(self._config.source)) as source:
-            return TableInstantiation(
-                application=application, config=self._config, access=control.access, gate=gate, source=source,
-                destination=destination, epoch=progress.epoch, moved=control.table_moved, should_end=self._should_end,
-            ).run()
+        name = "headrace instantiation"
+        with contextlib.ExitStack() as opened:
+            source = opened.enter_context(contextlib.closing(open_source(config.source)))
+            destination = opened.enter_context(contextlib.closing(open_destination(config.destination)))
+            readers = [
+                opened.enter_context(contextlib.closing(open_reader(access, application_name=name)))
+                for access in (config.source, config.destination)
+            ]
+            yield TableInstantiation(
+                config=config, source=source, destination=destination, source_reader=readers[0],
+                destination_reader=readers[1], epoch=progress.epoch, moved=control.table_moved,
+                workers=SparkCopyWorkers(application, config, control.access, gate), should_end=self._should_end,
+            )
+
+    def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
+        """Copy tables while the others are applied; on a thread of its own."""
+        from spark_apply.driver.joining import JoinCalls
+
+        try:
+            copying.run_beside(JoinCalls(host, self._should_end))
+        except StreamsError as error:
+            host.fail(error)
+        except Exception as error:
+            log.exception("copying tables")
+            host.fail(BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the driver's log; report it"))
 
     def _make_cores(
         self, application: SparkApplication, destination: DestinationDatabase, progress: ApplyProgress,
-        scns: Mapping[tuple[str, str], Scn],
+        starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
         """Reader, coordinator and their host."""
         from protos import codec
@@ -178,7 +211,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(config.rules), fits=fits,
-            instantiation=scns, returned_from=config.returned_from,
+            instantiation=starts, returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing", "standings"]
 
-_FINISHED = frozenset({"DONE", "KEPT"})
+_FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
 
 
@@ -48,8 +48,13 @@ class Standing:
 
     @property
     def is_finished(self) -> bool:
-        """It is at the destination; nothing is to be copied."""
+        """It is at the destination, and its changes are applied; nothing is to be copied."""
         return self.record is not None and self.record.state in _FINISHED
+
+    @property
+    def is_copied(self) -> bool:
+        """It is at the destination, and has not joined the others yet."""
+        return self.record is not None and self.record.state == "COPIED"
 
     @property
     def is_renamed(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
 from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
-from spark_apply.copy.instantiation import TableProgress
+from spark_apply.copy.instantiation import TableInstantiation, TableProgress
 from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
 
@@ -37,6 +37,7 @@ _WATCH_POLL_S = 0.2  # progress of an instantiation that runs for minutes
 _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
+_COPIED = frozenset({"DONE", "KEPT"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class ApplyControl:
     hint: str = ""
     tables: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
     cores: Cores | None = None
+    copying: TableInstantiation | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _latest: pb.ApplyStatus = field(default_factory=pb.ApplyStatus)
@@ -216,6 +218,12 @@ class ApplyControl:
             status.state = self.state
         return status
 
+    def _caught_up_scn(self, cores: Cores) -> int:
+        """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
+        if any(table.state in {"PENDING", "FAILED"} for table in list(self.tables.values())):
+            return 0
+        return int(cores.host.joins.bounded(cores.coordinator.low_watermark))
+
     def _read(self, cores: Cores) -> pb.ApplyStatus:
         """On the coordinator's thread."""
         facts, reader = cores.host.servers.facts(), cores.reader
@@ -234,7 +242,8 @@ class ApplyControl:
             rows_applied=numbers.get("total_rows", 0), groups_applied=numbers.get("total_groups", 0),
             transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
             rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
-            ready=all(server.has_joined for server in facts),
+            ready=all(server.has_joined for server in facts) and all(t.state in _COPIED for t in list(self.tables.values())),
+            caught_up_scn=self._caught_up_scn(cores),
         )
         for server in facts:
             status.servers.append(pb.ServerStatus(
@@ -259,7 +268,7 @@ class ApplyControl:
 def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
     return pb.InstantiationProgress(
         owner=table.owner, name=table.name, state=table.state, rows=table.rows, rows_estimated=table.rows_estimated,
-        instantiation_scn=table.scn, problem=table.problem,
+        instantiation_scn=table.scn, problem=table.problem, bytes_done=table.bytes_done, bytes_total=table.bytes_total,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -176,23 +177,35 @@ class PostgresDestination:
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
     ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
-        found = instantiation
         with self._use("recording an instantiation") as connection, _current_epoch(connection, topology, apply, epoch):
             connection.execute(
                 "DELETE FROM headrace.instantiation WHERE topology = %s AND apply = %s AND source = %s AND identity = ANY (%s)",
-                (topology, apply, found.source, list(replaces)),
+                (topology, apply, instantiation.source, list(replaces)),
             )
+            _record(connection, topology, apply, instantiation)
+
+    def join_tables(
+        self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
+    ) -> ApplyProgress:
+        """See `DestinationDatabase.join_tables`."""
+        process = (topology, apply)
+        low_watermark = min([through, *(each.scn for each in joining)])
+        with self._use("letting copied tables join") as connection, _current_epoch(connection, topology, apply, epoch):
             connection.execute(
-                f"INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
-                " VALUES (%s, %s, clock_timestamp(), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-                " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
-                " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
-                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
-                (
-                    topology, apply, found.source, found.identity, found.owner, found.name, found.scn, found.state,
-                    found.row_count, found.digest, found.problem,
-                ),
+                "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
+                " WHERE (topology, apply, state) = (%s, %s, 'JOINING')", process,
             )
+            for each in joining:
+                _record(connection, topology, apply, replace(each, state="JOINING"))
+            connection.execute(
+                "UPDATE headrace.apply_process SET low_watermark = %s, ahead = %s, applied = '{}'"
+                " WHERE topology = %s AND apply = %s", (low_watermark, through, *process),
+            )
+            # A session that was not opened again finds no row of its own, and cannot commit.
+            connection.execute("DELETE FROM headrace.apply_progress WHERE topology = %s AND apply = %s", process)
+            progress = _read_progress(connection, topology, apply)
+        assert progress is not None
+        return progress
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
@@ -274,11 +287,25 @@ def _current_epoch(connection: psycopg.Connection[Any], topology: str, apply: st
         yield
 
 
+def _record(connection: psycopg.Connection[Any], topology: str, apply: str, found: Instantiation) -> None:
+    connection.execute(
+        f"INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
+        " VALUES (%s, %s, clock_timestamp(), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
+        " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
+        " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
+        (
+            topology, apply, found.source, found.identity, found.owner, found.name, found.scn, found.state,
+            found.row_count, found.digest, found.problem,
+        ),
+    )
+
+
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
     # One statement, one snapshot: an epoch raised in between would otherwise hide what it folded.
     rows = connection.execute(
-        "SELECT epoch, low_watermark, applied FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
-        " UNION ALL SELECT 0, low_watermark, applied FROM headrace.apply_progress"
+        "SELECT epoch, low_watermark, applied, ahead FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
+        " UNION ALL SELECT 0, low_watermark, applied, 0 FROM headrace.apply_progress"
         " WHERE topology = %(t)s AND apply = %(a)s", {"t": topology, "a": apply},
     ).fetchall()
     epoch = max((row[0] for row in rows), default=0)
@@ -287,7 +314,8 @@ def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: st
     low_watermark, above = fold_ranges(
         max(row[1] for row in rows), [found for row in rows for found in ranges_from_bounds(row[2])]
     )
-    return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above)
+    ahead = Scn(max(row[3] for row in rows))
+    return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above, ahead_scn=ahead)
 
 
 def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress:

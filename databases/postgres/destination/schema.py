@@ -6,8 +6,8 @@ anyone at any time. A newer schema than this program knows is refused.
 
 The tables
 
-    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, and
-                      what the incarnation before had applied above it.
+    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, what
+                      the incarnation before had applied above it, and how far all but joining tables are ahead of it.
     apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
                       transaction of the data. `applied` holds ranges above the low watermark as
                       {after, through, after, through, ...}.
@@ -44,7 +44,7 @@ _VERSION_1 = (
     "INSERT INTO headrace.schema_version VALUES (0)",
     """CREATE TABLE headrace.apply_process (
     topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL,
-    low_watermark bigint NOT NULL DEFAULT 0, applied bigint[] NOT NULL DEFAULT '{}',
+    low_watermark bigint NOT NULL DEFAULT 0, applied bigint[] NOT NULL DEFAULT '{}', ahead bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(), epoch_raised_at timestamptz NOT NULL DEFAULT now(),
     applied_at timestamptz, PRIMARY KEY (topology, apply)
 ) WITH (fillfactor = 50)""",
