@@ -204,6 +204,13 @@ class ApplyHost(Host):
         )
         return [_plain(answer) for answer in self._live().compare(request)]
 
+    def copy_again(self, tables: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Begin to empty tables at the destination and copy them again; how they were before."""
+        from protos import apply_pb2 as pb
+
+        names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
+        return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
+
     def execute_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Execute error transactions again, all when none is named."""
         from protos import apply_pb2 as pb

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ CONTROLLER_TIMEOUT_S = 5.0
 STATE_PARENT = ".headrace"  # of state folders that the file does not place elsewhere: goes with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
 STUCK_S = 20.0  # tables that somebody had to mend are looked at every ten seconds, the controller's news is a second old
+LOOK_AT_ALL_S = 5.0  # after the first failure: the others are named with it when they come within this
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
 
@@ -212,6 +213,7 @@ class Deployment:
         self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
         stuck: dict[str, ApplyError] | None = None
         began = time.monotonic()
+        failed_at: float | None = None
         while True:
             overview = self.overview()
             if progress is not None:
@@ -224,9 +226,10 @@ class Deployment:
                 stuck = found
                 self._start_again(overview)
             patient = time.monotonic() - began < STUCK_S
-            for what, error in found.items():
-                if not (patient and what in stuck):
-                    raise error
+            failures = [error for what, error in found.items() if not (patient and what in stuck)]
+            failed_at = (failed_at or time.monotonic()) if failures else None
+            if failed_at is not None and (_all_looked_at(overview) or time.monotonic() - failed_at > LOOK_AT_ALL_S):
+                raise _together(failures)
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
@@ -476,7 +479,7 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
             if table["state"] == "FAILED":
                 failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="mend it and run `headrace up` again: everything else goes on meanwhile",
+                    hint="correct it: the table is looked at again every few seconds, and everything else goes on meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})
@@ -484,6 +487,20 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
                 f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),
             )
     return failures
+
+
+def _all_looked_at(overview: Mapping[str, Any]) -> bool:
+    """Whether every table was looked at: then all that cannot be copied are known."""
+    return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))
+
+
+def _together(failures: Sequence[ApplyError]) -> ApplyError:
+    """Several failures as one error that names them all."""
+    if len(failures) == 1:
+        return failures[0]
+    lines = "".join(f"\n  {error.message}" for error in failures)
+    hints = dict.fromkeys(error.hint for error in failures if error.hint)
+    return ApplyError(f"{len(failures)} things keep the topology from being complete:{lines}", hint="; ".join(hints))
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from headrace.console import bytes_text, scn_text, seconds_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["STARTING", "Note", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
+__all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
@@ -34,6 +34,7 @@ class Note:
         problem: what it is.
         fix: what to do about it; empty: nothing, or the problem says it.
         is_stuck: no change passes here until somebody has done that.
+        is_of_table: it is one table's alone.
         is_remark: it is as somebody wanted it, or will come right: no reason to call anybody.
     """
 
@@ -42,6 +43,7 @@ class Note:
     fix: str = ""
     is_stuck: bool = False
     is_remark: bool = False
+    is_of_table: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -87,7 +89,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         if table["state"] == "FAILED":
             yield Note(
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="mend it: it is looked at again by itself", is_stuck=True,
+                fix="correct it: the table is looked at again every few seconds; the others are applied meanwhile", is_stuck=True, is_of_table=True,
             )
     kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
     if kept:
@@ -164,16 +166,32 @@ def summary_line(overview: Mapping[str, Any]) -> str:
     parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
     if created_later := sum(component["state"] == _NOT_CREATED for component in components):
         parts.append(f"{created_later} components to be created")
-    parts += [
-        f"{table['owner']}.{table['name']} {table['state'].lower()} {table['rows']} rows"
-        for c in components for table in c.get("instantiation", ()) if table["state"] not in {"DONE", "KEPT"}
-    ]
+    parts += filter(None, [copying_line([table for c in components for table in c.get("instantiation", ())])])
     parts += [overview["problem"]] if overview.get("problem") else []
     parts += [
         f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by")
         for note in _notes(c)
     ]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
+
+
+def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
+    """How far the copies are, as a sum, with the largest of those that are being copied; empty: every table is there."""
+    left = [table for table in tables if table["state"] not in {"DONE", "KEPT"}]
+    if not left:
+        return ""
+    failed = sum(table["state"] == "FAILED" for table in left)
+    sized = [table for table in left if table.get("bytes_total")]
+    words = [f"copying {len(left) - failed} of {len(tables)} tables"]
+    if sized:
+        done, total = (sum(table[key] for table in sized) for key in ("bytes_done", "bytes_total"))
+        words.append(f"{bytes_text(done)} of {bytes_text(total)}")
+        largest = max(sized, key=lambda table: table["bytes_total"] - table["bytes_done"])
+        share = 100 * largest["bytes_done"] // largest["bytes_total"]
+        words.append(f"largest: {largest['owner']}.{largest['name']} {share} %")
+    if failed:
+        words.append(f"{failed} cannot be copied")
+    return ", ".join(words)
 
 
 def _head(overview: Mapping[str, Any]) -> RenderableType:

@@ -154,6 +154,10 @@ class ControlHandler(Protocol):
         """Delete error transactions."""
         ...
 
+    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
+        """Begin to copy tables again."""
+        ...
+
     def stop(self, request: pb.StopRequest) -> pb.StopReply:
         """End the driver in order."""
         ...
@@ -249,6 +253,10 @@ class _Control(apply_pb2_grpc.ApplyControlServicer):  # type: ignore[misc]
     def DeleteErrors(self, request: pb.ErrorsRequest, context: Any) -> Iterator[pb.ErrorOutcome]:  # noqa: N802, ANN401
         with _refusals(context):
             yield from self._handler.delete_errors(request)
+
+    def CopyAgain(self, request: pb.CopyAgainRequest, context: Any) -> pb.CopyAgainReply:  # noqa: N802, ANN401
+        with _refusals(context):
+            return self._handler.copy_again(request)
 
     def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802, ANN401
         with _refusals(context):
@@ -423,6 +431,12 @@ class ApplyControlClient:
         """Delete error transactions; one answer each."""
         with words_of(_DRIVER):
             yield from self._stub.DeleteErrors(request)
+
+    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
+        """Begin to copy tables again."""
+        with words_of(_DRIVER):
+            reply: pb.CopyAgainReply = self._stub.CopyAgain(request, timeout=_CALL_TIMEOUT_S)
+            return reply
 
     def stop(self, timeout_s: float) -> pb.StopReply:
         """End the driver in order."""

@@ -516,7 +516,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -528,6 +528,8 @@ class TableComparison(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_OWNER_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -539,7 +541,33 @@ class TableComparison(_message.Message):
     problem: str
     destination_owner: str
     destination_name: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ...) -> None: ...
+    differences: _containers.RepeatedCompositeFieldContainer[RowDifference]
+    has_more_differences: bool
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ...) -> None: ...
+
+class RowDifference(_message.Message):
+    __slots__ = ("columns", "values", "nulls", "what")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NULLS_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    nulls: _containers.RepeatedScalarFieldContainer[bool]
+    what: str
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., nulls: _Optional[_Iterable[bool]] = ..., what: _Optional[str] = ...) -> None: ...
+
+class CopyAgainRequest(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableName]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ...) -> None: ...
+
+class CopyAgainReply(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[InstantiationProgress]
+    def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
     __slots__ = ("numbers", "all")

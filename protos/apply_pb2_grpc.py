@@ -233,6 +233,11 @@ class ApplyControlStub:
                 request_serializer=protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
                 response_deserializer=protos_dot_apply__pb2.ErrorOutcome.FromString,
                 _registered_method=True)
+        self.CopyAgain = channel.unary_unary(
+                '/headrace.v1.ApplyControl/CopyAgain',
+                request_serializer=protos_dot_apply__pb2.CopyAgainRequest.SerializeToString,
+                response_deserializer=protos_dot_apply__pb2.CopyAgainReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/headrace.v1.ApplyControl/Stop',
                 request_serializer=protos_dot_apply__pb2.StopRequest.SerializeToString,
@@ -279,6 +284,13 @@ class ApplyControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CopyAgain(self, request, context):
+        """Empties tables at the destination and copies them again, beside the others; returns at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Ends the driver in order: servers finish the group they are in, progress is recorded.
         """
@@ -313,6 +325,11 @@ def add_ApplyControlServicer_to_server(servicer, server):
                     servicer.DeleteErrors,
                     request_deserializer=protos_dot_apply__pb2.ErrorsRequest.FromString,
                     response_serializer=protos_dot_apply__pb2.ErrorOutcome.SerializeToString,
+            ),
+            'CopyAgain': grpc.unary_unary_rpc_method_handler(
+                    servicer.CopyAgain,
+                    request_deserializer=protos_dot_apply__pb2.CopyAgainRequest.FromString,
+                    response_serializer=protos_dot_apply__pb2.CopyAgainReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -457,6 +474,33 @@ class ApplyControl:
             '/headrace.v1.ApplyControl/DeleteErrors',
             protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
             protos_dot_apply__pb2.ErrorOutcome.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CopyAgain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.ApplyControl/CopyAgain',
+            protos_dot_apply__pb2.CopyAgainRequest.SerializeToString,
+            protos_dot_apply__pb2.CopyAgainReply.FromString,
             options,
             channel_credentials,
             insecure,

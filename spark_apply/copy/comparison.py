@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +29,14 @@ if TYPE_CHECKING:
     from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.server.task import TaskAccess
 
-__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
+__all__ = ["Comparison", "RowDifference", "SideDigest", "TableComparison", "differing_rows", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
+# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a few.
+_BUCKET_ROWS = 100
+_BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
+_ROWS_READ_MAX = 10_000  # of each side
+DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,21 @@ class SideDigest:
 
     rows: int = 0
     digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """A row that is not the same at both sides.
+
+    Args:
+        columns: names of the key columns; of a table without a key, of all.
+        key: their values as text; None is NULL.
+        what: "missing at the destination", "only at the destination" or "differs".
+    """
+
+    columns: tuple[str, ...]
+    key: tuple[str | None, ...]
+    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +73,8 @@ class TableComparison:
         checks: how often it was compared.
         problem: why it could not be compared.
         is_final: it would not be possible the next time either.
+        differences: rows that differ, some of them.
+        has_more_differences: there are others.
     """
 
     table: TableToInstantiate
@@ -61,6 +84,8 @@ class TableComparison:
     checks: int = 0
     problem: str = ""
     is_final: bool = False
+    differences: tuple[RowDifference, ...] = ()
+    has_more_differences: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +128,38 @@ class Comparison:
             found = self._compare(waiting)
             is_last = check == rechecks + 1
             for each in found:
-                if each.is_equal or each.is_final or is_last:
+                if is_last and not each.is_equal and not each.problem:
+                    yield replace(self._with_rows(each), checks=check)
+                elif each.is_equal or each.is_final or is_last:
                     yield replace(each, checks=check)
             waiting = [each.table for each in found if not each.is_equal and not each.is_final]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
+
+    def _with_rows(self, found: TableComparison) -> TableComparison:
+        """A table that differs, with rows in which it does."""
+        columns, problems = _common_columns([found.table], self.source, self.destination)
+        target = self.destination.describe(*found.table.destination)
+        if problems or target is None:
+            return found
+        names = columns[0]
+        key = tuple(target.columns[place].name for place in target.key)
+        key = key if key and set(key) <= set(names) else names
+        buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
+        try:
+            with contextlib.ExitStack() as opened:
+                sides = [
+                    _Side(opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name)
+                    for access, name in (
+                        (self.config.source, found.table.source), (self.config.destination, found.table.destination),
+                    )
+                ]
+                for side in sides:
+                    side.snapshot = opened.enter_context(side.reader.export_snapshot())
+                differences, has_more = differing_rows(sides, key, names, buckets)
+        except DatabaseError as error:
+            return replace(found, problem=f"different; its rows could not be compared: {error.message}")
+        return replace(found, differences=differences, has_more_differences=has_more)
 
     def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
@@ -156,6 +208,60 @@ def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[
             problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
     names = {table.source for table in found}
     return found, {name: problem for name, problem in problems.items() if name not in names}
+
+
+@dataclass(slots=True)
+class _Side:
+    reader: TableReader
+    name: TableName
+    snapshot: str = ""
+
+
+def differing_rows(
+    sides: Sequence[_Side], key: tuple[str, ...], columns: tuple[str, ...], buckets: int
+) -> tuple[tuple[RowDifference, ...], bool]:
+    """Rows in which a table differs, `DIFFERENCES_MAX` at most, and whether there are more.
+
+    Args:
+        sides: source and destination.
+        key: columns that tell rows apart.
+        columns: columns that are compared.
+        buckets: into how many the rows are divided.
+    """
+    source, destination = (
+        side.reader.bucket_digests(*side.name, key, columns, buckets=buckets, snapshot=side.snapshot) for side in sides
+    )
+    wanted: list[int] = []
+    total = 0
+    different = [number for number in range(buckets) if source[number] != destination[number]]
+    for number in different:
+        total += max(source[number].row_count, destination[number].row_count)
+        if wanted and total > _ROWS_READ_MAX:
+            break
+        wanted.append(number)
+        if len(wanted) > DIFFERENCES_MAX:
+            break
+    if not wanted:
+        return (), False
+    rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
+    there, here = (
+        Counter(side.reader.bucket_rows(
+            *side.name, key, columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot,
+        ))
+        for side in sides
+    )
+    missing, extra = there - here, here - there
+    missing_keys, extra_keys = {row.key for row in missing}, {row.key for row in extra}
+    found = [
+        RowDifference(columns=key, key=each, what=what)
+        for keys, what in (
+            (missing_keys & extra_keys, "differs"), (missing_keys - extra_keys, "missing at the destination"),
+            (extra_keys - missing_keys, "only at the destination"),
+        )
+        for each in sorted(keys, key=lambda values: [(value is not None, value or "") for value in values])
+    ]
+    has_more = len(found) > DIFFERENCES_MAX or len(wanted) < len(different)
+    return tuple(found[:DIFFERENCES_MAX]), has_more
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:

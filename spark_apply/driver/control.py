@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
+from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
 from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
@@ -123,6 +123,11 @@ class ApplyControl:
             tables = [table for table in found if not wanted or table.source in wanted]
             for name in wanted - {table.source for table in found} - problems.keys():
                 problems[name] = f"apply process {self.config.apply} does not replicate it"
+            for table in tables:
+                progress = self.tables.get(table.destination)
+                if progress is not None and progress.state not in _COPIED:
+                    problems[table.source] = f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
+            tables = [table for table in tables if table.source not in problems]
             for name in sorted(problems.keys() & wanted if wanted else problems):
                 yield pb.TableComparison(
                     owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
@@ -137,6 +142,25 @@ class ApplyControl:
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
                 yield _comparison_message(answer)
+
+    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
+        """See `ControlHandler.copy_again`."""
+        copying = self.copying
+        if copying is None:
+            raise ApplyError(f"apply {self.config.apply} is {self.state}: it does not apply yet")
+        wanted = {TableName(table.owner, table.name) for table in request.tables}
+        found = {table.source: table for table in self.config.tables if table.source in wanted}
+        if missing := wanted - found.keys():
+            raise ApplyError(f"apply process {self.config.apply} does not replicate {', '.join(map(str, sorted(missing)))}")
+        if shared := [str(name) for name, table in found.items() if not table.may_empty]:
+            raise ApplyError(
+                f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",
+                hint="headrace verify FILE names the rows that differ: correct them at the destination",
+            )
+        names = [table.destination for table in found.values()]
+        before = [_progress_message(self.tables[name]) for name in names if name in self.tables]
+        copying.copy_again(names)
+        return pb.CopyAgainReply(tables=before)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """See `ControlHandler.execute_errors`."""
@@ -272,10 +296,18 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
     )
 
 
+def _difference_message(found: RowDifference) -> pb.RowDifference:
+    return pb.RowDifference(
+        columns=found.columns, values=[value or "" for value in found.key], nulls=[value is None for value in found.key],
+        what=found.what,
+    )
+
+
 def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
         owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
         destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
+        differences=[_difference_message(each) for each in found.differences], has_more_differences=found.has_more_differences,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
     )
