@@ -20,17 +20,20 @@ Durable when
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
+    a destination was restored from a backup of long ago: Rewind{20} -> redo begins at 40 -> gone{40}: the queue refuses that
+    destination alone -> Rewind{60}: Miner(60)
     a queue that is new: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site_connection import site_folder
 from databases.connectors import decoder_for
-from streams.errors import WouldBlock
+from streams.errors import LogGone, WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["CaptureHost", "build"]
 
 IDLE_PAUSE_S = 1.0  # nothing to do: whatever changes wakes us, this only shows that the process lives
+log = logging.getLogger("headrace")
+
 CHECKPOINT_INTERVAL_S = 1.0  # telling what redo may go is never urgent
 
 
@@ -94,15 +99,19 @@ class CaptureHost(Host):
         queue, redo, miner = self._queue, self._redo, self._miner
         assert queue is not None
         assert redo is not None
-        assert miner is not None
         progress = queue.poll()
         if progress.rewind_scn is not None:
             self._rewinds += 1
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
+        if miner is None:  # the queue was told that what it asked for is gone
+            return IDLE_PAUSE_S
         if self._waiting is None:
-            self._waiting = self._mine(miner, redo)
+            try:
+                self._waiting = self._mine(miner, redo)
+            except LogGone as error:
+                return self._pass_on(error, queue, miner)
         if self._waiting is None:
             self._capture_state = "WAITING FOR REDO"
             due_at = miner.mark_due_at
@@ -162,6 +171,16 @@ class CaptureHost(Host):
             site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
             decoder_for,
         )
+
+    def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
+        """The queue asked for redo that was purged: it refuses who needs it, and asks for what the others need."""
+        if "first_scn" not in error.context:
+            raise error
+        log.warning("%s: %s", self.name, error.message)
+        miner.close()
+        self._miner = None
+        queue.gone(Scn(int(error.context["first_scn"])))
+        return IDLE_PAUSE_S
 
     def _mine(self, miner: Miner, redo: RedoWatchClient) -> tuple[BatchHeader, bytes] | None:
         from protos.codec import encode, header_of

@@ -20,13 +20,15 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from spark_apply.server.collapse import plan_sets
 from spark_apply.tables import TableFits
+from streams.building import batch_of_lcrs
 from streams.cutting import resume_after, select_rows, slice_transactions
+from streams.lcr import RowLcr
 from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from streams.scn import ObjectNumber, Scn
 from streams.tags import Tag
 
 ROWS, EACH, COLUMNS = 100_000, 10, 8
-RUNS = 7  # the best counts: whatever else runs only slows
+RUNS = 5  # the best counts: whatever else runs only slows
 
 
 def made_batch() -> LcrBatch:
@@ -106,6 +108,7 @@ def measure_all() -> dict[str, float]:
         "after a position": _rate(lambda: resume_after(batch, middle)),
         "rules": _rate(lambda: rules.filter(batch)),
         "sets": _rate(lambda: plan_sets([batch], fit)),
+        "views and back": _rate(lambda: batch_of_lcrs(batch, [RowLcr(batch, row) for row in range(ROWS)])),
     }
 
 

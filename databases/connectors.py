@@ -5,7 +5,7 @@ The one place that knows the kinds: another database gets its package beside `da
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,20 @@ from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, LogDecoder, SourceDatabase, StreamOptions
+    from databases.ports import (
+        DestinationDatabase,
+        LogDecoder,
+        PlannedApply,
+        PlannedStatement,
+        SourceDatabase,
+        StreamOptions,
+    )
+    from rules.rule import RuleSet
     from streams.lcr_batch import Column
 
-__all__ = ["DatabaseAccess", "decoder_for", "open_destination", "open_reader", "open_source", "value_reader"]
+__all__ = [
+    "DatabaseAccess", "decoder_for", "open_destination", "open_reader", "open_source", "plan_copy", "plan_unseen", "value_reader",
+]
 
 _POSTGRES = ("postgres", "embedded")
 
@@ -105,3 +115,46 @@ def value_reader(kind: str) -> Callable[[Column, bytes], str]:
 
         return value_text
     raise ConfigError(f"values of a {kind} database cannot be read")
+
+
+def plan_copy(kind: str, site: str) -> PlannedStatement:
+    """What the copy of the tables does to a source, for `headrace plan`.
+
+    Args:
+        kind: of the source's database.
+        site: whose tables are copied.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if kind in _POSTGRES:
+        from databases.postgres.planning import plan_instantiation
+
+        return plan_instantiation(site)
+    raise ConfigError(f"site {site}: nothing can be copied from a {kind} database")
+
+
+def plan_unseen(
+    kind: str, topology: str, site: str, *, rules: Sequence[RuleSet], applies: Sequence[PlannedApply], version: int
+) -> tuple[PlannedStatement, ...]:
+    """What will be done to a database that cannot be asked: it does not exist yet, or does not run.
+
+    Args:
+        kind: of the database.
+        topology: name of the topology.
+        site: name of the site.
+        rules: rule sets of the captures from it; empty: it is no source.
+        applies: apply processes there; empty: it is no destination.
+        version: major version of the server it will be.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if kind not in _POSTGRES:
+        raise ConfigError(f"site {site}: a {kind} database cannot be planned for")
+    from databases.postgres.planning import plan_destination, plan_unseen_source
+
+    statements: tuple[PlannedStatement, ...] = ()
+    if rules:
+        statements = (*plan_unseen_source(topology, site, rules, version=version), plan_copy(kind, site))
+    return statements + (plan_destination(None, topology, applies) if applies else ())

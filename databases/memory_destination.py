@@ -4,7 +4,7 @@ For unit tests and simulations; verified by the same contract suite as the real 
 behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
 real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
 a row that another open transaction has written cannot be written (the real one waits, then says lock_not_available),
-a rollback undoes everything, a newer epoch ends older sessions. Values are bytes and equal when their bytes are.
+a rollback undoes everything, a newer epoch ends older sessions, the end of the store's life every epoch. Values are bytes and equal when their bytes are.
 
 Several `MemoryDestination`s on one `MemoryStore` are several processes at one database.
 """
@@ -19,19 +19,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from databases.memory_copying import unpacked
-from databases.memory_store import MemoryStore, Row, StoredError, StoredProcess, StoredServer, StoredTable
+from databases.memory_store import (
+    MemoryStore,
+    Row,
+    StoredError,
+    StoredProcess,
+    StoredServer,
+    StoredTable,
+    missing_alter,
+    rows_of,
+)
 from databases.ports import (
     ApplyProgress,
     DestinationTable,
     ErrorTransaction,
     Finding,
     Instantiation,
+    PlannedApply,
+    PlannedStatement,
     ScnRange,
     Write,
 )
-from databases.progress import covers, fold_ranges, merge_ranges
+from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
-from streams.lcr_batch import NULL, ColumnValues, Command, TableVersion
+from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
 
 __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
@@ -56,7 +67,7 @@ class MemoryDestination:
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
-        found = [(version, _missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
+        found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
         return tuple(
             Finding(
                 path=f"sites.{self._site} table {version.qualified_name}", fix=fix,
@@ -64,6 +75,11 @@ class MemoryDestination:
             )
             for version, fix in found if fix
         )
+
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
+        """See `DestinationDatabase.plan`: there is nothing to create."""
+        self._reach()
+        return ()
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing to create
         """See `DestinationDatabase.prepare`."""
@@ -78,7 +94,7 @@ class MemoryDestination:
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """See `DestinationDatabase.raise_epoch`."""
         process = self._reach().processes.setdefault((topology, apply), StoredProcess())
-        process.epoch += 1
+        process.epoch, process.life, process.incarnations = process.epoch + 1, self.store.life, {}
         for session in list(process.sessions.values()):
             session.close()
         progress = self.progress(topology, apply)
@@ -101,9 +117,14 @@ class MemoryDestination:
         process = self._process(topology, apply, epoch)
         process.low_watermark = Scn(max(process.low_watermark, scn))
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> MemorySession:
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> MemorySession:
         """See `DestinationDatabase.open_session`."""
         process = self._process(topology, apply, epoch)
+        if incarnation < process.incarnations.get(server, 0):
+            raise FencedError(f"a newer session of apply server {server} of {apply} exists", apply=apply, epoch=epoch)
+        process.incarnations[server] = incarnation
         if server in process.sessions:
             process.sessions[server].close()
         session = MemorySession(self.store, process, (topology, apply, server, epoch), tag)
@@ -207,8 +228,7 @@ class MemoryDestination:
 
     def _process(self, topology: str, apply: str, epoch: int) -> StoredProcess:
         process = self._reach().processes.get((topology, apply), StoredProcess())
-        if process.epoch != epoch:
-            raise FencedError(f"apply process {apply} has epoch {process.epoch}, this one {epoch}", apply=apply, epoch=epoch)
+        check_epoch(process.epoch, apply=apply, epoch=epoch, lives=process.life == self.store.life)
         return process
 
 
@@ -239,7 +259,7 @@ class MemorySession:
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return _missing_alter(version, self.describe(version.owner, version.name))
+        return missing_alter(version, self.describe(version.owner, version.name))
 
     # ------------------------------------------------------------------ transactions
 
@@ -324,7 +344,7 @@ class MemorySession:
     def _write(self, write: Write) -> int:
         version = write.version
         found = self._store.tables.get((version.owner, version.name))
-        missing = _missing_alter(version, found.table if found else None)
+        missing = missing_alter(version, found.table if found else None)
         if missing or found is None:
             raise UnfitTableError(
                 f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
@@ -335,7 +355,7 @@ class MemorySession:
         writable = [p for p in write.set_columns if not found.table.columns[target[p]].is_generated]
         if write.command is Command.INSERT:
             assert write.new is not None
-            for values in _rows(write.new, writable, write):
+            for values in rows_of(write.new, writable, write):
                 row: list[bytes | None] = [None] * len(found.table.columns)
                 for position, value in zip(writable, values, strict=True):
                     row[target[position]] = value
@@ -343,7 +363,7 @@ class MemorySession:
                 self._change(found, self._store.next_row, tuple(row))
             return write.row_count
         matches = self._matches(found, write, target)
-        news = _rows(write.new, writable, write) if write.new is not None else iter([()] * write.row_count)
+        news = rows_of(write.new, writable, write) if write.new is not None else iter([()] * write.row_count)
         count = 0
         for number, values in zip(matches, list(news), strict=True):
             if number is None:
@@ -369,7 +389,7 @@ class MemorySession:
         for number, row in reversed(found.rows.items()):
             index.setdefault(tuple(row[target[p]] for p in compared), []).append(number)
         matches: list[int | None] = []
-        for values in _rows(write.old, compared, write):
+        for values in rows_of(write.old, compared, write):
             numbers = index.get(values)
             matches.append(numbers.pop() if numbers else None)
             if matches[-1] is None:
@@ -532,37 +552,3 @@ class MemorySession:
 
 def _locked() -> DatabaseUnavailable:
     return DatabaseUnavailable("another transaction holds the row", sqlstate=_LOCK_NOT_AVAILABLE)
-
-
-def _rows(values: ColumnValues, columns: Sequence[int], write: Write) -> Iterator[Row]:
-    found: list[list[bytes | None]] = []
-    for column in columns:
-        lengths, offsets = values.lengths[column], values.offsets(column)
-        if (lengths < NULL).any():
-            raise BugError(f"a write to {write.version.qualified_name} uses a value that is not in the LCR")
-        found.append([
-            values.data[offset : offset + length].tobytes() if length >= 0 else None
-            for length, offset in zip(lengths.tolist(), offsets.tolist(), strict=True)
-        ])
-    if not found:
-        return iter([()] * values.row_count)
-    return iter(list(zip(*found, strict=True)))
-
-
-def _missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
-    if table is None:
-        return f"CREATE TABLE {version.qualified_name} (...);"
-    alter = f"ALTER TABLE {version.qualified_name}"
-    there = {column.name: column for column in table.columns}
-    missing = []
-    for column in version.columns:
-        found = there.pop(column.name, None)
-        if found is None:
-            missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
-        elif found.type_name != column.type_name and not found.is_generated:
-            missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
-    missing += [
-        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
-        if column.not_null and not column.has_default and not column.is_generated
-    ]
-    return "\n".join(missing)

@@ -21,6 +21,7 @@ from databases.ports import (
     DictionaryTable,
     Finding,
     LogChunk,
+    PlannedStatement,
     SourceTable,
     StreamOptions,
 )
@@ -335,6 +336,10 @@ class MemorySource:
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""
+        return ()
+
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
+        """See `SourceDatabase.plan`: there is nothing to prepare."""
         return ()
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002

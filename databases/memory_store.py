@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange
+from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange, Write
 from streams.clock import Clock, SystemClock
+from streams.errors import BugError
+from streams.lcr_batch import NULL, ColumnValues, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column"]
+__all__ = [
+    "MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
+    "missing_alter", "rows_of",
+]
 
 Row = tuple[bytes | None, ...]
+_COMMITTED = ("tables", "processes", "errors", "instantiations")
 
 
 class StoreSession(Protocol):
@@ -73,9 +80,11 @@ class StoredTable:
 
 @dataclass(slots=True)
 class StoredProcess:
-    """An apply process: epoch, progress, open sessions by server."""
+    """An apply process: epoch and the store's life it began in, progress, newest incarnations and open sessions by server."""
 
     epoch: int = 0
+    life: int = 0
+    incarnations: dict[int, int] = field(default_factory=dict)
     low_watermark: Scn = FIRST_SCN
     applied: tuple[ScnRange, ...] = ()
     ahead_scn: Scn = FIRST_SCN
@@ -123,6 +132,7 @@ class MemoryStore:
         self.next_row = 0
         self.next_error = 1
         self.lost_answers: deque[bool] = deque()
+        self.life = 0
 
     # ------------------------------------------------------------------ for tests
 
@@ -164,6 +174,69 @@ class MemoryStore:
         """The rows, sorted; with what open transactions have written."""
         return sorted(self.tables[owner, name].rows.values(), key=lambda row: [(v is not None, v or b"") for v in row])
 
+    def backup(self) -> Callable[[], None]:
+        """Copy what is committed; the answer brings it back, as a crash that loses commits or a restore does."""
+        if self.locks:
+            raise BugError("a copy now would hold what open transactions have written")
+        processes = {key: replace(process, sessions={}) for key, process in self.processes.items()}
+        kept = copy.deepcopy({name: getattr(self, name) for name in _COMMITTED} | {"processes": processes})
+
+        def restore() -> None:
+            self.end_life()
+            for name, value in copy.deepcopy(kept).items():
+                setattr(self, name, value)
+
+        return restore
+
+    def end_life(self) -> None:
+        """As the server's end and its next start: no session survives, and no epoch."""
+        for process in self.processes.values():
+            for session in list(process.sessions.values()):
+                session.close()
+        self.life += 1
+
     def lose_next_commit_answer(self, *, committed: bool) -> None:
         """The next COMMIT's answer is lost, and its session with it; whether it was made before that."""
         self.lost_answers.append(committed)
+
+
+def rows_of(values: ColumnValues, columns: Sequence[int], write: Write) -> Iterator[Row]:
+    """The values of these columns, row by row.
+
+    Args:
+        values: of `write`, old or new ones.
+        columns: positions in the write's version.
+        write: whose values they are, for messages.
+    """
+    found: list[list[bytes | None]] = []
+    for column in columns:
+        lengths, offsets = values.lengths[column], values.offsets(column)
+        if (lengths < NULL).any():
+            raise BugError(f"a write to {write.version.qualified_name} uses a value that is not in the LCR")
+        found.append([
+            values.data[offset : offset + length].tobytes() if length >= 0 else None
+            for length, offset in zip(lengths.tolist(), offsets.tolist(), strict=True)
+        ])
+    if not found:
+        return iter([()] * values.row_count)
+    return iter(list(zip(*found, strict=True)))
+
+
+def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
+    """See `DestinationSession.missing_alter`; `table` None: it does not exist."""
+    if table is None:
+        return f"CREATE TABLE {version.qualified_name} (...);"
+    alter = f"ALTER TABLE {version.qualified_name}"
+    there = {column.name: column for column in table.columns}
+    missing = []
+    for column in version.columns:
+        found = there.pop(column.name, None)
+        if found is None:
+            missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
+        elif found.type_name != column.type_name and not found.is_generated:
+            missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
+    missing += [
+        f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()
+        if column.not_null and not column.has_default and not column.is_generated
+    ]
+    return "\n".join(missing)

@@ -336,6 +336,10 @@ class SourceDatabase(Protocol):
         """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
         ...
 
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
+        ...
+
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Create or adjust what the source needs (publication, then slot), idempotently.
 
@@ -595,7 +599,9 @@ class DestinationSession(TableWriter, Protocol):
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,
     `DataError` (with `context["sqlstate"]`) when the database refuses the data, `FencedError` when a newer
-    epoch exists. After any error the transaction must be rolled back.
+    epoch or a newer incarnation of the server exists. After any error the transaction must be rolled back.
+
+    What `commit` answered is on disk, whatever the database's own settings are.
     """
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
@@ -693,7 +699,13 @@ class DestinationSession(TableWriter, Protocol):
 
 
 class DestinationDatabase(Protocol):
-    """A database that changes are applied to: catalog, progress, error queue, instantiation."""
+    """A database that changes are applied to: catalog, progress, error queue, instantiation.
+
+    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed: after a
+    crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark` and
+    `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
+    that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
+    """
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
@@ -704,6 +716,10 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
+        """What `prepare`, instantiation and these apply processes would do, in order, without doing it."""
+        ...
+
     def prepare(self, topology: str) -> tuple[str, ...]:
         """Create or upgrade the `headrace` schema, idempotently; returns the statements run."""
         ...
@@ -711,7 +727,12 @@ class DestinationDatabase(Protocol):
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """Fence out older incarnations, and only then read the progress.
 
-        Raises the epoch, ends their sessions and waits until they are gone.
+        Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
+        a newer epoch, ends nothing of it and writes nothing.
+
+        Raises:
+            FencedError: it was overtaken.
+            DatabaseUnavailable: the epoch may be raised; call again.
         """
         ...
 
@@ -720,11 +741,32 @@ class DestinationDatabase(Protocol):
         ...
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
-        """Make a low watermark durable that moved without data."""
+        """Make a low watermark durable that moved without data.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
         ...
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> DestinationSession:
-        """Open one apply server's session. Ends a dead predecessor's session that still holds its origin."""
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> DestinationSession:
+        """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            server: number of the apply server.
+            epoch: as `raise_epoch` answered.
+            tag: marks the session's changes.
+            incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
+
+        Raises:
+            FencedError: a newer epoch or a newer incarnation exists.
+            DestinationRestarted: see the class.
+            DatabaseUnavailable: try again.
+        """
         ...
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
@@ -761,6 +803,7 @@ class DestinationDatabase(Protocol):
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
         """
         ...
 

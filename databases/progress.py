@@ -1,13 +1,14 @@
-"""Arithmetic of apply progress: a low watermark, and ranges of SCNs that are applied above it."""
+"""Arithmetic of apply progress: a low watermark, ranges of SCNs that are applied above it, and whose epoch it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from databases.ports import ScnRange
+from streams.errors import DestinationRestarted, FencedError
 from streams.scn import Scn
 
-__all__ = ["covers", "fold_ranges", "merge_ranges", "ranges_from_bounds", "ranges_to_bounds"]
+__all__ = ["check_epoch", "covers", "fold_ranges", "merge_ranges", "ranges_from_bounds", "ranges_to_bounds"]
 
 
 def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRange, ...]:
@@ -45,3 +46,28 @@ def ranges_from_bounds(bounds: Sequence[int]) -> tuple[ScnRange, ...]:
 def ranges_to_bounds(ranges: Iterable[ScnRange]) -> list[int]:
     """The opposite of `ranges_from_bounds`."""
     return [bound for found in ranges for bound in (found.after, found.through)]
+
+
+def check_epoch(found: int, *, apply: str, epoch: int, lives: bool = True) -> None:
+    """Compare an epoch with the destination's.
+
+    Args:
+        found: the destination's; 0: it has none.
+        apply: name of the apply process.
+        epoch: what the caller has.
+        lives: the destination's epoch has not ended with a life of its server.
+
+    Raises:
+        FencedError: the destination has a newer one.
+        DestinationRestarted: it has an older one, or its epoch has ended.
+    """
+    if found > epoch:
+        raise FencedError(f"apply process {apply} has epoch {found}, this one {epoch}", apply=apply, epoch=epoch)
+    problem = ""
+    if found < epoch:
+        problem = f"the destination of apply process {apply} went back from epoch {epoch} to {found}: it was restored or replaced"
+    elif not lives:
+        problem = f"the destination's server was restarted, crashed or failed over after apply process {apply} began"
+    if problem:
+        hint = "nothing to do: the apply process begins again and goes on from what the destination has"
+        raise DestinationRestarted(problem, hint=hint, apply=apply, epoch=epoch)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from actors.site_connection import access_to, embedded_server
-from databases.connectors import open_destination, open_source
+from databases.connectors import open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
-from databases.postgres.planning import plan_destination, plan_instantiation, plan_unseen_source
 from streams.errors import DatabaseUnavailable, StreamsError
 from topology.checks import check
 from topology.plan import LiveSite, Plan, make_plan
@@ -24,24 +23,6 @@ if TYPE_CHECKING:
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
 __all__ = ["check_topology", "live_sites", "plan_topology"]
-
-
-@runtime_checkable
-class PlansSource(Protocol):
-    """A source connector that can say beforehand what `prepare` would do."""
-
-    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """The statements in order."""
-        ...
-
-
-@runtime_checkable
-class PlansDestination(Protocol):
-    """Likewise, a destination connector."""
-
-    def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
-        """The statements in order."""
-        ...
 
 
 def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
@@ -133,28 +114,23 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
             findings += source.preflight(rules, streams=streams)
             tables = source.tables(rules)
-            if isinstance(source, PlansSource):
-                statements += source.plan(spec.name, rules)
-                statements.append(plan_instantiation(site.name))
+            statements += source.plan(spec.name, rules)
+            statements.append(plan_copy(access.kind, site.name))
     if applies:
         with closing(open_destination(access)) as destination:
             findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
-            if isinstance(destination, PlansDestination):
-                statements += destination.plan(spec.name, _planned(applies))
+            statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings))
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
     """What an embedded server will be asked to do that was not made yet, or does not run."""
-    statements: list[PlannedStatement] = []
-    rules = spec.capture_rules(site.name)
-    if rules:
-        statements += plan_unseen_source(spec.name, site.name, rules, version=site.database.version)
-        statements.append(plan_instantiation(site.name))
     applies = [apply for apply in spec.applies if apply.site == site.name]
-    if applies:
-        statements += plan_destination(None, spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), is_live=False)
+    statements = plan_unseen(
+        site.database.kind, spec.name, site.name, rules=spec.capture_rules(site.name), applies=_planned(applies),
+        version=site.database.version,
+    )
+    return LiveSite(statements=statements, is_live=False)
 
 
 def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:

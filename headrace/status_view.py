@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text, seconds_text
+from streams.errors import COPY_ONE_AGAIN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,6 +17,8 @@ __all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", 
 
 # A look older than this says more about the controller than about the topology.
 STALE_S = 10.0
+LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks once a day at least
+_LOST_COMMITS = "find out why it lost what it had committed; what others than Headrace wrote there is not repaired by it"
 _NO_DATABASE = frozenset({"DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
 _BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
 _NOT_CREATED = "NOT CREATED"
@@ -80,6 +83,8 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
     for held_up in component.get("held_up_by", ()):
         yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
+    for subscriber in component.get("subscribers", ()):
+        yield from _losses(name, subscriber)
     if component.get("detail"):
         hint = str(component.get("hint") or "")
         problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
@@ -205,6 +210,27 @@ def _head(overview: Mapping[str, Any]) -> RenderableType:
         fix = f"\n  fix: {overview['fix']}" if overview.get("fix") else ""
         head.append(f"{overview['problem']}{fix}\n", style="red")
     return head
+
+
+def _losses(queue: str, subscriber: Mapping[str, Any]) -> Iterator[Note]:
+    """A destination that had less than it had acknowledged: while what is missing comes again, and for a while after."""
+    if subscriber.get("gone_scn") is not None:
+        yield Note(
+            component=queue, is_stuck=True, fix=COPY_ONE_AGAIN,
+            problem=f"{subscriber['subscriber']} is refused: the changes of {subscriber['source']} that its destination lost are gone"
+            f" from the redo log up to SCN {scn_text(subscriber['gone_scn'])}",
+        )
+    elif subscriber.get("lost"):
+        acknowledged, found, at_us = subscriber["lost"]
+        is_over = subscriber["acknowledged_scn"] >= acknowledged
+        if not is_over or time.time() - at_us / 1e6 < LOSS_TOLD_S:
+            yield Note(
+                component=queue, is_remark=is_over,
+                problem=f"the destination of {subscriber['subscriber']} lost commits (a failover, or a restored backup): the changes"
+                f" of {subscriber['source']} from SCN {scn_text(found)} to {scn_text(acknowledged)}"
+                + (" were applied again" if is_over else " are applied again"),
+                fix=_LOST_COMMITS,
+            )
 
 
 def _throughput(component: Mapping[str, Any]) -> str:

@@ -75,18 +75,20 @@ class ServerHello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., topology: _Optional[str] = ..., apply: _Optional[str] = ..., server: _Optional[int] = ..., incarnation: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "tag", "destination", "source", "group_rows")
+    __slots__ = ("epoch", "tag", "destination", "source", "group_rows", "incarnation")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     tag: bytes
     destination: DatabaseAccess
     source: str
     group_rows: int
-    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., source: _Optional[str] = ..., group_rows: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., source: _Optional[str] = ..., group_rows: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("state", "detail", "hint", "has_session")
@@ -101,18 +103,20 @@ class ServerState(_message.Message):
     def __init__(self, state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., has_session: _Optional[bool] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
-    __slots__ = ("error", "message", "hint", "fenced", "final")
+    __slots__ = ("error", "message", "hint", "fenced", "final", "destination_restarted")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_RESTARTED_FIELD_NUMBER: _ClassVar[int]
     error: str
     message: str
     hint: str
     fenced: bool
     final: bool
-    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ...) -> None: ...
+    destination_restarted: bool
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ..., destination_restarted: _Optional[bool] = ...) -> None: ...
 
 class StopServer(_message.Message):
     __slots__ = ()

@@ -122,6 +122,11 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
         reassembly = Reassembly()
 
         def take(request: queue_pb2.EnqueueRequest) -> None:
+            if request.WhichOneof("kind") == "gone":
+                with self._changed:
+                    self._core.gone(session, Scn(request.gone.scn))
+                    self._changed.notify_all()
+                return
             whole = reassembly.add(_expect(request, "fragment").fragment)
             if whole is not None:
                 header = codec.header_from_message(whole[0])
@@ -413,6 +418,10 @@ class EnqueueClient(_Client):
                 raise WouldBlock
             self._sent += len(data)
         self._put(header, data)
+
+    def gone(self, first_scn: Scn) -> None:
+        """Tell that nothing up to `first_scn` can be sent any more; the next `poll` that brings a rewind says how to go on."""
+        self._outbox.put(queue_pb2.EnqueueRequest(gone=queue_pb2.SourcePosition(source=self._source, scn=first_scn)))
 
     def poll(self) -> EnqueueProgress:
         """How the stream stands now.

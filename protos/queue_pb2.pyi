@@ -42,14 +42,16 @@ class Fragment(_message.Message):
     def __init__(self, header: _Optional[_Union[_lcr_pb2.BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class EnqueueRequest(_message.Message):
-    __slots__ = ("hello", "fragment", "source")
+    __slots__ = ("hello", "fragment", "source", "gone")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     fragment: Fragment
     source: str
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
+    gone: SourcePosition
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., source: _Optional[str] = ..., gone: _Optional[_Union[SourcePosition, _Mapping]] = ...) -> None: ...
 
 class EnqueueReply(_message.Message):
     __slots__ = ("resume", "accepted", "durable", "rewind")

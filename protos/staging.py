@@ -82,6 +82,10 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Take a batch."""
         ...
 
+    def gone(self, session: _Publisher, first_scn: Scn) -> None:
+        """The publisher has nothing up to `first_scn` any more, and was asked for less."""
+        ...
+
     def publisher_news(self, session: _Publisher) -> PublisherNews | None:
         """What changed for the publisher since it was last asked."""
         ...

@@ -72,6 +72,14 @@ class Cells:
         rows = np.arange(values.row_count, dtype=np.int32)
         return cls.joined(values.column_count, values.row_count, [(values, rows)])
 
+    def value(self, column: int, row: int) -> bytes | int:
+        """One value's bytes, or NULL, UNCHANGED, ABSENT."""
+        length = int(self.lengths[column, row])
+        if length < 0:
+            return length
+        offset = int(self.offsets[column, row])
+        return self.data[offset : offset + length].tobytes()
+
     def gathered(self, rows: NDArray[np.int32], columns: NDArray[np.bool_] | None = None) -> ColumnValues:
         """Copy rows into a block of their own.
 

@@ -6,6 +6,7 @@
     +-- DatabaseError            a database said no
     |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
     |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
     |   +-- UnsupportedType      a type that cannot travel
     +-- RedoError                a redo segment is damaged or missing
@@ -30,9 +31,9 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
-    "DatabaseError", "DatabaseUnavailable", "FencedError", "HandlerError", "LogGone", "PropagationError", "ProtocolError",
-    "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
+    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
     "WouldBlock",
 ]
 
@@ -40,6 +41,11 @@ __all__ = [
 # The way out when transactions are gone for good; part of hints.
 INSTANTIATE_AGAIN = (
     "`headrace down --purge`, empty the replicated tables at the destinations, then `headrace up`: the tables are copied again"
+)
+# The same for one destination, while the others go on.
+COPY_ONE_AGAIN = (
+    "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"
+    " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its apply process"
 )
 
 
@@ -123,6 +129,17 @@ class LogGone(DatabaseError):
 
     code = "HDR-2003"
     retry = Retry.MANUAL
+
+
+class DestinationRestarted(DatabaseError):
+    """The destination's server was started again, failed over or restored since this apply process began.
+
+    What was committed before may be gone. The apply process begins again: it reads what the destination has, and the
+    queue sends again what is missing there.
+    """
+
+    code = "HDR-2005"
+    retry = Retry.TIMED
 
 
 class UnsupportedType(DatabaseError):

@@ -1,7 +1,7 @@
 """Row LCRs one at a time: views with the manuals' methods, made only where somebody looks at one row.
 
 A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
-a transformation sets never reaches the batch. Values stay raw bytes in the source's encoding; `LcrValue.decoded`
+a transformation sets never reaches the batch. `streams.building.batch_of_lcrs` makes a batch of views, changed or not. Values stay raw bytes in the source's encoding; `LcrValue.decoded`
 asks the database's own library, through a hook, and only for the value that is looked at.
 
 Absent and NULL are different things: `get_value` answers None for a column the LCR does not carry, and an `LcrValue`
@@ -14,18 +14,19 @@ Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streams.errors import Retry, StreamsError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, TableVersion, content_version
 from streams.scn import Scn, TransactionId
 from streams.tags import TAG_BYTES_MAX
 
 if TYPE_CHECKING:
+    from streams.cells import Cells
     from streams.lcr_batch import RowGroup, Truncate
 
 __all__ = ["DecodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
@@ -95,8 +96,8 @@ class RowLcr:
     """
 
     __slots__ = (
-        "_batch", "_command", "_decode", "_images", "_name", "_owner", "_row", "_source", "_tag", "_transaction",
-        "_truncate", "_unchanged",
+        "_batch", "_columns", "_command", "_decode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
+        "_transaction", "_truncate", "_unchanged",
     )
 
     def __init__(self, batch: LcrBatch, row: int, *, decode: DecodeHook | None = None) -> None:
@@ -118,7 +119,9 @@ class RowLcr:
         tag = int(transactions.tag[self._transaction])
         self._tag = None if tag < 0 else batch.tags[tag].value
         self._images: dict[ValueType, dict[str, LcrValue]] | None = None
-        self._unchanged: frozenset[str] = frozenset()
+        self._unchanged: set[str] = set()
+        self._columns: tuple[Column, ...] = table.columns
+        self._is_changed = False
 
     # ----------------------------------------------------------------------- what it is
 
@@ -147,7 +150,7 @@ class RowLcr:
             raise LcrError(
                 f"an LCR's command type cannot become {value}", hint="INSERT, UPDATE and DELETE can be exchanged",
             )
-        self._values()  # read under the command the row was made by
+        self._change()  # values are read under the command the row was made by
         self._command = Command[value]
 
     @property
@@ -157,6 +160,7 @@ class RowLcr:
 
     @object_owner.setter
     def object_owner(self, value: str) -> None:
+        self._is_changed = True
         self._owner = value
 
     @property
@@ -166,6 +170,7 @@ class RowLcr:
 
     @object_name.setter
     def object_name(self, value: str) -> None:
+        self._is_changed = True
         self._name = value
 
     @property
@@ -253,7 +258,7 @@ class RowLcr:
         new = images[ValueType.NEW]
         merged = {name: new.get(name, value) for name, value in images[ValueType.OLD].items()}
         merged.update(new)
-        order = {column.name: place for place, column in enumerate(self.table.columns)}
+        order = {column.name: place for place, column in enumerate(self._columns)}
         return dict(sorted(merged.items(), key=lambda item: order.get(item[0], len(order))))
 
     def is_unchanged(self, column_name: str) -> bool:
@@ -272,7 +277,7 @@ class RowLcr:
         Raises:
             LcrError: the LCR does not carry the column, or the value is a bare None.
         """
-        image = self._values()[_single(value_type)]
+        image = self._change()[_single(value_type)]
         if column_name not in image:
             raise self._absent(value_type, column_name)
         image[column_name] = self._wrapped(column_name, value, image[column_name].column)
@@ -287,13 +292,17 @@ class RowLcr:
         without = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}
         if self._command is Command.TRUNCATE or without.get(self._command) is kind:
             raise LcrError(f"an LCR with command type {self.command_type} has no {kind.value} values")
-        image = self._values()[kind]
+        image = self._change()[kind]
         if column_name in image:
             raise LcrError(
                 f"the LCR has {_article(kind)} value of column {column_name} already", column=column_name,
                 hint="use set_value",
             )
         image[column_name] = self._wrapped(column_name, value, self._column(column_name))
+        if kind is ValueType.NEW:
+            self._unchanged.discard(column_name)
+        if all(column.name != column_name for column in self._columns):
+            self._columns += (replace(image[column_name].column, name=column_name, is_key=False),)
 
     def delete_column(self, column_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
         """Remove a column's value; with "*" both, and both must be there.
@@ -302,7 +311,11 @@ class RowLcr:
             LcrError: the LCR does not carry the column.
         """
         for kind in self._present(column_name, value_type):
-            del self._values()[kind][column_name]
+            self._change()[kind].pop(column_name, None)
+            if kind is ValueType.NEW:
+                self._unchanged.discard(column_name)
+        if not self._carries(column_name):
+            self._columns = tuple(column for column in self._columns if column.name != column_name)
 
     def rename_column(self, from_name: str, to_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
         """Give a column's value another name; with "*" both, and both must be there.
@@ -311,11 +324,22 @@ class RowLcr:
             LcrError: the LCR does not carry `from_name`, or carries `to_name`.
         """
         kinds = self._present(from_name, value_type)
-        images = self._values()
-        if any(to_name in images[kind] for kind in kinds):
+        if self._carries(to_name, kinds):
             raise LcrError(f"the LCR has a column {to_name} already", column=to_name)
+        has_target = self._carries(to_name)  # in the other image
+        images = self._change()
         for kind in kinds:
             images[kind] = {to_name if name == from_name else name: value for name, value in images[kind].items()}
+            if kind is ValueType.NEW and from_name in self._unchanged:
+                self._unchanged ^= {from_name, to_name}
+        columns: list[Column] = []
+        for column in self._columns:
+            if column.name == from_name:
+                columns += [column] if self._carries(from_name) else []
+                columns += [] if has_target else [replace(column, name=to_name)]
+            elif column.name != to_name or has_target:
+                columns.append(column)
+        self._columns = tuple(columns)
 
     def __repr__(self) -> str:
         # No values: a view may end up in a message or a log.
@@ -324,7 +348,76 @@ class RowLcr:
             f"scn={self.scn}, position={self.position})"
         )
 
+    # ----------------------------------------------------------------------- for making batches
+
+    @property
+    def batch(self) -> LcrBatch:
+        """The batch it is a view of."""
+        return self._batch
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its group in the batch and its row there; of a TRUNCATE: -1 and its index in `truncates`."""
+        groups, within = self._batch.row_places
+        return int(groups[self._row]), int(within[self._row])
+
+    @property
+    def transaction(self) -> int:
+        """Index of its transaction in the batch."""
+        return self._transaction
+
+    @property
+    def is_changed(self) -> bool:
+        """Its command, its table's name or one of its values was set."""
+        return self._is_changed
+
+    def table_version(self) -> TableVersion:
+        """The table as the LCR has it now: the source's version when neither name nor columns were changed.
+
+        Raises:
+            LcrError: the old and the new value of a column have different types.
+        """
+        table, columns = self.table, tuple(map(self._as_valued, self._columns))
+        if (self._owner, self._name, columns) == (table.owner, table.name, table.columns):
+            return table
+        changed = replace(table, owner=self._owner, name=self._name, columns=columns)
+        return replace(changed, version=content_version(changed))
+
+    def stored(self, value_type: ValueType) -> list[bytes | int]:
+        """Its values in the order of `table_version`: bytes, or NULL, UNCHANGED, ABSENT."""
+        image, unchanged = self._values()[value_type], self._unchanged if value_type is ValueType.NEW else ()
+        found: list[bytes | int] = []
+        for column in self._columns:
+            value = image.get(column.name)
+            if value is None:
+                found.append(UNCHANGED if column.name in unchanged else ABSENT)
+            else:
+                found.append(NULL if value.raw is None else value.raw)
+        return found
+
     # ----------------------------------------------------------------------- inside
+
+    def _as_valued(self, column: Column) -> Column:
+        """The column with its values' type: `set_value` may have brought another one."""
+        if not self._is_changed:
+            return column
+        values = (image.get(column.name) for image in self._values().values())
+        found = {replace(v.column, name=column.name, is_key=column.is_key) for v in values if v is not None and v.raw is not None}
+        if len(found) > 1:
+            raise LcrError(
+                f"the old and the new value of column {column.name} have different types", column=column.name,
+                hint="set both, or neither",
+            )
+        return found.pop() if found else column
+
+    def _change(self) -> dict[ValueType, dict[str, LcrValue]]:
+        images = self._values()
+        self._is_changed = True
+        return images
+
+    def _carries(self, column_name: str, kinds: tuple[ValueType, ...] = (ValueType.OLD, ValueType.NEW)) -> bool:
+        has_unchanged = ValueType.NEW in kinds and column_name in self._unchanged
+        return has_unchanged or any(column_name in self._values()[kind] for kind in kinds)
 
     @property
     def _group(self) -> RowGroup:
@@ -335,27 +428,22 @@ class RowLcr:
             self._images = {ValueType.OLD: {}, ValueType.NEW: {}}
             if self._truncate is None:
                 place = int(self._batch.row_places[1][self._row])
-                group = self._group
-                for kind, values in ((ValueType.OLD, group.old), (ValueType.NEW, group.new)):
-                    if values is not None:
-                        self._images[kind] = self._read(values, place, kind)
+                old, new = self._batch.cells[int(self._batch.row_places[0][self._row])]
+                for kind, cells in ((ValueType.OLD, old), (ValueType.NEW, new)):
+                    if cells is not None:
+                        self._images[kind] = self._read(cells, place, kind)
         return self._images
 
-    def _read(self, values: ColumnValues, place: int, kind: ValueType) -> dict[str, LcrValue]:
+    def _read(self, cells: Cells, place: int, kind: ValueType) -> dict[str, LcrValue]:
         image: dict[str, LcrValue] = {}
-        unchanged: list[str] = []
         for number, column in enumerate(self.table.columns):
-            value = values.value(number, place)
+            value = cells.value(number, place)
             if isinstance(value, bytes):
                 image[column.name] = LcrValue(column=column, raw=value, decode=self._decode)
             elif value == NULL:
                 image[column.name] = LcrValue(column=column, raw=None, decode=self._decode)
-            elif value == UNCHANGED:
-                unchanged.append(column.name)
-            else:
-                assert value == ABSENT
-        if kind is ValueType.NEW:
-            self._unchanged = frozenset(unchanged)
+            elif value == UNCHANGED and kind is ValueType.NEW:
+                self._unchanged.add(column.name)
         return image
 
     def _falls_back(self, kind: ValueType) -> bool:
@@ -365,12 +453,12 @@ class RowLcr:
         kind = ValueType(value_type)
         kinds = (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,)
         for each in kinds:
-            if column_name not in self._values()[each]:
+            if not self._carries(column_name, (each,)):
                 raise self._absent(each, column_name)
         return kinds
 
     def _column(self, column_name: str) -> Column:
-        for column in self.table.columns:
+        for column in self._columns:
             if column.name == column_name:
                 return column
         return Column(name=column_name, type_name="")

@@ -31,6 +31,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from streams.cells import Cells
     from streams.scn import ObjectNumber, Scn
     from streams.tags import Tag
 
@@ -250,7 +251,7 @@ class LcrBatch:
         tags: the tags `transactions.tag` refers to.
         transactions: see `Transactions`.
         groups: see `RowGroup`.
-        truncates: see `Truncate`.
+        truncates: see `Truncate`; ascending by row number.
     """
 
     source: str
@@ -278,6 +279,16 @@ class LcrBatch:
     def is_progress_mark(self) -> bool:
         """A position without data."""
         return len(self.transactions) == 0
+
+    @cached_property
+    def cells(self) -> tuple[tuple[Cells | None, Cells | None], ...]:
+        """Where the old and the new values of each group's rows lie; found out when the first row is looked at."""
+        from streams.cells import Cells  # built on this module
+
+        return tuple(
+            (None if group.old is None else Cells.of(group.old), None if group.new is None else Cells.of(group.new))
+            for group in self.groups
+        )
 
     @cached_property
     def row_places(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -25,6 +25,8 @@ Worked flow
     Resume{30} -> subscribe{30} -> 30..50, 50..60 sent -> Accepted{60}: credit back -> Durable{50}: acknowledge{50}
     the connection breaks -> PropagationError -> open again: Resume{60} -> subscribe{60}
     the destination queue lost everything: Resume{50} -> subscribe{50}: the source queue still has 50..60
+    the source queue does not have them any more: LogGone{40} -> gone{40}: the destination queue refuses who needs them and
+    asks for what the others need: Rewind{60} -> subscribe{60}
     a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue has that rewound, too
     a destination queue that is new: Resume{0} -> subscribe{0} -> the mark 0..30, where the source queue put it down, 30..50, ...
 
@@ -49,7 +51,7 @@ from protos.transport import Bell, new_incarnation
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from streams.clock import Clock, SystemClock
-from streams.errors import WouldBlock
+from streams.errors import LogGone, WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from topology.spec import PropagationSpec
@@ -71,6 +73,10 @@ class Destination(Protocol):
 
     def send_nowait(self, header: codec.BatchHeader, data: bytes) -> None:
         """See `EnqueueClient.send_nowait`."""
+        ...
+
+    def gone(self, first_scn: Scn) -> None:
+        """See `EnqueueClient.gone`."""
         ...
 
     def poll(self) -> EnqueueProgress:
@@ -143,7 +149,11 @@ class PropagationCore:
 
     def open(self) -> None:
         """Connect to the destination queue and subscribe to what it lacks."""
-        self._subscribe(self._destination.connect().needed_scn)
+        needed = self._destination.connect().needed_scn
+        try:
+            self._subscribe(needed)
+        except LogGone as error:
+            self._pass_on(error)
 
     def step(self) -> bool:
         """Pass on what there is, up to a bound; False: there is nothing to do until one of the clients wakes.
@@ -151,10 +161,18 @@ class PropagationCore:
         Raises:
             StreamsError: one of the streams has ended; close and open a new core.
         """
-        origin = self._hear()
+        try:
+            return self._move()
+        except LogGone as error:
+            self._pass_on(error)
+            return False
+
+    def _move(self) -> bool:
+        self._hear()
         for _ in range(STEP_BATCHES):
             if self._waiting is None:
-                delivery = origin.poll()
+                # None: the destination queue has to say how to go on.
+                delivery = None if self._origin is None else self._origin.poll()
                 if delivery is None:
                     self.state = "WAITING FOR LCRS"
                     return False
@@ -169,28 +187,38 @@ class PropagationCore:
             self._origin.close()
         self._destination.close()
 
-    def _hear(self) -> Origin:
-        """Take note of what the destination queue said; the source queue's end, which that may change."""
+    def _hear(self) -> None:
+        """Take note of what the destination queue said."""
         progress = self._destination.poll()
-        assert self._origin is not None
         statistics = self._statistics
         if progress.rewind_scn is not None:
             statistics.rewinds += 1
-            self._origin.close()
             self._subscribe(progress.rewind_scn)
-            return self._origin
+        if progress.rewind_scn is not None or self._origin is None:
+            return
         statistics.accepted = progress.accepted_scn
         if progress.durable_scn > statistics.acknowledgement:
             statistics.acknowledgement = progress.durable_scn
             self._origin.acknowledge(self._source, progress.durable_scn)
         while self._in_flight and self._in_flight[0][0] <= progress.accepted_bytes:
             self._origin.grant(self._in_flight.popleft()[1])
-        return self._origin
+
+    def _pass_on(self, error: LogGone) -> None:
+        """Tell the destination queue what is gone: it refuses who needs it, and asks for what the others need."""
+        if "first_scn" not in error.context:
+            raise error
+        if self._origin is not None:
+            self._origin.close()
+            self._origin = None
+        self._waiting = None
+        self._destination.gone(Scn(int(error.context["first_scn"])))
 
     def _subscribe(self, needed: Scn) -> None:
         # What was on its way belongs to the credit of the stream before.
         self._waiting = None
         self._in_flight.clear()
+        if self._origin is not None:
+            self._origin.close()
         self._origin = self._make_origin()
         self._origin.subscribe({self._source: needed}, CREDIT_BYTES)
         # The source queue may have forgotten it, or never heard of it.

@@ -26,6 +26,13 @@ Beginnings
     publisher's first mark, from FIRST_SCN, says where that begins. A subscriber that needs FIRST_SCN never had anything:
     it gets such a mark first. An apply process asks so before it copies its tables: what it copies is later than that.
 
+Refusals
+    A destination that lost commits (a failover, a restored backup) needs less than was acknowledged for it. What the redo
+    log still has is sent again, and `status` says that it was. What is gone refuses this subscriber alone (LogGone): the
+    others go on, and nothing is held for it. A propagation passes the answer on to the queue behind it, where the refusal
+    belongs to a subscriber; something is held for a propagation meanwhile, from where redo begins. A refused subscriber
+    that comes back with enough, or anew from FIRST_SCN, is a subscriber again.
+
 Bounds
     Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that somebody
     reads last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
@@ -37,6 +44,7 @@ Worked flow
     A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
     A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
     B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
+    the publisher has it from 40 on only: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A goes on
     C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then all
     after 60; nothing after 60 is DURABLE before C has acknowledged it
 
@@ -99,6 +107,7 @@ class QueueCore:
         saved = self._file.load()
         self._spill = SpillFiles(folder / "spill", self._spec.spill_bytes_max)
         interests = _interests(topology, name)
+        self._propagations = {each.name for each in topology.propagations}
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
@@ -234,6 +243,7 @@ class QueueCore:
         session = SubscriberSession(component, incarnation, tuple(needed), credit_bytes)
         for source, scn in needed.items():
             subscription, log = self._subscriptions[component, source], self._logs[source]
+            self._admit(subscription, scn)
             begin = scn if scn > FIRST_SCN else _beginning(subscription, log)
             start = log.start_for(begin)
             if start is None:
@@ -241,9 +251,43 @@ class QueueCore:
                 start = log.end
             subscription.session, subscription.number, subscription.sent_scn = session, start, scn
             subscription.begins = scn == FIRST_SCN
-            # Less than it once acknowledged: its destination was restored from a backup.
+            # Less than it once acknowledged: its destination lost commits.
             subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
         return session
+
+    def _admit(self, subscription: Subscription, needed: Scn) -> None:
+        """Take note of a subscriber that needs less than it had acknowledged; refuse it where that is known to be gone.
+
+        Raises:
+            LogGone: it needs what is gone.
+        """
+        gone = subscription.gone_scn
+        if gone is not None and FIRST_SCN < needed < gone:
+            raise subscription.refusal(needed, gone)
+        if gone is not None:
+            # Anew: from where the others are it is held for them already.
+            held = self._floor(self._logs[subscription.source]) if needed == FIRST_SCN else FIRST_SCN
+            subscription.acknowledged_scn, subscription.gone_scn = max(subscription.acknowledged_scn, gone, held), None
+        elif FIRST_SCN < needed < subscription.acknowledged_scn and subscription.subscriber not in self._propagations:
+            subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())
+
+    def gone(self, session: PublisherSession, first_scn: Scn) -> None:
+        """The publisher has nothing up to `first_scn`: refuse who needs it, and go on with the others.
+
+        Args:
+            session: of the publisher, which was asked for less and sends nothing until it is asked for something else.
+            first_scn: everything after it can be had.
+        """
+        if session.ended is not None:
+            raise session.ended
+        log = self._logs[session.source]
+        for subscription in self._of(session.source):
+            if FIRST_SCN < subscription.needed_scn < first_scn:
+                subscription.refuse(first_scn)
+                if subscription.subscriber in self._propagations:
+                    # Who stands behind it needs something between here and there, and asks for it in a moment.
+                    subscription.acknowledged_scn = first_scn
+        self._restart(log, max(first_scn, self._floor(log)))
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
         """The subscriber can take so much in addition."""
@@ -374,20 +418,25 @@ class QueueCore:
             "num_msgs": log.rows_from(subscription.number if is_connected else log.base),
             "credit_bytes": subscription.session.credit_bytes if subscription.session else 0,
             "sent_scn": subscription.sent_scn, "acknowledged_scn": subscription.acknowledged_scn,
+            "gone_scn": subscription.gone_scn, "lost": list(subscription.lost or ()),
             "total_dequeued_msg": subscription.dequeued_rows, "last_dequeue_time_us": subscription.dequeued_us,
         }
 
     def _of(self, source: str) -> list[Subscription]:
         return [each for each in self._subscriptions.values() if each.source == source]
 
+    def _held_for(self, source: str) -> list[Subscription]:
+        """Subscribers of a source without those who are refused."""
+        return [each for each in self._of(source) if each.gone_scn is None or each.subscriber in self._propagations]
+
     def _durable(self, source: str) -> Scn:
-        """Every subscriber has it durably, and so much is remembered."""
-        durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source)]
+        """Every subscriber that is not refused has it durably, and so much is remembered."""
+        durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
         return min(durable) if durable else self._logs[source].position
 
     def _floor(self, log: SourceLog) -> Scn:
-        """Every subscriber has it durably, remembered or not."""
-        return min((each.acknowledged_scn for each in self._of(log.source)), default=log.position)
+        """Every subscriber that is not refused has it durably, remembered or not."""
+        return min((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position)
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
         positions: dict[str, dict[str, Scn]] = {}
@@ -470,7 +519,9 @@ class QueueCore:
 
     def _rewind(self, log: SourceLog, scn: Scn) -> None:
         """Drop everything of a source and have it sent again from `scn` on, or from below."""
-        scn = min(scn, max(log.position, self._floor(log)))
+        self._restart(log, min(scn, max(log.position, self._floor(log))))
+
+    def _restart(self, log: SourceLog, scn: Scn) -> None:
         self._rewinds += 1
         self._dropped(log, log.clear(scn))
         publisher = self._publishers.get(log.source)

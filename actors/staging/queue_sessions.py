@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protos.staging import PublisherNews
-from streams.errors import QueueError, StreamsError
-from streams.scn import FIRST_SCN, Scn
+from streams.errors import COPY_ONE_AGAIN, LogGone, QueueError, StreamsError
+from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["PublisherSession", "SubscriberSession", "Subscription", "end_older"]
 
@@ -52,6 +52,29 @@ class Subscription:
         self.saved_scn = acknowledged
         self.dequeued_rows = 0
         self.dequeued_us = 0
+        # Nothing it lacks up to here can be had any more; None: it can. Until it needs less, nothing is held for it.
+        self.gone_scn: Scn | None = None
+        self.lost: tuple[Scn, Scn, int] | None = None  # it went back from the first to the second SCN, and when
+
+    @property
+    def needed_scn(self) -> Scn:
+        """What it has, as far as is known: it needs everything after."""
+        return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
+
+    def refuse(self, gone_scn: Scn) -> None:
+        """End its session, if it has one: what it needs up to `gone_scn` is gone."""
+        self.gone_scn = gone_scn
+        if self.session is not None:
+            self.session.ended = self.refusal(self.needed_scn, gone_scn)
+            self.session = None
+
+    def refusal(self, needed_scn: Scn, gone_scn: Scn) -> LogGone:
+        """Why it gets nothing."""
+        return LogGone(
+            f"{self.subscriber} needs the changes of {self.source} after SCN {scn_text(needed_scn)}, but up to SCN"
+            f" {scn_text(gone_scn)} they are gone from the redo log: its destination has less than it had acknowledged",
+            hint=COPY_ONE_AGAIN, source=self.source, needed_scn=needed_scn, first_scn=gone_scn,
+        )
 
 
 def end_older(session: PublisherSession | SubscriberSession, incarnation: str, queue: str) -> None:

@@ -22,7 +22,7 @@ from rules.rule import Rule, RuleSet
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]
 
-_CREATED = re.compile(r"CREATE (?P<kind>SCHEMA|TABLE|INDEX|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)")
+_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(?P<kind>SCHEMA|TABLE|INDEX|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)")
 _NEW_OBJECTS = "ACCESS EXCLUSIVE on these new objects alone, until the transaction that makes them ends"
 
 
@@ -116,6 +116,8 @@ _EFFECTS = {
     "headrace.schema_version": "the version of these tables",
     "headrace.apply_process": "one row per apply process: its epoch, which fences out older incarnations",
     "headrace.apply_progress": "one row per apply server: what is applied, moved together with the data",
+    "headrace.apply_epoch": "in which life of the server an epoch began: it ends with a crash, a failover or a restore",
+    "headrace.apply_session": "the newest session of each apply server, which older ones cannot end",
     "headrace.apply_error": "the error queue: failed transactions",
     "headrace.apply_error_part": "the error queue: their LCRs",
     "headrace.apply_error_key": "the error queue: which keys later transactions are checked against",

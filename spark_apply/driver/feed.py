@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from protos.queue_link import DequeueClient
 from protos.transport import Bell, new_incarnation
 from streams.backoff import Backoff
-from streams.errors import StreamsError
+from streams.errors import LogGone, StreamsError
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ class FeedListener(Protocol):
 
     def feed_broke(self, mark: int) -> None:
         """The stream broke; call `start` again."""
+        ...
+
+    def fail(self, error: StreamsError) -> None:
+        """The queue refuses: what is needed is gone."""
         ...
 
 
@@ -111,6 +115,11 @@ class QueueFeed:
                     backoff.reset()
                     self._deliver(client, mark)
                 done = mark  # a newer one was wanted
+            except LogGone as error:
+                # Only an operator can help: the driver ends, and says so.
+                self._problem = error.message
+                self.listener.fail(error)
+                return
             except StreamsError as error:
                 was_connected, self._client = self._client is not None, None
                 self._problem = error.message

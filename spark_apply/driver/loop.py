@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
@@ -39,7 +40,7 @@ from protos.codec import BatchHeader
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from streams.clock import Clock, SystemClock
-from streams.errors import ApplyError, DatabaseUnavailable, FencedError, StreamsError
+from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -279,6 +280,7 @@ class CoordinatorHost:
 
         Raises:
             FencedError: a newer incarnation exists.
+            DestinationRestarted: the destination may have lost commits: begin again.
             StreamsError: the job cannot go on.
         """
         self.begin()
@@ -417,8 +419,7 @@ class CoordinatorHost:
             self._problem = error.message
             self._dequeue_at = self._clock.monotonic() + DEQUEUE_RETRY_S
             return
-        if progress is None or progress.epoch != self._epoch:
-            raise FencedError(f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch)
+        check_epoch(0 if progress is None else progress.epoch, apply=apply, epoch=self._epoch)
         self._dequeue_at = None
         self._mark = self._feed.start(self._reader.needed_scn)
 

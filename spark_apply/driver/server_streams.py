@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.messages import access_to_wire, coordinator_message_to_wire, server_message_from_wire
 from streams.clock import Clock
-from streams.errors import ApplyError, DatabaseUnavailable, FencedError
+from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
@@ -136,7 +137,7 @@ class ApplyServers:
                 server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
 
     def open(self, stream: ServerStream) -> None:
-        """A task began: it replaces whatever ran under its number before."""
+        """A task began: it replaces whatever ran under its number before, and is counted: see `DestinationDatabase.open_session`."""
         server = self._servers[stream.hello.server]
         if server.stream is not None:
             old = server.stream
@@ -148,7 +149,7 @@ class ApplyServers:
         server.state, server.detail, server.hint = "INITIALIZING", "", ""
         stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
             epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
-            destination=access_to_wire(self._config.destination),
+            destination=access_to_wire(self._config.destination), incarnation=server.attempts,
         )))
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
@@ -169,6 +170,7 @@ class ApplyServers:
         Raises:
             SparkUnavailable: the job is stuck.
             FencedError: a newer driver runs.
+            DestinationRestarted: the destination has an older epoch.
         """
         for server in self._servers:
             if server.has_session and not server.joined and now >= server.join_at:
@@ -232,10 +234,8 @@ class ApplyServers:
         except DatabaseUnavailable as error:
             server.detail, server.join_at = error.message, self._clock.monotonic() + JOIN_RETRY_S
             return
-        if progress is None or progress.epoch != self._epoch:
-            raise FencedError(
-                f"apply {apply}: a newer driver runs", apply=apply, epoch=self._epoch,
-            )
+        check_epoch(0 if progress is None else progress.epoch, apply=apply, epoch=self._epoch)
+        assert progress is not None
         server.joined = True
         self._coordinator.server_joined(server.number, progress, errors)
 
@@ -244,6 +244,8 @@ class ApplyServers:
         message = f"apply server {server.number}: {failure.message}"
         if failure.fenced:
             raise FencedError(message, apply=self._config.apply, epoch=self._epoch)
+        if failure.destination_restarted:
+            raise DestinationRestarted(message, hint=failure.hint, apply=self._config.apply)
         now = self._clock.monotonic()
         server.failures.append(now)
         while server.failures[0] < now - FAILURES_WINDOW_S:

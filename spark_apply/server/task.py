@@ -129,16 +129,16 @@ class _ServerTask:
         self._in_step = False
 
     def run(self) -> None:
-        from streams.errors import BugError, FencedError, Retry, StreamsError
+        from streams.errors import BugError, Retry, StreamsError
 
         try:
             self._serve()
         except StreamsError as error:
-            self._say_failure(error, fenced=isinstance(error, FencedError), final=error.retry is not Retry.TIMED)
+            self._say_failure(error, final=error.retry is not Retry.TIMED)
             raise
         except Exception as error:
             bug = BugError(f"{type(error).__name__}: {error}", hint="see the executor's log; report it")
-            self._say_failure(bug, fenced=False, final=False)
+            self._say_failure(bug, final=False)
             raise
 
     def close(self) -> None:
@@ -266,14 +266,16 @@ class _ServerTask:
         )
         self._link.send(pb.ServerMessage(state=told))
 
-    def _say_failure(self, error: StreamsError, *, fenced: bool, final: bool) -> None:
+    def _say_failure(self, error: StreamsError, *, final: bool) -> None:
         """Tell the driver why the task ends, if it still listens."""
         from protos import apply_pb2 as pb
+        from streams.errors import DestinationRestarted, FencedError
 
         if self._link is None:
             return
         failure = pb.ServerFailure(
-            error=type(error).__name__, message=error.message, hint=error.hint, fenced=fenced, final=final,
+            error=type(error).__name__, message=error.message, hint=error.hint, fenced=isinstance(error, FencedError),
+            final=final, destination_restarted=isinstance(error, DestinationRestarted),
         )
         self._link.send(pb.ServerMessage(failure=failure))
         self._link.finish(_LAST_WORDS_S)
@@ -297,7 +299,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
         return ApplyServer(
             apply=apply, source=welcome.source,
             open_session=lambda: destination.open_session(
-                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag
+                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
             show=value_reader(access.kind),

@@ -15,7 +15,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     if request.param == "memory":
         yield MemoryHarness()
         return
-    made = PostgresHarness(request.getfixturevalue("destination_database"))
+    made = PostgresHarness(request.getfixturevalue("destination_database"), request.getfixturevalue("pg_destination"))
     yield made
     made.close()
 
@@ -32,11 +32,13 @@ def open_session(destination: DestinationDatabase) -> Iterator[Opener]:
     """Opens sessions of the current epoch (the first one raises it) and closes them at the end."""
     opened: list[DestinationSession] = []
 
-    def make(server: int = 0, *, epoch: int | None = None, tag: bytes = TAG) -> DestinationSession:
+    def make(server: int = 0, *, epoch: int | None = None, tag: bytes = TAG, incarnation: int = 1) -> DestinationSession:
         if epoch is None:
             progress = destination.progress(TOPOLOGY, APPLY) or destination.raise_epoch(TOPOLOGY, APPLY)
             epoch = progress.epoch
-        opened.append(destination.open_session(TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag))
+        opened.append(destination.open_session(
+            TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+        ))
         return opened[-1]
 
     yield make

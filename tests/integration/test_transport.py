@@ -14,7 +14,7 @@ from actors.staging.queue import QueueCore
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
-from streams.errors import PropagationError, ProtocolError, QueueError, WouldBlock
+from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.proxy import Proxy
@@ -415,6 +415,28 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
     assert delivery is not None
     assert (delivery.header.previous_scn, delivery.header.through_scn) == (10, 30)
     for client in (publisher, subscriber, again):
+        client.close()
+
+
+def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gone(site: Site) -> None:
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    send(publisher, insert_batch([10, 20]))
+    assert subscriber.poll(10) is not None
+    subscriber.acknowledge("dbs1", 20)
+    until(lambda: site.server.service.status()["batches"] == 0)
+    again = site.subscriber()
+    again.subscribe({"dbs1": 10}, CREDIT)
+    until(lambda: publisher.poll().rewind_scn == 10)
+    publisher.gone(15)
+    with pytest.raises(LogGone) as ended:
+        again.poll(10)
+    assert (ended.value.context["needed_scn"], ended.value.context["first_scn"]) == (10, 15)
+    refused = site.subscriber()
+    with pytest.raises(LogGone, match="gone from the redo log"):
+        refused.subscribe({"dbs1": 10}, CREDIT)
+    for client in (publisher, subscriber, again, refused):
         client.close()
 
 

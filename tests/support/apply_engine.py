@@ -6,6 +6,7 @@ another step, a server's death, the driver's death. Nothing else is faked but th
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.cutting import resume_after
-from streams.errors import DatabaseUnavailable
+from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
 
@@ -174,7 +175,16 @@ class Engine:
                     lambda number=number: self._receive(number), lambda number=number: self._work(number),
                     lambda number=number: self._report(number),
                 ]
-        self.rng.choice(actions)()
+        try:
+            self.rng.choice(actions)()
+        except DestinationRestarted:
+            # As the apply actor: another driver begins with what the destination has.
+            self.crashes["destination"] = self.crashes.get("destination", 0) + 1
+            with contextlib.suppress(DatabaseUnavailable):
+                self.destination.progress(TOPOLOGY, APPLY)  # on a connection of before: the next one is new
+            self.start_driver()
+        except DatabaseUnavailable:
+            self.crashes["unavailable"] = self.crashes.get("unavailable", 0) + 1
 
     def _die(self) -> None:
         kind = self.rng.choice(["server", "server", "driver", "lost commit"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from databases.copying import TableReader
+from databases.embedded import EmbeddedServer
 from databases.memory_copying import MemoryTableReader, StoreTables
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
@@ -66,10 +67,16 @@ class MemoryHarness:
     def impatient(self, session: DestinationSession) -> None:
         """Nothing to do: it never waits for locks."""
 
+    def commit_lazily(self) -> None:
+        """Nothing to do: what is committed is."""
+
+    def crash(self) -> None:
+        self._store.end_life()
+
 
 class PostgresHarness:
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, server: EmbeddedServer) -> None:
+        self._dsn, self._server = dsn, server
         self._admin = psycopg.connect(dsn, autocommit=True)
         self._destinations: list[PostgresDestination] = []
 
@@ -129,6 +136,16 @@ class PostgresHarness:
     def impatient(self, session: DestinationSession) -> None:
         assert isinstance(session, PostgresSession)
         session._connection.execute("SET lock_timeout = '100ms'")
+
+    def commit_lazily(self) -> None:
+        """Sessions that say nothing else answer a COMMIT before it is on disk."""
+        name = self._admin.info.dbname
+        self._admin.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+
+    def crash(self) -> None:
+        self._admin.close()
+        self._server.restart(immediate=True)
+        self._admin = psycopg.connect(self._dsn, autocommit=True)
 
     def close(self) -> None:
         for destination in self._destinations:

@@ -85,7 +85,8 @@ def insert_batch(
 
 
 _NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
-_VALUES = st.one_of(st.sampled_from([NULL, UNCHANGED, ABSENT]), st.binary(max_size=12))
+_CARRIED = st.one_of(st.sampled_from([NULL, ABSENT]), st.binary(max_size=12))
+_UPDATED = st.one_of(_CARRIED, st.just(UNCHANGED))
 
 
 @st.composite
@@ -131,23 +132,26 @@ def lcr_batches(draw: st.DrawFn) -> LcrBatch:
         width = len(tables[table].columns)
         groups.append(RowGroup(
             table=table, command=command, row_numbers=np.array(rows, np.int32),
-            old=None if command is Command.INSERT else draw(_values(width, len(rows))),
-            new=None if command is Command.DELETE else draw(_values(width, len(rows))),
+            old=None if command is Command.INSERT else draw(_values(width, len(rows), _CARRIED)),
+            new=None if command is Command.DELETE else draw(
+                _values(width, len(rows), _UPDATED if command is Command.UPDATE else _CARRIED)
+            ),
         ))
     return LcrBatch(
         source=source, previous_scn=previous, through_scn=previous if is_open else commits[-1],
         continues=continues, first_position=draw(st.integers(1, 2**40)) if continues else 0, tables=tables,
-        tags=tags, transactions=owners, groups=tuple(groups), truncates=tuple(truncates),
+        tags=tags, transactions=owners, groups=tuple(groups),
+        truncates=tuple(sorted(truncates, key=lambda truncate: truncate.row_number)),
     )
 
 
 @st.composite
-def _values(draw: st.DrawFn, columns: int, rows: int) -> ColumnValues:
+def _values(draw: st.DrawFn, columns: int, rows: int, value: st.SearchStrategy[bytes | int]) -> ColumnValues:
     if columns == 0:
         return ColumnValues(
             lengths=np.zeros((0, rows), np.int32), data=np.empty(0, np.uint8), starts=np.zeros(1, np.int64)
         )
-    return column_values([draw(st.lists(_VALUES, min_size=rows, max_size=rows)) for _ in range(columns)])
+    return column_values([draw(st.lists(value, min_size=rows, max_size=rows)) for _ in range(columns)])
 
 
 def assert_same_batch(left: LcrBatch, right: LcrBatch) -> None:

@@ -49,6 +49,7 @@ class Reading:
     data: bytearray = field(default_factory=bytearray)
     end_scn: int = 0
     chunks: int = 0
+    rows_max: int = 1000
 
     def __post_init__(self) -> None:
         self.decoder = self.decoder or PostgresLogDecoder(self.stream.options)
@@ -69,7 +70,7 @@ class Reading:
         self.chunks += 1
         self.data += chunk.data
         self.end_scn = max(self.end_scn, chunk.end_scn)
-        self._decode(chunk.data)
+        self.take(chunk.data)
         assert chunk.is_open == bool(self.transactions and self.transactions[-1].commit_scn == 0)
         if chunk.commit_scn:
             assert chunk.commit_scn == max(t.commit_scn for t in self.transactions)
@@ -79,10 +80,11 @@ class Reading:
     def rows(self) -> list[Row]:
         return [row for transaction in self.transactions for row in transaction.rows]
 
-    def _decode(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Decode bytes that were read: whole messages."""
         array, start = np.frombuffer(data, np.uint8), 0
         while start < len(data):
-            chunk = self.decoder.decode(array, start, rows_max=1000)
+            chunk = self.decoder.decode(array, start, rows_max=self.rows_max)
             start += chunk.consumed
             for version in chunk.versions:
                 self.versions[version.object_number] = version

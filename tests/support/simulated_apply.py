@@ -25,7 +25,7 @@ from spark_apply.driver.reader import ApplyReader, TableStart
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
-from streams.errors import DatabaseUnavailable, FencedError, Retry, StreamsError
+from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Killed
 from tests.support.simulated_network import DequeueStream
@@ -89,7 +89,7 @@ class Task:
         except StreamsError as error:
             failure = pb.ServerFailure(
                 error=type(error).__name__, message=error.message, fenced=isinstance(error, FencedError),
-                final=error.retry is not Retry.TIMED,
+                final=error.retry is not Retry.TIMED, destination_restarted=isinstance(error, DestinationRestarted),
             )
             self._say(pb.ServerMessage(failure=failure))
             self.end()
@@ -109,7 +109,8 @@ class Task:
             apply=self._spec.name, source=welcome.source, decode=codec.decode, encode=codec.encode,
             error_batches=destination.error_batches,
             open_session=lambda: destination.open_session(
-                self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag
+                self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
+                incarnation=welcome.incarnation,
             ),
         )
 

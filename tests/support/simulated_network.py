@@ -195,6 +195,9 @@ class EnqueueStream(_Stream):
         self._sent += len(data)
         self.up.append(Delivery(header=header, data=data))
 
+    def gone(self, first_scn: Scn) -> None:
+        self.up.append(first_scn)
+
     def poll(self) -> EnqueueProgress:
         self._check()
         rewind, self._rewind = self._rewind, None
@@ -203,8 +206,11 @@ class EnqueueStream(_Stream):
             in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
         )
 
-    def _take(self, message: Delivery) -> None:
+    def _take(self, message: Delivery | Scn) -> None:
         assert self._core is not None
+        if not isinstance(message, Delivery):
+            self._core.gone(self.session, message)
+            return
         self._core.enqueue(self.session, message.header, message.data)
 
     def _ask(self) -> PublisherNews | None:

@@ -192,6 +192,9 @@ class DirectEnqueue:
         self._sent += len(data)
         core.enqueue(self._session, header, data)
 
+    def gone(self, first_scn: int) -> None:
+        self._check().gone(self._session, first_scn)
+
     def poll(self) -> EnqueueProgress:
         news = self._check().publisher_news(self._session)
         rewind = None

@@ -3,17 +3,21 @@
 Fencing, in the order that makes it safe (`raise_epoch`):
 
     1. the epoch is raised and committed: no session of an older incarnation can be opened any more
-    2. every session of the apply process is ended (all hold its advisory lock in share mode)
+    2. every session of the apply process is ended (all hold its advisory lock in share mode), while the epoch is the newest
     3. the lock is taken exclusively: all of them are gone, what they committed is committed
-    4. only then the progress is read, folded, and written to the row of the apply process; the servers' rows go
+    4. only then the progress is read, folded, and written to the row of the apply process, if the epoch still is the newest;
+       the servers' rows go
+
+Each step is a statement and a transaction by itself: a driver that is frozen between two of them holds no row its successor
+waits for, and when it thaws it finds that it is not the newest.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
@@ -29,14 +33,21 @@ from databases.ports import (
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
-from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_exclusive_lock
+from databases.postgres.destination.fencing import (
+    EPOCH_LIVES,
+    SessionIdentity,
+    commit_durably,
+    raise_epoch,
+    refuse_epoch,
+    take_apply_lock,
+)
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.schema import prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
-from streams.errors import FencedError
+from streams.errors import DatabaseUnavailable, FencedError
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn
 
@@ -83,7 +94,7 @@ class PostgresDestination:
             return prepare_schema(connection)
 
     def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
-        """What `prepare`, instantiation and these apply processes would do, with the locks they take."""
+        """See `DestinationDatabase.plan`."""
         with self._use("planning the destination") as connection:
             return plan_destination(connection, topology, applies)
 
@@ -100,18 +111,13 @@ class PostgresDestination:
 
         Raises:
             DatabaseUnavailable: an older session does not end; the epoch is raised all the same. Call again.
+            FencedError: another driver raised the epoch meanwhile.
         """
-        key = apply_lock_key(topology, apply)
         with self._use("fencing out older apply servers") as connection:
-            connection.execute(
-                "INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%s, %s, 1)"
-                " ON CONFLICT (topology, apply) DO UPDATE SET epoch = p.epoch + 1, epoch_raised_at = now()",
-                (topology, apply),
-            )
-            take_exclusive_lock(connection, key, f"apply process {apply}")
+            epoch = raise_epoch(connection, topology, apply)
+            key = take_apply_lock(connection, topology, apply, epoch)
             try:
-                with connection.transaction():
-                    return _fold_progress(connection, topology, apply)
+                return _fold_progress(connection, topology, apply, epoch)
             finally:
                 if not connection.closed:
                     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s)", (key,))
@@ -126,16 +132,23 @@ class PostgresDestination:
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: the epoch has ended with the server's life.
         """
-        with self._use("recording the low watermark") as connection, _current_epoch(connection, topology, apply, epoch):
-            connection.execute(
-                "UPDATE headrace.apply_process SET low_watermark = greatest(low_watermark, %s),"
-                " applied_at = clock_timestamp() WHERE topology = %s AND apply = %s", (scn, topology, apply),
+        with self._use("recording the low watermark") as connection:
+            done = connection.execute(
+                "UPDATE headrace.apply_process p SET low_watermark = greatest(low_watermark, %s), applied_at = clock_timestamp()"
+                f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}", (scn, topology, apply, epoch),
             )
+            if done.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
 
-    def open_session(self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes) -> PostgresSession:
+    def open_session(
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+    ) -> PostgresSession:
         """See `DestinationDatabase.open_session`."""
-        identity = SessionIdentity(topology=topology, apply=apply, server=server, epoch=epoch, tag=tag)
+        identity = SessionIdentity(
+            topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag
+        )
         return PostgresSession(self._dsn, identity)
 
     # ------------------------------------------------------------------ error queue
@@ -177,32 +190,53 @@ class PostgresDestination:
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
     ) -> None:
         """See `DestinationDatabase.record_instantiation`."""
-        with self._use("recording an instantiation") as connection, _current_epoch(connection, topology, apply, epoch):
-            connection.execute(
-                "DELETE FROM headrace.instantiation WHERE topology = %s AND apply = %s AND source = %s AND identity = ANY (%s)",
-                (topology, apply, instantiation.source, list(replaces)),
+        values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
+        with self._use("recording an instantiation") as connection:
+            done = connection.execute(
+                "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s"
+                f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
+                " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply = %(apply)s"
+                " AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
+                f" INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
+                " SELECT %(topology)s, %(apply)s, clock_timestamp(), %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
+                " %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
+                " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
+                " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
+                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
+                {**values, "replaces": list(replaces)},
             )
-            _record(connection, topology, apply, instantiation)
+            if done.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
 
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
     ) -> ApplyProgress:
         """See `DestinationDatabase.join_tables`."""
-        process = (topology, apply)
-        low_watermark = min([through, *(each.scn for each in joining)])
-        with self._use("letting copied tables join") as connection, _current_epoch(connection, topology, apply, epoch):
-            connection.execute(
-                "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
-                " WHERE (topology, apply, state) = (%s, %s, 'JOINING')", process,
-            )
-            for each in joining:
-                _record(connection, topology, apply, replace(each, state="JOINING"))
-            connection.execute(
-                "UPDATE headrace.apply_process SET low_watermark = %s, ahead = %s, applied = '{}'"
-                " WHERE topology = %s AND apply = %s", (low_watermark, through, *process),
-            )
-            # A session that was not opened again finds no row of its own, and cannot commit.
-            connection.execute("DELETE FROM headrace.apply_progress WHERE topology = %s AND apply = %s", process)
+        values = {
+            "topology": topology, "apply": apply, "epoch": epoch, "through": through,
+            "low_watermark": min([through, *(each.scn for each in joining)]),
+        }
+        of_apply = "topology = %(topology)s AND apply = %(apply)s"
+        with self._use("letting copied tables join") as connection:
+            with connection.transaction():
+                moved = connection.execute(
+                    "UPDATE headrace.apply_process p SET low_watermark = %(low_watermark)s, ahead = %(through)s, applied = '{}'"
+                    f" WHERE {of_apply} AND epoch = %(epoch)s AND {EPOCH_LIVES}", values,
+                )
+                if moved.rowcount == 1:
+                    # A session that was not opened again finds no row of its own, and cannot commit.
+                    connection.execute(f"DELETE FROM headrace.apply_progress WHERE {of_apply}", values)
+                    connection.execute(
+                        "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
+                        f" WHERE {of_apply} AND state = 'JOINING'", values,
+                    )
+                    connection.execute(
+                        "UPDATE headrace.instantiation SET state = 'JOINING', changed_at = clock_timestamp()"
+                        f" WHERE {of_apply} AND identity = ANY (%(identities)s)",
+                        {**values, "identities": [each.identity for each in joining]},
+                    )
+            if moved.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
             progress = _read_progress(connection, topology, apply)
         assert progress is not None
         return progress
@@ -253,6 +287,8 @@ class PostgresDestination:
         """The administrative connection, opened when there is none or the last one broke."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn, application_name=ADMINISTRATIVE_NAME)
+            with translated(what, site=self._site):
+                commit_durably(self._connection)
         try:
             with translated(what, site=self._site):
                 yield self._connection
@@ -273,32 +309,10 @@ def _instantiation(row: Sequence[Any]) -> Instantiation:
     )
 
 
-@contextlib.contextmanager
-def _current_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> Iterator[None]:
-    """A transaction in which nobody can raise the epoch; FencedError when it is not `epoch`."""
-    with connection.transaction():
-        found = connection.execute(
-            "SELECT epoch FROM headrace.apply_process WHERE topology = %s AND apply = %s FOR NO KEY UPDATE",
-            (topology, apply),
-        ).fetchone()
-        if found is None or found[0] != epoch:
-            current = found[0] if found else 0
-            raise FencedError(f"apply process {apply} has epoch {current}, this one {epoch}", apply=apply, epoch=epoch)
-        yield
-
-
-def _record(connection: psycopg.Connection[Any], topology: str, apply: str, found: Instantiation) -> None:
-    connection.execute(
-        f"INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
-        " VALUES (%s, %s, clock_timestamp(), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-        " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
-        " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
-        " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
-        (
-            topology, apply, found.source, found.identity, found.owner, found.name, found.scn, found.state,
-            found.row_count, found.digest, found.problem,
-        ),
-    )
+def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> NoReturn:
+    """Say why nothing was recorded for this epoch."""
+    refuse_epoch(connection, topology, apply, epoch)
+    raise DatabaseUnavailable(f"the row of apply process {apply} changed while something was recorded for it")
 
 
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
@@ -318,12 +332,20 @@ def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: st
     return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above, ahead_scn=ahead)
 
 
-def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress:
+def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> ApplyProgress:
+    """Write what the servers' rows say into the row of the apply process; nobody else writes them any more."""
     progress = _read_progress(connection, topology, apply)
     assert progress is not None  # the caller has just written the row
-    connection.execute(
-        "UPDATE headrace.apply_process SET low_watermark = %s, applied = %s WHERE topology = %s AND apply = %s",
-        (progress.low_watermark, ranges_to_bounds(progress.above), topology, apply),
+    done = connection.execute(
+        "WITH folded AS (UPDATE headrace.apply_process SET low_watermark = %(scn)s, applied = %(applied)s"
+        " WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s RETURNING 1),"
+        " gone AS (DELETE FROM headrace.apply_progress USING folded WHERE topology = %(topology)s AND apply = %(apply)s)"
+        " SELECT FROM folded",
+        {
+            "scn": progress.low_watermark, "applied": ranges_to_bounds(progress.above), "topology": topology, "apply": apply,
+            "epoch": epoch,
+        },
     )
-    connection.execute("DELETE FROM headrace.apply_progress WHERE topology = %s AND apply = %s", (topology, apply))
+    if done.rowcount == 0:
+        raise FencedError(f"a newer epoch of apply process {apply} than {epoch} exists", apply=apply, epoch=epoch)
     return progress

@@ -1,23 +1,79 @@
-"""Which session may apply: advisory locks, epochs and replication origins, and how dead sessions are ended."""
+"""Which session may apply: epochs, incarnations, advisory locks and replication origins, and how dead sessions are ended.
+
+Three numbers order everything that ever wanted to write for an apply process:
+
+    epoch         of the driver, raised by each start. It ends, too, when the destination's server may have lost commits:
+                  it belongs to one life of the server (`headrace.apply_epoch`). A crash empties that unlogged table, so do
+                  a failover and a restore from a base backup; a plain restart and a restored cold copy have another start
+                  time, a restored dump another relation number. So what one epoch was told to be committed is committed as
+                  long as the epoch lasts, and the next one reads what is really there.
+    incarnation   of an apply server within the epoch, given out by the coordinator: each task it welcomes has a higher one.
+    sequence      of an apply server's progress row, moved by compare-and-set in each commit.
+
+An older one never ends a newer one's session: `claim` raises the number first, and each statement that ends sessions does so
+only while the number is still its own. Each of these statements is a transaction by itself: a process that is frozen between
+two of them holds no row that its successor waits for.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 
-from streams.errors import ConfigError, DatabaseUnavailable
+from databases.postgres.connection import translated
+from databases.progress import check_epoch
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, FencedError
 
-__all__ = ["SessionIdentity", "apply_lock_key", "end_lock_holders", "origin_name", "take_origin", "take_server_lock"]
+__all__ = [
+    "EPOCH_LIVES", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "origin_name", "raise_epoch",
+    "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
+]
 
 # PostgreSQL 18 refuses longer names of replication origins.
 _ORIGIN_NAME_BYTES_MAX = 512
 # A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
 _PREDECESSOR_WAIT_S = 60.0
 _PREDECESSOR_POLL_S = 0.02
+_NO_SUCH_TABLE = frozenset({"42P01", "3F000"})
+
+# Whether an epoch (a row p of apply_process) began in this life of the server.
+EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
+    WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
+    AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
+
+_RAISE = """WITH raised AS (
+    INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%(topology)s, %(apply)s, 1)
+    ON CONFLICT (topology, apply) DO UPDATE SET epoch = p.epoch + 1, epoch_raised_at = pg_catalog.now() RETURNING epoch)
+INSERT INTO headrace.apply_epoch
+SELECT %(topology)s, %(apply)s, epoch, pg_catalog.pg_postmaster_start_time(), 'headrace.apply_epoch'::regclass FROM raised
+ON CONFLICT (topology, apply) DO UPDATE SET epoch = excluded.epoch, server_started_at = excluded.server_started_at,
+    relation = excluded.relation
+RETURNING epoch"""
+
+_CLAIM = f"""WITH current AS (
+    SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s
+    AND {EPOCH_LIVES} FOR SHARE)
+INSERT INTO headrace.apply_session AS s
+SELECT %(topology)s, %(apply)s, %(server)s, %(epoch)s, %(incarnation)s FROM current
+ON CONFLICT (topology, apply, server) DO UPDATE SET epoch = excluded.epoch, incarnation = excluded.incarnation
+    WHERE (s.epoch, s.incarnation) <= (excluded.epoch, excluded.incarnation)
+RETURNING 1"""
+
+# What lets a session act: nobody with a higher number can raise it while the statement runs.
+_OWN_EPOCH = """SELECT FROM headrace.apply_process
+    WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s FOR SHARE"""
+_OWN_SESSION = """SELECT FROM headrace.apply_session WHERE topology = %(topology)s AND apply = %(apply)s
+    AND server = %(server)s AND epoch = %(epoch)s AND incarnation = %(incarnation)s FOR SHARE"""
+
+_TAKE_OVER = f"""WITH own AS ({_OWN_SESSION}), current AS ({_OWN_EPOCH})
+INSERT INTO headrace.apply_progress AS p (topology, apply, server, epoch, sequence, low_watermark, applied)
+SELECT %(topology)s, %(apply)s, %(server)s, %(epoch)s, 0, 0, '{{}}' FROM own, current
+ON CONFLICT (topology, apply, server) DO UPDATE SET sequence = p.sequence + 1, epoch = excluded.epoch
+RETURNING sequence, low_watermark, applied"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +84,8 @@ class SessionIdentity:
         topology: name of the topology.
         apply: name of the apply process.
         server: number of the apply server; sessions of other kinds take numbers no apply server has.
-        epoch: of the incarnation.
+        epoch: of the driver.
+        incarnation: of the server within the epoch; the coordinator counts them.
         tag: what the session's changes are tagged with.
     """
 
@@ -36,6 +93,7 @@ class SessionIdentity:
     apply: str
     server: int
     epoch: int
+    incarnation: int
     tag: bytes
 
     @property
@@ -71,43 +129,144 @@ def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def end_lock_holders(connection: psycopg.Connection[Any], key: int) -> int:
-    """End every other session that holds the advisory lock `key`; how many there were."""
-    high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
-    return len(connection.execute(
-        "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks"
-        " WHERE locktype = 'advisory' AND granted AND classid = %s::oid AND objid = %s::oid AND objsubid = 1"
-        " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
-        " AND pid <> pg_catalog.pg_backend_pid()", (high, low),
-    ).fetchall())
+def commit_durably(connection: psycopg.Connection[Any]) -> None:
+    """Wait for the log on disk in each COMMIT, whatever server, role or database say: what is answered is told as durable.
+
+    `remote_apply` stays, which waits for more; `remote_write` and `local` do not: they do not wait until a standby that
+    `synchronous_standby_names` demands has it on disk.
+    """
+    connection.execute(
+        "SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
+        " WHERE pg_catalog.current_setting('synchronous_commit') <> 'remote_apply'"
+    )
 
 
-def take_exclusive_lock(connection: psycopg.Connection[Any], key: int, what: str) -> None:
-    """Take an advisory lock, ending whoever holds it.
+def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) -> int:
+    """Raise the epoch of an apply process, in the server's present life; the new epoch."""
+    found = connection.execute(_RAISE, {"topology": topology, "apply": apply}).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def claim(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
+    """Raise the server's incarnation to this session's, before anything of an older one is ended.
+
+    Raises:
+        FencedError: a newer epoch or a newer incarnation exists.
+        DestinationRestarted: the epoch has ended with the server's life.
+    """
+    try:
+        with translated("claiming an apply server's session"):
+            done = connection.execute(_CLAIM, _numbers(identity)).fetchone()
+    except DatabaseError as error:
+        if error.context.get("sqlstate") in _NO_SUCH_TABLE:
+            check_epoch(0, apply=identity.apply, epoch=identity.epoch)
+        raise
+    if done is None:
+        _refuse(connection, identity)
+
+
+def take_over(connection: psycopg.Connection[Any], identity: SessionIdentity) -> tuple[int, int, list[int]]:
+    """Take over the server's progress row: its new sequence, its low watermark and its ranges.
+
+    Raises:
+        FencedError: a newer epoch or a newer incarnation exists.
+        DestinationRestarted: the epoch has ended with the server's life.
+    """
+    found = connection.execute(_TAKE_OVER, _numbers(identity)).fetchone()
+    if found is None:
+        _refuse(connection, identity)
+    return int(found[0]), int(found[1]), found[2]
+
+
+def _numbers(identity: SessionIdentity) -> dict[str, str | int]:
+    return {
+        "topology": identity.topology, "apply": identity.apply, "server": identity.server, "epoch": identity.epoch,
+        "incarnation": identity.incarnation,
+    }
+
+
+def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> None:
+    """Say why nothing may be written for an epoch; returns when it may, as far as the epoch goes.
+
+    Raises:
+        FencedError: a newer epoch exists.
+        DestinationRestarted: the epoch has ended with the server's life.
+    """
+    row = connection.execute(
+        f"SELECT epoch, {EPOCH_LIVES} FROM headrace.apply_process p WHERE topology = %s AND apply = %s", (topology, apply),
+    ).fetchone() or (0, False)
+    check_epoch(row[0], apply=apply, epoch=epoch, lives=row[1])
+
+
+def _refuse(connection: psycopg.Connection[Any], identity: SessionIdentity) -> NoReturn:
+    """Say why this session may not act."""
+    refuse_epoch(connection, identity.topology, identity.apply, identity.epoch)
+    raise FencedError(
+        f"a newer session of apply server {identity.server} of {identity.apply} exists: this one is incarnation"
+        f" {identity.incarnation}", apply=identity.apply, epoch=identity.epoch, incarnation=identity.incarnation,
+    )
+
+
+def _take_exclusive_lock(connection: psycopg.Connection[Any], key: int, own: str, numbers: dict[str, str | int], what: str) -> bool:
+    """Take an advisory lock, ending whoever holds it; False: the caller is not the newest any more.
 
     Args:
         connection: in autocommit mode; keeps the lock until it ends or unlocks.
         key: of the lock.
-        what: whose sessions hold it, for messages.
+        own: query that finds a row while the caller is the newest.
+        numbers: its parameters.
+        what: whose sessions hold the lock, for messages.
 
     Raises:
         DatabaseUnavailable: they do not end.
     """
+    high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
     while True:
         found = connection.execute("SELECT pg_catalog.pg_try_advisory_lock(%s)", (key,)).fetchone()
         if found is not None and found[0]:
-            return
+            return True
         if time.monotonic() > deadline:
             raise DatabaseUnavailable(f"older sessions of {what} do not end", hint="look for them in pg_stat_activity")
-        end_lock_holders(connection, key)
+        done = connection.execute(
+            f"WITH own AS MATERIALIZED ({own}), ended AS MATERIALIZED ("
+            " SELECT pg_catalog.pg_terminate_backend(pid) FROM own, pg_catalog.pg_locks"
+            " WHERE locktype = 'advisory' AND granted AND classid = %(high)s::oid AND objid = %(low)s::oid AND objsubid = 1"
+            " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+            " AND pid <> pg_catalog.pg_backend_pid())"
+            " SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM ended)", {**numbers, "high": high, "low": low},
+        ).fetchone()
+        if done is not None and done[0] == 0:
+            return False
         time.sleep(_PREDECESSOR_POLL_S)
 
 
+def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> int:
+    """End every session of an apply process's older epochs; the lock's key, which the caller unlocks.
+
+    Raises:
+        FencedError: a newer epoch exists.
+        DatabaseUnavailable: the older sessions do not end.
+    """
+    key = apply_lock_key(topology, apply)
+    numbers: dict[str, str | int] = {"topology": topology, "apply": apply, "epoch": epoch}
+    if not _take_exclusive_lock(connection, key, _OWN_EPOCH, numbers, f"apply process {apply}"):
+        raise FencedError(f"a newer epoch of apply process {apply} than {epoch} exists", apply=apply, epoch=epoch)
+    return key
+
+
 def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
-    """Become the only session of this apply server; a dead predecessor's session is ended."""
+    """Become the only session of this apply server; an older incarnation's session is ended, and one of its own.
+
+    Raises:
+        FencedError: a newer epoch or a newer incarnation exists.
+        DatabaseUnavailable: the older session does not end.
+    """
     key = apply_lock_key(identity.topology, identity.apply, identity.server)
-    take_exclusive_lock(connection, key, f"apply server {identity.server} of {identity.apply}")
+    what = f"apply server {identity.server} of {identity.apply}"
+    if not _take_exclusive_lock(connection, key, _OWN_SESSION, _numbers(identity), what):
+        _refuse(connection, identity)
 
 
 def take_origin(connection: psycopg.Connection[Any], name: str) -> None:

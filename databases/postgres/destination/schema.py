@@ -11,6 +11,10 @@ The tables
     apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
                       transaction of the data. `applied` holds ranges above the low watermark as
                       {after, through, after, through, ...}.
+    apply_epoch       UNLOGGED: in which life of the server an epoch began. A crash, a failover and a restore from a
+                      backup empty it or leave another life in it, and with that the epoch has ended: see `fencing`.
+    apply_session     UNLOGGED: the newest incarnation of each apply server of an epoch, raised before it ends the older
+                      one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
                       messages), the hashes of their keys in apply_error_key.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process.
@@ -109,7 +113,18 @@ SELECT topology, apply AS apply_name, source AS source_database, owner AS source
 FROM headrace.instantiation""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2)
+_VERSION_3 = (
+    """CREATE UNLOGGED TABLE headrace.apply_epoch (
+    topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL,
+    server_started_at timestamptz NOT NULL, relation oid NOT NULL, PRIMARY KEY (topology, apply)
+)""",
+    """CREATE UNLOGGED TABLE headrace.apply_session (
+    topology text NOT NULL, apply text NOT NULL, server integer NOT NULL, epoch bigint NOT NULL,
+    incarnation bigint NOT NULL, PRIMARY KEY (topology, apply, server)
+)""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 VERSION = len(VERSIONS)
 
 

@@ -14,9 +14,11 @@ States (memory only; the database has the durable truth)
     CLOSED    `close` was called, or the connection broke: every call raises DatabaseUnavailable.
 
 Durable when
-    COMMIT was answered. `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
+    COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
+    (`fencing.commit_durably`). `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
     sequence) in the transaction of the data: of two sessions that believe to be the same server at most one
-    commits, and after a newer epoch none of the older ones.
+    commits, and after a newer epoch none of the older ones. An epoch ends with the server's life in which it began
+    (`fencing`): what a crash, a failover or a restore took back is not hidden below what later commits record.
 
 Who holds what
     Two session-level advisory locks: the apply process's in share mode (`raise_epoch` finds and ends all its sessions
@@ -44,7 +46,15 @@ from databases.ports import DestinationTable, ErrorTransaction, ScnRange, Write
 from databases.postgres.connection import connect, qualified, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
-from databases.postgres.destination.fencing import SessionIdentity, apply_lock_key, take_origin, take_server_lock
+from databases.postgres.destination.fencing import (
+    SessionIdentity,
+    apply_lock_key,
+    claim,
+    commit_durably,
+    take_origin,
+    take_over,
+    take_server_lock,
+)
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
 from databases.postgres.destination.write_errors import explain, explain_referred, is_stale, raise_refused
 from databases.postgres.destination.writes import (
@@ -130,7 +140,8 @@ class PostgresSession:
             identity: which server of which incarnation.
 
         Raises:
-            FencedError: a newer epoch exists.
+            FencedError: a newer epoch or a newer incarnation of the server exists.
+            DestinationRestarted: the server's life in which the epoch began has ended.
             DatabaseUnavailable: no connection, or the predecessor cannot be ended.
             DatabaseError: a right is missing (`headrace check` names it).
         """
@@ -164,6 +175,8 @@ class PostgresSession:
             "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
             (names, values),
         )
+        commit_durably(connection)
+        claim(connection, identity)
         connection.execute(
             "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
         )
@@ -171,27 +184,10 @@ class PostgresSession:
         take_origin(connection, identity.origin)
 
     def _read_progress(self) -> None:
-        """Take over the server's row; raises FencedError when the epoch is not this session's."""
-        identity = self._identity
-        key = (identity.topology, identity.apply)
-        with translated("taking over an apply server's progress"), self._connection.transaction():
-            found = self._connection.execute(
-                "SELECT epoch FROM headrace.apply_process WHERE topology = %s AND apply = %s FOR SHARE", key
-            ).fetchone()
-            if found is None or found[0] != identity.epoch:
-                raise FencedError(
-                    f"apply process {identity.apply} has epoch {found[0] if found else 0}, this session {identity.epoch}",
-                    apply=identity.apply, epoch=identity.epoch,
-                )
-            row = self._connection.execute(
-                "INSERT INTO headrace.apply_progress AS p VALUES (%s, %s, %s, %s, 0, 0, '{}')"
-                " ON CONFLICT (topology, apply, server) DO UPDATE SET sequence = p.sequence + 1, epoch = excluded.epoch"
-                " RETURNING sequence, low_watermark, applied", (*key, identity.server, identity.epoch),
-            ).fetchone()
-        assert row is not None
-        self._sequence: int = row[0]
-        self._low_watermark: int = row[1]
-        self._applied = ranges_from_bounds(row[2])
+        """Take over the server's row; see `take_over` for the errors."""
+        with translated("taking over an apply server's progress"):
+            self._sequence, self._low_watermark, applied = take_over(self._connection, self._identity)
+        self._applied = ranges_from_bounds(applied)
 
     # ------------------------------------------------------------------ tables
 

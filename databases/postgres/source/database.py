@@ -182,7 +182,7 @@ class PostgresSource:
             return captured_tables(self._session(), self._name(topology))
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """What `prepare` would do, in order, with the locks it takes; what is there already is marked as done."""
+        """See `SourceDatabase.plan`."""
         with translated("planning the source"):
             connection = self._session()
             name = self._name(topology)

@@ -26,6 +26,7 @@ class Queue:
         self.sent: list[tuple[Scn, Scn]] = []
         self.has_credit = True
         self.durable, self.rewind = FIRST_SCN, None
+        self.told_gone: list[Scn] = []
 
     def poll(self) -> EnqueueProgress:
         rewind, self.rewind = self.rewind, None
@@ -33,6 +34,9 @@ class Queue:
             accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
             in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
         )
+
+    def gone(self, first_scn: Scn) -> None:
+        self.told_gone.append(first_scn)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         if not self.has_credit:
@@ -67,7 +71,7 @@ class Capture(CaptureHost):
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
-        self.writer = write_redo(folder / "redo", self.source)
+        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500)
         self.queue, self.redo = Queue(), Redo(self.writer)
         self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
         self._begin(FIRST_SCN)
@@ -149,3 +153,25 @@ def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> No
     first, again = capture.queue.sent
     assert first == again
     assert capture.details()["rewinds"] == 1
+
+
+def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:
+    """One destination restored from a backup of long ago must not abort the capture for all of them."""
+    for _ in range(60):
+        capture.insert()
+        drain(capture.writer, capture.source)
+    first = capture.source.log[2].commit_scn
+    last = capture.source.log[-1].commit_scn
+    assert capture.writer.purge(last) > 0
+    capture.queue.rewind = first
+    capture.step()
+    for _ in range(3):
+        capture.step()
+    (begins,) = capture.queue.told_gone
+    assert begins > first
+    sent = len(capture.queue.sent)
+    capture.queue.rewind = begins
+    for _ in range(40):
+        capture.step()
+    assert capture.queue.sent[sent][0] == begins
+    assert capture.queue.sent[-1][1] >= last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -173,3 +174,29 @@ def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_na
     assert "t1" not in line
     assert "p1" not in line
     assert "copying" not in summary_line(overview(component("IDLE", instantiation=tables[:311])))
+
+
+def queue_with(**facts: Any) -> dict[str, Any]:
+    subscriber = {"subscriber": "apply_b", "source": "a", "acknowledged_scn": 10, "gone_scn": None, "lost": [], **facts}
+    return {"name": "queue:q", "kind": "queue", "site": "a", "state": "ENABLED", "subscribers": [subscriber]}
+
+
+def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_day_after():
+    lost = [40, 10, time.time_ns() // 1000]
+    pending, over = queue_with(lost=lost), queue_with(lost=lost, acknowledged_scn=40)
+    assert not is_healthy(overview(pending))
+    assert is_healthy(overview(over))
+    for facts, words in ((pending, "are applied again"), (over, "were applied again")):
+        (note,) = notes(overview(facts))
+        assert words in note.problem
+        assert "0/0000000A to 0/00000028" in note.problem
+    assert notes(overview(queue_with(lost=[40, 10, 0], acknowledged_scn=40))) == []
+    assert len(notes(overview(queue_with(lost=[40, 10, 0])))) == 1, "as long as it is not made good"
+
+
+def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again():
+    (note,) = notes(overview(queue_with(gone_scn=30, lost=[40, 10, 0])))
+    assert note.is_stuck
+    assert "apply_b is refused" in note.problem
+    assert "0/0000001E" in note.problem
+    assert "copied again" in note.fix

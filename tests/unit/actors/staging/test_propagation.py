@@ -11,7 +11,7 @@ from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import PropagationError
+from streams.errors import LogGone, PropagationError
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
@@ -239,6 +239,33 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     queues.save()
     queues.work()
     assert queues.statistics.acknowledgement == 10, "what was durable before the backup is not durable any more"
+
+
+def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the_way_goes_on(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.near is not None
+    assert queues.far is not None
+    queues.publish(insert_batch([10, 20, 30, 40]))
+    queues.work()
+    queues.arrived()
+    queues.far.acknowledge(queues.subscriber, "dbs1", 40)
+    queues.save()
+    queues.work()
+    queues.save()
+    restored = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
+    queues.work()
+    queues.near.publisher_news(queues.publisher)
+    queues.near.gone(queues.publisher, 30)
+    queues.work()
+    assert isinstance(restored.ended, LogGone)
+    assert restored.ended.context["first_scn"] == 30
+    queues.publish(insert_batch([40, 50], previous=30))
+    queues.work()
+    assert queues.far.status()["sources"]["dbs1"]["position_scn"] == 50
+    queues.subscriber = queues.far.open_subscriber("apply_far", "3", {"dbs1": 0}, 1 << 30)
+    queues.publish(insert_batch([60], previous=50))
+    queues.work()
+    assert [codec.read_header(data).through_scn for data in queues.arrived()][-1] == 60
 
 
 def test_statistics_are_the_manuals(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.clock import VirtualClock
 from streams.cutting import resume_after
-from streams.errors import ApplyError, FencedError, ProtocolError
+from streams.errors import ApplyError, DestinationRestarted, FencedError, ProtocolError
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
@@ -100,6 +100,10 @@ class Driver:
             queue_name="q", ray_address="", ray_namespace="", state_dir="", parallelism=parallelism, group_transactions=3,
         )
         self.clock = VirtualClock()
+        self.start_driver()
+
+    def start_driver(self) -> None:
+        """Begin with what the destination has."""
         destination = MemoryDestination(store=self.store)
         progress = destination.raise_epoch(TOPOLOGY, APPLY)
         self.epoch = progress.epoch
@@ -127,9 +131,12 @@ class Driver:
         stream = Stream(number)
         self.gate.accept(stream)
         self.host.turn(0.0)
-        assert stream.sent.popleft().WhichOneof("kind") == "welcome"
+        welcome = stream.sent.popleft().welcome
         mine = MemoryDestination(store=self.store)
-        open_session = partial(mine.open_session, TOPOLOGY, APPLY, server=number, epoch=self.epoch, tag=b"\0")
+        open_session = partial(
+            mine.open_session, TOPOLOGY, APPLY, server=number, epoch=welcome.epoch, tag=welcome.tag,
+            incarnation=welcome.incarnation,
+        )
         server = ApplyServer(
             apply=APPLY, source=SOURCE, open_session=open_session, decode=codec.decode, encode=codec.encode,
             error_batches=mine.error_batches,
@@ -243,6 +250,57 @@ def test_server_that_was_fenced_out_ends_the_driver(driver: Driver) -> None:
     driver.gate.receive(stream, pb.ServerMessage(failure=pb.ServerFailure(message="newer epoch", fenced=True)))
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
+
+
+def test_task_that_thaws_after_its_successor_took_over_leaves_the_successors_session_alone(driver: Driver) -> None:
+    driver.start_task(0)
+    frozen = driver.tasks[0][1]
+    driver.start_task(0)
+    frozen.close()
+    with pytest.raises(FencedError):
+        frozen.connect()
+    driver.start_task(1)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_destination_that_lost_commits_ends_the_driver_and_the_next_one_applies_them_again(driver: Driver) -> None:
+    for number in range(2):
+        driver.start_task(number)
+    restore = driver.store.backup()
+    driver.run()
+    restore()
+    stream, server = driver.tasks[0]
+    server.close()
+    with pytest.raises(DestinationRestarted):
+        server.connect()
+    failure = pb.ServerFailure(message="the epoch has ended", destination_restarted=True)
+    driver.gate.receive(stream, pb.ServerMessage(failure=failure))
+    with pytest.raises(DestinationRestarted):
+        driver.host.turn(0.0)
+    driver.start_driver()
+    for number in range(2):
+        driver.start_task(number)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver: Driver) -> None:
+    """An idle server has not noticed that its session is gone; the driver's own connection is a new one."""
+    for number in range(2):
+        driver.start_task(number)
+    restore = driver.store.backup()
+    driver.run()
+    restore()
+    through = driver.batches[-1].through_scn
+    mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
+    driver.host.arrived(driver.feed.starts, codec.header_of(mark), codec.encode(mark))
+    driver.clock.advance(host_module.RECORD_INTERVAL_S)
+    with pytest.raises(DestinationRestarted):
+        driver.host.turn(0.0)
+    progress = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
+    assert progress is not None
+    assert progress.low_watermark < through
 
 
 def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Driver) -> None:

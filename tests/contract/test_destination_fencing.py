@@ -1,0 +1,113 @@
+"""What every destination database must refuse: older epochs, older incarnations, and epochs that a crash has ended.
+
+One suite over the database in memory and PostgreSQL 18; see `test_destination`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.ports import Instantiation
+from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError
+from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, commit, keyed, ranges
+from tests.support.writes import insert, int4
+
+
+def test_older_incarnation_cannot_open_and_the_newer_ones_session_goes_on(harness, open_session):
+    """A frozen apply server thaws after its successor took over: same epoch, same number."""
+    newer = open_session(0, incarnation=2)
+    table = keyed(harness, newer)
+    newer.begin()
+    newer.write([insert(table, [(int4(1), b"newer", None)])])
+    with pytest.raises(FencedError, match="newer session"):
+        open_session(0, incarnation=1)
+    newer.commit(ranges((0, 10)), 0)
+    assert harness.rows("t") == [(int4(1), b"newer", None)]
+
+
+def test_newer_incarnation_ends_the_older_ones_session(harness, open_session):
+    older = open_session(0, incarnation=1)
+    table = keyed(harness, older)
+    older.begin()
+    older.write([insert(table, [(int4(1), b"older", None)])])
+    newer = open_session(0, incarnation=2)
+    with pytest.raises(DatabaseUnavailable):
+        older.commit(ranges((0, 10)), 0)
+    older.close()
+    with pytest.raises(FencedError):
+        open_session(0, incarnation=1)
+    assert commit(newer, insert(table, [(int4(1), b"newer", None)]), applied=ranges((0, 10))) == (1,)
+
+
+def test_server_opens_its_session_again_under_its_own_incarnation(harness, open_session):
+    table = keyed(harness, open_session(0, incarnation=3))
+    assert commit(open_session(0, incarnation=3), insert(table, [(int4(1), b"x", None)])) == (1,)
+
+
+def test_incarnations_count_anew_in_the_next_epoch(destination, open_session):
+    open_session(0, incarnation=7).close()
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    open_session(0, epoch=epoch, incarnation=1)
+
+
+def test_session_of_an_older_epoch_leaves_the_newer_ones_session_alone(harness, destination, open_session):
+    open_session(0).close()
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    newer = open_session(0, epoch=epoch)
+    table = keyed(harness, newer)
+    newer.begin()
+    newer.write([insert(table, [(int4(1), b"newer", None)])])
+    with pytest.raises(FencedError):
+        open_session(0, epoch=epoch - 1, incarnation=9)
+    newer.commit(ranges((0, 10)), 0)
+
+
+def test_what_commit_answered_survives_a_crash_whatever_the_database_is_set_to(harness, destination, open_session):
+    harness.commit_lazily()
+    session = open_session(0)
+    table = keyed(harness, session)
+    for number in range(20):
+        commit(session, insert(table, [(int4(number), b"x", None)]), applied=ranges((number * 10, number * 10 + 10)))
+    harness.crash()
+    assert len(harness.rows("t")) == 20
+    assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 200
+
+
+def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_is_set_to(harness):
+    harness.commit_lazily()
+    destination = harness.destination()
+    destination.prepare(TOPOLOGY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 500)
+    harness.crash()
+    assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 500
+
+
+def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harness, destination, open_session):
+    """Another server's lost commit must not disappear below a low watermark that is recorded after the crash."""
+    commit(open_session(0), applied=ranges((0, 10)))
+    harness.crash()
+    found = harness.destination()
+    with pytest.raises(DestinationRestarted):
+        found.open_session(TOPOLOGY, APPLY, server=0, epoch=1, tag=TAG)
+    with pytest.raises(DestinationRestarted):
+        found.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
+    with pytest.raises(DestinationRestarted):
+        found.record_instantiation(
+            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
+        )
+    progress = found.raise_epoch(TOPOLOGY, APPLY)
+    assert (progress.epoch, progress.low_watermark) == (2, 10)
+    session = found.open_session(TOPOLOGY, APPLY, server=0, epoch=2, tag=TAG)
+    commit(session, applied=ranges((10, 20)))
+    found.record_low_watermark(TOPOLOGY, APPLY, 2, 500)
+    session.close()
+
+
+def test_epoch_that_the_destination_does_not_know_yet_was_lost_with_a_restore(destination, open_session):
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    with pytest.raises(DestinationRestarted, match=r"restored|lost"):
+        open_session(0, epoch=epoch + 3)
+    with pytest.raises(DestinationRestarted):
+        destination.record_low_watermark(TOPOLOGY, APPLY, epoch + 3, 500)
+    assert destination.progress(TOPOLOGY, APPLY).low_watermark == 0
