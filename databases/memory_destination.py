@@ -193,7 +193,8 @@ class MemoryDestination:
             if key[:2] == (topology, apply) and found.state == "JOINING":
                 self.store.instantiations[key] = replace(found, state="DONE" if found.digest else "KEPT")
         for each in joining:
-            self.record_instantiation(topology, apply, epoch, replace(each, state="JOINING"))
+            key = (topology, apply, each.source, each.identity)
+            self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
         process.low_watermark = min([through, *(each.scn for each in joining)])
         process.applied, process.ahead_scn, process.servers = (), through, {}
         progress = self.progress(topology, apply)

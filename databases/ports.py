@@ -836,7 +836,7 @@ class DestinationDatabase(Protocol):
             topology: its name.
             apply: the apply process.
             epoch: its current one.
-            joining: the tables, with their instantiation SCNs.
+            joining: the tables, as they are recorded.
             through: the low watermark. The caller knows that nothing above it is applied, that it is not below the
                 recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was told upstream as durable.
 

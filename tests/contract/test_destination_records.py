@@ -395,8 +395,8 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
             source="a", identity=f"1.{name}", owner="public", name=name, scn=scn, state=state, row_count=3, digest="ab",
         )
 
-    for name, state in (("old", "JOINING"), ("done", "DONE"), ("first", "COPIED"), ("second", "COPIED")):
-        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, 50, state))
+    for name, scn, state in (("old", 50, "JOINING"), ("done", 50, "DONE"), ("first", 120, "COPIED"), ("second", 150, "COPIED")):
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, scn, state))
     session.begin()
     session.commit(ranges((0, 200)), 0)
     joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]

@@ -15,7 +15,7 @@ from tests.support.apply_engine import Engine, arm, table_of
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of
 
-_SETTINGS = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 _SEEDS = st.integers(0, 2**32)
 LATE = ("plain", "history", "twice")
 

@@ -1,0 +1,149 @@
+"""A whole driver with its tasks as threads in place of Spark: a table that is added later is copied beside the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.connectors import DatabaseAccess
+from protos import apply_pb2 as pb
+from protos.apply_link import ApplyControlClient
+from spark_apply.application import job
+from spark_apply.application.job_config import ApplyJobConfig
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
+WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+
+
+class Job:
+    def __init__(self, parts: int, task: Any) -> None:
+        self._parts, self._task = parts, task
+
+    def collect(self) -> list[Any]:
+        threads = [threading.Thread(target=lambda n=n: list(self._task(n, iter(())) or ()), daemon=True) for n in range(self._parts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return []
+
+
+class Context:
+    """As much of a SparkContext as a driver uses for tasks that do not end by themselves."""
+
+    def parallelize(self, rows: Any, parts: int) -> Context:
+        found = Context()
+        found.parts = parts
+        return found
+
+    def mapPartitionsWithIndex(self, task: Any) -> Job:
+        return Job(self.parts, task)
+
+
+class Application:
+    """In place of `SparkApplication`."""
+
+    slots = 3
+
+    def __init__(self, config: ApplyJobConfig) -> None:
+        self._config, self.context = config, Context()
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def queue_endpoint(self) -> str:
+        return self._config.queue_endpoint
+
+
+def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(job, "SparkApplication", Application)
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
+        execute(dsn, "CREATE TABLE nothing ()")
+    execute(source_database, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 500) i")
+    execute(source_database, LATE)
+    execute(source_database, "INSERT INTO late SELECT i, 0 FROM generate_series(1, 3000) i")
+    queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
+    access = partial(DatabaseAccess, kind="postgres")
+    config = ApplyJobConfig(
+        topology="threads_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
+        destination=access(site="dbs2", dsn=destination_database), queue="", queue_name=queue.apply.queue, ray_address="",
+        ray_namespace="", state_dir=str(tmp_path), parallelism=2, queue_endpoint=queue.server.endpoint,
+        tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
+    )
+    endpoints: list[str] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            job.ApplyDriver(config, endpoints.append).run()
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for("the endpoint", lambda: endpoints or failed, WAIT_S)
+    assert not failed
+    client = ApplyControlClient(endpoints[0])
+
+    def states() -> dict[str, str]:
+        return {table.name: table.state for table in client.status().instantiation}
+
+    def there(table: str, number: int) -> bool:
+        assert not failed, failed
+        return execute(destination_database, f"SELECT FROM {table} WHERE id = %s", number) != []
+
+    try:
+        execute(source_database, "INSERT INTO first VALUES (1001, 'w'); INSERT INTO late VALUES (5001, 1)")
+        wait_for("the others to be applied", lambda: there("first", 1001), WAIT_S)
+        assert states() == {"first": "DONE", "late": "FAILED", "nothing": "FAILED"}
+        assert client.status().caught_up_scn == 0
+        assert not client.status().ready
+        execute(destination_database, LATE)
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 6000
+            while not stop.is_set():
+                number += 1
+                execute(source_database, f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id = {number % 3000 + 1};"
+                        f" INSERT INTO first VALUES ({number}, 'x')")
+                time.sleep(0.01)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
+        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
+        scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
+        later = "SELECT FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
+        wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
+        stop.set()
+        writer.join(30.0)
+        end = end_of_log(source_database)
+        wait_for("everything", lambda: client.status().low_watermark_scn >= end, WAIT_S)
+        for table in ("first", "late"):
+            assert digest(source_database, table) == digest(destination_database, table), table
+        assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
+        wait_for("the late table to be done", lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"}, WAIT_S)
+    finally:
+        client.stop(5.0)
+        client.close()
+        thread.join(60.0)
+        queue.close()
+    assert not failed
+
+
+def _named(queue: MinedQueue) -> Any:
+    """What `ApplyDrivers.to_instantiate` asks of its drivers."""
+    return type("Queue", (), {"queue": queue})()
