@@ -61,7 +61,7 @@ def writing(dsn: str) -> Iterator[dict[str, Any]]:
 
 
 def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
-    return execute(drivers.queue.destination_dsn, f"SELECT FROM {table} WHERE id = %s", number) != []
+    return execute(drivers.queue.destination_dsn, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
 
 
 def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_killed(drivers: ApplyDrivers):

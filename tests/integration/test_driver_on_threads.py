@@ -102,7 +102,7 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
 
     def there(table: str, number: int) -> bool:
         assert not failed, failed
-        return execute(destination_database, f"SELECT FROM {table} WHERE id = %s", number) != []
+        return execute(destination_database, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
 
     try:
         execute(source_database, "INSERT INTO first VALUES (1001, 'w'); INSERT INTO late VALUES (5001, 1)")
@@ -126,7 +126,7 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
         client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
         scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
-        later = "SELECT FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
+        later = "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
         wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
         stop.set()
         writer.join(30.0)
