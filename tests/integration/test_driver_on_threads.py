@@ -107,7 +107,9 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     try:
         execute(source_database, "INSERT INTO first VALUES (1001, 'w'); INSERT INTO late VALUES (5001, 1)")
         wait_for("the others to be applied", lambda: there("first", 1001), WAIT_S)
-        assert states() == {"first": "DONE", "late": "FAILED", "nothing": "FAILED"}
+        wait_for("the first copy", lambda: states() == {"first": "DONE", "late": "FAILED", "nothing": "FAILED"}, WAIT_S)
+        execute(source_database, "INSERT INTO first VALUES (1002, 'by a change')")
+        wait_for("a change of the others to be applied", lambda: there("first", 1002), WAIT_S)
         assert client.status().caught_up_scn == 0
         assert not client.status().ready
         execute(destination_database, LATE)
