@@ -12,6 +12,9 @@ States (V$STREAMS_CAPTURE.STATE)
     CAPTURING CHANGES         the last step sent something. Memory only.
     WAITING FOR REDO          all durable redo is mined. Memory only.
     PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
+    PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that no rule takes: nothing of it is left out
+                              before an operator decides. Looked at again now and then. Memory only: the next life meets
+                              the same change in redo.
 
 Durable when
     Nothing is kept here. What the queue calls durable is committed at every destination: that far the site may purge
@@ -33,22 +36,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.host import Host
 from actors.site_connection import site_folder
 from databases.connectors import decoder_for
-from streams.errors import LogGone, WouldBlock
+from streams.errors import LogGone, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueClient
     from protos.redo_link import RedoWatchClient
+    from redo.dictionary import NameOfNow
     from redo.mining import Miner
     from topology.spec import TopologySpec
 
 __all__ = ["CaptureHost", "build"]
 
-IDLE_PAUSE_S = 1.0  # nothing to do: whatever changes wakes us, this only shows that the process lives
 log = logging.getLogger("headrace")
 
+NAMES_TIMEOUT_S = 30.0  # a catalog with very many tables, on a busy server
+IDLE_PAUSE_S = 1.0  # nothing to do: whatever changes wakes us, this only shows that the process lives
+LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is looked at again: the redo is searched for the change
 CHECKPOINT_INTERVAL_S = 1.0  # telling what redo may go is never urgent
 
 
@@ -71,6 +79,8 @@ class CaptureHost(Host):
         self._told_at = 0.0
         self._rewinds = self._bytes_sent = 0
         self._unmatched: tuple[str, ...] = ()
+        self._left: TableLeftRules | None = None
+        self._left_at = 0.0
 
     # ------------------------------------------------------------------ hosting
 
@@ -107,11 +117,24 @@ class CaptureHost(Host):
         self._tell_checkpoint(redo, progress.durable_scn)
         if miner is None:  # the queue was told that what it asked for is gone
             return IDLE_PAUSE_S
+        if self._left is not None:
+            wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
+            if wait_s > 0:
+                return wait_s
+            # Mine again what waits: the source may call the table otherwise by now, or capture it no more.
+            self._begin(miner.sent_scn)
+            miner = self._miner
+            assert miner is not None
         if self._waiting is None:
             try:
                 self._waiting = self._mine(miner, redo)
+                self._left = None
             except LogGone as error:
                 return self._pass_on(error, queue, miner)
+            except TableLeftRules as error:
+                self._left, self._left_at = error, self._clock.monotonic()
+                self._capture_state = "PAUSED: A TABLE LEFT THE RULES"
+                return LEFT_INTERVAL_S
         if self._waiting is None:
             self._capture_state = "WAITING FOR REDO"
             due_at = miner.mark_due_at
@@ -135,6 +158,10 @@ class CaptureHost(Host):
             if closable is not None:
                 closable.close()
 
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Mine by other rules, into another queue; begins where the queue stands."""
+        self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
+
     def detail_state(self) -> str:
         """See the module."""
         return self._capture_state
@@ -146,7 +173,9 @@ class CaptureHost(Host):
             "fingerprint": self._fingerprint, "durable_scn": self._durable_scn, "required_checkpoint_scn": self._told_scn,
             "rewinds": self._rewinds, "bytes_sent_total": self._bytes_sent, "unmatched_rules": list(self._unmatched),
         }
-        miner = self._miner
+        left, miner = self._left, self._miner
+        if left is not None:
+            details |= {"detail": left.message, "hint": left.hint}
         if miner is not None:
             statistics = miner.statistics()
             details |= {
@@ -169,8 +198,16 @@ class CaptureHost(Host):
         self._waiting = None
         self._miner = Miner(
             site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
-            decoder_for,
+            decoder_for, names_of_now=self._names_of_now,
         )
+
+    def _names_of_now(self) -> Mapping[int, NameOfNow]:
+        from actors.runtime import actors_of
+
+        found: Mapping[int, NameOfNow] = actors_of(self._spec.name).call(
+            f"site:{self._capture.source}", "names_of_now", timeout_s=NAMES_TIMEOUT_S
+        )
+        return found
 
     def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
         """The queue asked for redo that was purged: it refuses who needs it, and asks for what the others need."""

@@ -15,11 +15,12 @@ States
     RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
                      prepared is persisted: a restarted controller does not create a lost slot again in silence.
     While something runs already, `headrace up` goes through them again when the rules select tables that are new, or when
-    the topology is another one; what runs goes on meanwhile, also when that is refused. Then everything of an older
-    topology is ended together, and made again.
+    the topology is another one; what runs goes on meanwhile, also when that is refused. Once everything is prepared,
+    components take their part of the change over or are created again, and those whose part is the same are left alone
+    (`topology.changes`, `actors.edit`).
 
 Durable when
-    `desired.json` names the components and the prepared fingerprint. It is written after the last `prepare`
+    `desired.json` has the topology that was prepared, without secrets, and each component's label. It is written after the last `prepare`
     answered; all preparing is idempotent, so a controller that died in the middle repeats it. A component that is not
     named there is new, and begins anew: none of it runs before the file is written.
 
@@ -35,24 +36,28 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from topology.changes import Component, components_of
+from topology.checks import one_database_twice
+from topology.stored import PREPARED_FILE, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
     from databases.ports import CapturedTable, Finding
     from streams.lcr_batch import TableVersion
-    from topology.spec import ApplySpec, TopologySpec
+    from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
-__all__ = ["CONTROLLER", "Component", "Controller", "build", "components_of", "fingerprint_of", "gather"]
+__all__ = ["CONTROLLER", "Controller", "build", "fingerprint_of", "gather"]
 
 CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # fresh enough for people, and ten calls a second cost nothing
@@ -67,53 +72,8 @@ _WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that sa
 _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """One component of the desired state.
-
-    Args:
-        name: of its actor: "<kind>:<name in the topology>".
-        kind: "site", "queue", "capture", "propagation" or "apply".
-        site: where it runs.
-        factory: "module:callable" that builds its host.
-    """
-
-    name: str
-    kind: str
-    site: str
-    factory: str
-
-
-def components_of(spec: TopologySpec) -> tuple[Component, ...]:
-    """Every component of a topology, sites first."""
-    sites = [
-        Component(name=f"site:{site.name}", kind="site", site=site.name, factory=_site_factory(site.database.kind))
-        for site in spec.sites
-    ]
-    queues = [
-        Component(name=f"queue:{queue.name}", kind="queue", site=queue.site, factory="actors.staging.queue_host:build")
-        for queue in spec.queues
-    ]
-    propagations = [
-        Component(
-            name=f"propagation:{p.name}", kind="propagation", site=spec.queue(p.from_queue).site,
-            factory="actors.staging.propagation_host:build",
-        )
-        for p in spec.propagations
-    ]
-    captures = [
-        Component(name=f"capture:{c.name}", kind="capture", site=c.site, factory="actors.capture:build")
-        for c in spec.captures
-    ]
-    applies = [
-        Component(name=f"apply:{a.name}", kind="apply", site=a.site, factory="actors.apply:build")
-        for a in spec.applies
-    ]
-    return (*sites, *applies, *queues, *captures, *propagations)  # applies first among equals: Spark starts slowest
-
-
 def fingerprint_of(spec: TopologySpec) -> str:
-    """Changes when any component would have to be built differently."""
+    """Changes when anything in the topology does."""
     # A connection string is no part of a repr (it may hold a password), but a changed one matters.
     text = repr(spec) + "".join(site.database.dsn for site in spec.sites)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -177,13 +137,14 @@ class Controller(Host):
 
     def open(self) -> None:
         """Connect to whatever runs the actors; begin with what is already prepared."""
+        self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         if self._given_actors is not None:
             self._actors = self._given_actors
         else:
             from actors.runtime import actors_of
 
             self._actors = actors_of(self._spec.name)
-        self._is_created = self._is_prepared()
+        self._is_created = self._desired().get("prepared") == self._fingerprint
         self._kept = tuple(self._desired().get("kept", ()))
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
@@ -193,7 +154,8 @@ class Controller(Host):
         self.reconcile()
         self._observe()
         self._advance()
-        return OBSERVE_INTERVAL_S if self._phase in {"RUNNING", "REFUSED"} else _STARTING_POLL_S
+        is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
+        return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 
     def detail_state(self) -> str:
         """See the module."""
@@ -206,13 +168,15 @@ class Controller(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def overview(self) -> dict[str, Any]:
-        """The whole topology as it was at the last look (`at_us`), JSON-able."""
+        """The whole topology as it was at the last look (`at_us`), JSON-able. `outdated`: about to change or to be replaced."""
         # While a database is prepared, which may take long, nobody is looked at in `step`.
         is_preparing = self._phase == "PREPARING"
         latest = gather(self._actors, self._sites) if is_preparing else self._latest
         seen = {status["name"]: status for status in latest}
+        outdated = self._outdated()
         components = [
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
+            | {"outdated": c.name in outdated}
             for c in self._components
         ]
         status = self.status()
@@ -247,29 +211,63 @@ class Controller(Host):
     # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> None:
-        """Create what is missing, end what is outdated or not wanted."""
+        """Create what is missing, change or end what is outdated, end what is not wanted."""
         present = self._actors.names()
-        wanted = self._components if self._is_created else self._sites
-        for component in wanted:
-            if component.name not in present and not (component.kind == "apply" and self._must_note_kept):
-                self._create(component)
-        known = {component.name for component in self._components} | {CONTROLLER}
-        for name in present - known:
-            self._actors.kill(name)
-        for status in self._latest:
-            theirs = status.get("fingerprint")
-            if theirs is not None and theirs != self._fingerprint and status["name"] in present:
-                self._actors.kill(status["name"])
+        if self._is_created:
+            for name in present - {component.name for component in self._components} - {CONTROLLER}:
+                self._actors.kill(name)
+        for component in self._components if self._is_created else self._sites:
+            if component.name not in present:
+                if self._may_begin(component, present):
+                    self._create(component)
+            elif component.name in self._outdated():
+                self._bring_up_to_date(component)
+
+    def _bring_up_to_date(self, component: Component) -> None:
+        """Have a component take its change over, or end it, to be created again."""
+        if self._edit.takes_over.get(component.name) != self._labels[component.name]:
+            self._actors.kill(component.name)
+        elif self._is_created:  # not before all is prepared: what runs goes on as it is when the change is refused
+            with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
+                self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
+
+    def _may_begin(self, component: Component, present: set[str]) -> bool:
+        """Whether everything that must be of this topology before the component begins, is.
+
+        An apply process must not copy a table before every capture process and propagation on its way takes the table's
+        changes; a capture process must not begin before its site keeps redo for it.
+        """
+        name = component.name.partition(":")[2]
+        before: set[str] = set()
+        if component.kind == "apply" and self._must_note_kept:
+            return False
+        if component.kind == "capture":
+            before = {f"site:{self._spec.capture(name).source}"}
+        elif component.kind == "apply":
+            for way in ways_to(self._spec, self._spec.apply(name)):
+                before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
+        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present)
+
+    @property
+    def _labels(self) -> dict[str, str | None]:
+        """What each component said last of which topology it is of."""
+        return {status["name"]: status.get("fingerprint") for status in self._latest}
+
+    def _outdated(self) -> set[str]:
+        """Components that run with another part than they are to have."""
+        labels = self._edit.labels
+        return {name for name, label in self._labels.items() if label is not None and label != labels.get(name, label)}
 
     def _create(self, component: Component) -> None:
         site = self._spec.site(component.site)
         arguments: dict[str, Any] = {
-            "spec": self._spec, "name": component.name.partition(":")[2], "fingerprint": self._fingerprint,
+            "spec": self._spec, "name": component.name.partition(":")[2],
+            "fingerprint": self._edit.labels[component.name],
         }
         if component.kind == "apply":
             arguments["keep_existing"] = self._kept
         self._actors.create(
-            component.name, component.factory, arguments, state_dir=self._spec.state_dir, node=dict(site.node),
+            component.name, _factory(site, component.kind), arguments, state_dir=self._spec.state_dir, node=dict(site.node),
             environment={**self._environment, **self._overrides.get(component.name, {})},
         )
 
@@ -289,13 +287,20 @@ class Controller(Host):
     def _sites_are_ready(self) -> bool:
         latest = {status["name"]: status for status in self._latest}
         states = [latest.get(site.name, {}) for site in self._sites]
-        # A site of an older topology is ready too, but is about to be replaced.
-        return all(state.get("ready", False) and state.get("fingerprint") == self._fingerprint for state in states)
+        # A site that is about to be replaced is ready, too.
+        return all(
+            state.get("ready", False) and state.get("fingerprint") in self._edit.usable(site.name)
+            for site, state in zip(self._sites, states, strict=True)
+        )
 
     def _preflight(self) -> None:
         findings: list[Finding] = []
         for site in self._sites:
-            findings += self._actors.call(site.name, "preflight", timeout_s=PREFLIGHT_TIMEOUT_S)
+            findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
+        findings += one_database_twice({
+            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
+            for site in self._sites
+        })
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -321,32 +326,38 @@ class Controller(Host):
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after they were prepared."""
         sources = sorted({f"site:{capture.source}" for capture in self._spec.captures})
-        return [name for name in sources if self._actors.call(name, "uncaptured", timeout_s=PREFLIGHT_TIMEOUT_S)]
+        return [name for name in sources if self._actors.call(name, "uncaptured", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)]
 
     def _prepare(self) -> None:
+        ending = self._to_end()
         # What an apply process does not know of it would apply from the start on, and then not copy: it ends before the
         # first change of such a table can come, and begins again with all of them.
-        present, uncaptured = self._actors.names(), self._uncaptured()
-        for apply in self._spec.applies:
-            if f"site:{apply.source}" in uncaptured and f"apply:{apply.name}" in present:
-                with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
-                    self._actors.call(f"apply:{apply.name}", "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
-                self._actors.kill(f"apply:{apply.name}")
+        applies = [name for name in ending if name.startswith("apply:")]
+        for name in applies:
+            with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
+                self._actors.call(name, "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
+            self._actors.kill(name)
         for site in self._sites:
-            ran = self._actors.call(site.name, "prepare", self._new(), timeout_s=PREPARE_TIMEOUT_S)
+            ran = self._actors.call(site.name, "prepare", self._spec, self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)
+        for name in set(ending) - set(applies):
+            self._actors.kill(name)
         if not self._is_created:
-            # Of an older topology, and to be replaced all together: a new capture process would send an old apply process
-            # rows of tables that it knows nothing of.
-            for name in present - {CONTROLLER, *(site.name for site in self._sites)}:
-                self._actors.kill(name)
             for apply in self._spec.applies:
                 self._leave_out(apply)
         if self._must_note_kept:
             self._note_kept({identity for apply in self._spec.applies for identity in self._arriving(apply)})
         self._save_prepared()
+        self._is_created = True
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
         self._settled()
+
+    def _to_end(self) -> list[str]:
+        """What runs and has to end before the topology can be as it is wanted; sites were replaced before they were asked."""
+        present, uncaptured = self._actors.names(), self._uncaptured()
+        ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
+        with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
+        return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
 
     def _leave_out(self, apply: ApplySpec) -> None:
         """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
@@ -380,7 +391,7 @@ class Controller(Host):
 
     @property
     def _desired_file(self) -> Path:
-        return self._spec.state_dir / "desired.json"
+        return self._spec.state_dir / PREPARED_FILE
 
     def _desired(self) -> dict[str, Any]:
         """The topology as it was last prepared; empty: it never was."""
@@ -390,21 +401,18 @@ class Controller(Host):
             return {}
         return document
 
-    def _is_prepared(self) -> bool:
-        return bool(self._desired().get("prepared") == self._fingerprint)
-
     def _new(self) -> tuple[str, ...]:
         """Components that the topology did not have when it was last prepared.
 
         They may have been part of it before that, and what they left then is of no use: the log has gone on without them.
         """
-        before = self._desired().get("components")
+        before = self._desired().get("labels")
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
     def _save_prepared(self) -> None:
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
-            "components": [component.name for component in self._components],
+            "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
         })
 
     def _save_desired(self, document: Mapping[str, Any]) -> None:
@@ -475,8 +483,14 @@ def _wait_for_databases(components: list[dict[str, Any]]) -> None:
             component["state"] = "WAITING FOR DATABASE"
 
 
-def _site_factory(kind: str) -> str:
-    return "actors.intermediate_database:build" if kind == "none" else "actors.source_database:build"
+def _factory(site: SiteSpec, kind: str) -> str:
+    """The callable that builds a component's host, as "module:callable"."""
+    if kind == "site":
+        return "actors.intermediate_database:build" if site.database.kind == "none" else "actors.source_database:build"
+    return {
+        "queue": "actors.staging.queue_host:build", "propagation": "actors.staging.propagation_host:build",
+        "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
+    }[kind]
 
 
 def _gap(source_scn: Any, applied_scn: int | None) -> int | None:  # noqa: ANN401 - from a status

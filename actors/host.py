@@ -32,12 +32,15 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streams.backoff import Backoff
 from streams.clock import Clock, SystemClock
 from streams.durable_file import replace_file
 from streams.errors import BugError, RedoError, Retry, StreamsError
+
+if TYPE_CHECKING:
+    from topology.spec import TopologySpec
 
 __all__ = ["Host", "describe_error"]
 
@@ -73,6 +76,8 @@ class Host:
     """
 
     kind: ClassVar[str] = ""
+    # It stays open while it takes a changed topology over; the others close before, and open again in the same process.
+    adopts_open: ClassVar[bool] = False
 
     def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
         self.name = name
@@ -85,6 +90,7 @@ class Host:
         self._wanted = self._read_wanted()
         self._ending = False
         self._restart = False
+        self._changed: tuple[TopologySpec, str] | None = None  # a topology to take over
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
         self._state = "INITIALIZING"
@@ -115,6 +121,15 @@ class Host:
     def details(self) -> dict[str, Any]:
         """JSON-able facts for `status`; called from other threads at any time, also when not open."""
         return {}
+
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for those that can
+        """Become the component of a changed topology; called in the component's thread.
+
+        Args:
+            spec: what of it changed, this kind of component takes over (see `topology.changes`).
+            fingerprint: of the component in that topology, shown in its status from now on.
+        """
+        raise BugError(f"{self.name} takes no changed topology over")
 
     def endpoint(self) -> str:
         """Where the component serves gRPC; a `StreamsError` when it does not (yet)."""
@@ -157,6 +172,12 @@ class Host:
         self._wanted_changed.set()
         self._wake.set()
 
+    def reconfigure(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Take a changed topology over soon, whatever the state is; the status tells when. Idempotent."""
+        self._changed = spec, fingerprint
+        self._wanted_changed.set()
+        self._wake.set()
+
     def status(self) -> dict[str, Any]:
         """What is going on: always answers at once."""
         state = self._state
@@ -175,6 +196,7 @@ class Host:
 
     def _run(self) -> None:
         while not self._ending:
+            self._adopt_change()
             if not self._wanted:
                 self._enter("DISABLED")
                 self._pause(None)
@@ -216,8 +238,22 @@ class Host:
             self._alive_us = self._clock.time_us()
             if self._clock.monotonic() - began > _HEALTHY_AFTER_S:
                 self._backoff.reset()
-            if pause_s > 0:
+            if self._changed is not None and self.adopts_open:
+                self._adopt_change()
+            elif self._changed is not None:
+                return
+            elif pause_s > 0:
                 self._wake.wait(pause_s)
+
+    def _adopt_change(self) -> None:
+        changed = self._changed
+        if changed is None:
+            return
+        self.adopt(*changed)
+        log.info("%s: took a changed topology over", self.name)
+        self._restart = True  # what it gave up on may be another thing now
+        if self._changed is changed:  # else there is a newer one already
+            self._changed = None
 
     def _close_quietly(self) -> None:
         # Closing after an error must not hide it; what was not closed dies with the process at the latest.

@@ -22,6 +22,7 @@ class IntermediateSite(Host):
     """One site without a database."""
 
     kind: ClassVar[str] = "site"
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
@@ -40,13 +41,21 @@ class IntermediateSite(Host):
         """See `Host.details`."""
         return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
 
-    def preflight(self) -> tuple[Finding, ...]:
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Nothing depends on the topology but the label."""
+        self._spec, self._fingerprint = spec, fingerprint
+
+    def database_identity(self) -> str:
+        """There is no database: nothing to be told from others."""
+        return ""
+
+    def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:  # noqa: ARG002 - as of a site with a database
         """Nothing can be wrong with a database that is not there."""
         return ()
 
-    def prepare(self, new: Collection[str] = ()) -> tuple[str, ...]:
+    def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
         """Nothing to prepare; `new`: see `actors.source_database.DatabaseSite.prepare`."""
-        forget_queues(self._spec, self._name, new)
+        forget_queues(spec, self._name, new)
         return ()
 
     def remove(self) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 # here (they mostly wait), so this only says how many of them find a worker ready.
 CPUS_DEFAULT = 8
 OBJECT_STORE_BYTES = 100_000_000  # nothing but small answers passes through the object store
+# A worker that nothing needs ends: Ray would keep as many as it has CPUs for good, one of them a JVM of 150 MB that it starts with
+# every Spark application and never uses. Not at once: the components that `up` creates begin in those that are ready.
+_IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000"}
+# glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely do.
+_HEAPS = {"MALLOC_ARENA_MAX": "2"}
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
@@ -203,7 +208,7 @@ class LocalCluster:
         # Somebody else's cluster in the caller's environment would be joined instead, another Spark be started.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
-        environment |= LOOPBACK | _PRIORITY
+        environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:

@@ -25,11 +25,13 @@ import signal
 import socket
 import sys
 import threading
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.local_cluster import HOST
+from actors.taken_over import TakenOver
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
@@ -208,7 +210,7 @@ class RayActors:
         actor.options(
             name=name, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
             max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=dict(node) or None,
-        ).remote(name, factory, dict(arguments), str(state_dir), dict(environment))
+        ).remote(name, factory, dict(arguments), str(state_dir), dict(environment), uuid.uuid4().hex)
 
     def names(self) -> set[str]:
         """See `ActorSystem.names`."""
@@ -298,17 +300,20 @@ class ComponentActor:
         arguments: for the callable.
         state_dir: of the topology: the log is written below it.
         environment: set before any other module of the component is imported (failpoints are armed by it).
+        creation: differs for each actor that is created, and stays the same when Ray restarts one.
     """
 
     def __init__(
-        self, name: str, factory: str, arguments: Mapping[str, Any], state_dir: str, environment: Mapping[str, str]
+        self, name: str, factory: str, arguments: Mapping[str, Any], state_dir: str, environment: Mapping[str, str],
+        creation: str,
     ) -> None:
         os.environ.update(environment)
         _log_to(Path(state_dir) / "logs" / f"{name.replace(':', '.')}.log")
         logging.getLogger("headrace").info("%s: process %d starts", name, os.getpid())
         module, _, attribute = factory.partition(":")
         try:
-            self._host: Host = getattr(importlib.import_module(module), attribute)(**arguments)
+            self._taken_over = TakenOver(Path(state_dir), name, creation)
+            self._host: Host = getattr(importlib.import_module(module), attribute)(**self._taken_over.arguments(arguments))
         except BaseException:
             # Ray does not restart what fails here, and tells nobody: the log must.
             logging.getLogger("headrace").exception("%s: cannot be built", name)
@@ -319,6 +324,9 @@ class ComponentActor:
         """Call a public method of the host."""
         if method.startswith("_"):
             raise ConfigError(f"not a public method: {method}")
+        if method == "reconfigure":
+            # Before the component goes by it: Ray restarts it with the arguments of its creation.
+            self._taken_over.save(*arguments)
         return getattr(self._host, method)(*arguments)
 
     def endpoint(self) -> str:

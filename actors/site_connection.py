@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databases.connectors import DatabaseAccess, open_destination, open_source
+from databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
+from streams.durable_file import replace_file
+from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
+    from databases.operator_ports import TopologyClaim
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["access_to", "embedded_server", "remove_from", "retained_bytes", "site_folder"]
+__all__ = [
+    "access_to", "claim_on", "embedded_server", "remove_from", "retained_bytes", "running_access",
+    "site_folder",
+]
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -34,6 +42,32 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
     database = site.database
     return DatabaseAccess(
         site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version
+    )
+
+
+def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
+    """How a site's database is reached from here, whether anything of the topology runs or not.
+
+    Raises:
+        ConfigError: it is embedded, and does not run on this machine.
+    """
+    if site.database.kind != "embedded":
+        return access_to(site, site.database.dsn)
+    server = embedded_server(spec, site)
+    if not server.is_running:
+        raise ConfigError(f"the embedded server of site {site.name} does not run here", hint=f"headrace up {spec.file} starts it")
+    return access_to(site, server.dsn())
+
+
+def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
+    """This state folder's claim on a database of the user's own (an embedded one belongs to its folder anyway)."""
+    file = site_folder(spec, site.name) / "identity"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, secrets.token_hex(8) + "\n")
+    place = f"{socket.gethostname()}:{spec.state_dir}"
+    return open_claim(
+        access_to(site, site.database.dsn), spec.name, place=place, identity=file.read_text(encoding="utf-8").strip()
     )
 
 

@@ -27,14 +27,17 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.site_claim import SiteClaim
 from actors.site_connection import access_to, embedded_server, remove_from, site_folder
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
+from redo.dictionary import NameOfNow
+from rules.rule import TruthValue
 from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
@@ -42,6 +45,7 @@ from streams.errors import (
     LogGone,
     PropagationError,
     RedoError,
+    RunsElsewhere,
     StreamsError,
     UnsupportedType,
 )
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
     from redo.log_writer import LogWriter
     from rules.rule import RuleSet
     from streams.lcr_batch import TableVersion
-    from topology.spec import TopologySpec
+    from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["DatabaseSite", "build"]
 
@@ -76,15 +80,16 @@ class DatabaseSite(Host):
     """One site with a database; see the module."""
 
     kind: ClassVar[str] = "site"
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)
         self._spec = spec
         self._site = spec.site(name)
         self._fingerprint = fingerprint
-        self._is_source = any(capture.source == name for capture in spec.captures)
-        self._applies = tuple(apply for apply in spec.applies if apply.site == name)
+        self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
+        self._claim = SiteClaim(spec, self._site)
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )
@@ -104,6 +109,7 @@ class DatabaseSite(Host):
         self._heartbeats = 0
         self._gone: LogGone | None = None
         self._uncaptured: tuple[str, ...] = ()
+        self._strayed: tuple[str, ...] = ()
         self._uncaptured_at = 0.0
         self._uncaptured_told = 0  # how often it was told: an answer to an older question does not replace it
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
@@ -121,8 +127,15 @@ class DatabaseSite(Host):
         if self._is_source and self._is_prepared():
             self._attach()
 
+    def start_component(self) -> None:
+        """As every host's; asks for the claim again."""
+        self._claim.forget()
+        super().start_component()
+
     def step(self) -> float:
         """Let the log writer take a gulp; without one look after the server."""
+        if self._claim.refused is not None and self._is_prepared():
+            raise self._claim.refused
         writer = self._writer
         if writer is None or self._stream is None:
             return self._watch()
@@ -157,10 +170,22 @@ class DatabaseSite(Host):
                 closable.close()
         self._stream = self._source = None
 
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Serve other capture processes; a site that is no source any more ends its log writer."""
+        self._spec, self._site = spec, spec.site(self._site.name)
+        self._is_source = _is_source(spec, self._site.name)
+        if self._writer is not None and self._is_source:
+            self._register_captures(self._writer)
+        elif self._writer is not None:
+            self.close()
+            self._drop_writer()
+        self._fingerprint = fingerprint
+
     def end(self) -> None:
         """End everything of this process; the embedded server goes on."""
         super().end()
         self._sampler_stop.set()
+        self._claim.close()
         if self._service is not None:
             self._service.stop()
         self._drop_writer()
@@ -189,6 +214,7 @@ class DatabaseSite(Host):
         if self._is_source:
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._uncaptured)
+            details["strayed_tables"] = list(self._strayed)
             details["held_up_by"] = list(self._held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
@@ -223,54 +249,104 @@ class DatabaseSite(Host):
             raise DatabaseUnavailable(f"{self.name}: the embedded server does not run yet")
         return str(self._server.dsn())
 
-    def preflight(self) -> tuple[Finding, ...]:
-        """Ask the database whether it can be what the topology wants."""
+    def database_identity(self) -> str:
+        """What tells the site's database from every other."""
+        with closing(self._open_source() if self._is_source else self._open_destination()) as database:
+            return database.database_identity()
+
+    def claimed_dsn(self) -> str:
+        """As `database_dsn`, for what writes.
+
+        Raises:
+            RunsElsewhere: another copy of the topology works with the database.
+        """
+        with suppress(DatabaseUnavailable):  # whoever writes waits for it as well
+            self._claim.hold()
+        return self.database_dsn()
+
+    def take_over(self) -> None:
+        """End the claim of a copy of the topology elsewhere, and claim the database for this one; idempotent."""
+        self._claim.hold(take_over=True)
+        if self._state == "ABORTED":
+            self.start_component()
+
+    def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
+        """Ask the database whether it can be what a topology wants, after claiming it; this site need not be of that topology yet."""
+        if refused := self._claim.findings():
+            return refused
         findings: list[Finding] = []
-        if self._is_source:
+        if _is_source(spec, self._site.name):
             # The log stream; while a destination is instantiated or compared, a snapshot for each of them.
-            streams = 1 + sum(1 for apply in self._spec.applies if apply.source == self._site.name)
+            streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
-                findings += source.preflight(self._rules(), streams=streams)
-        if self._applies:
+                findings += source.preflight(self._rules(spec), streams=streams)
+        applies = _applies_at(spec, self._site.name)
+        if applies:
             with closing(self._open_destination()) as destination:
-                findings += destination.preflight(
-                    self._spec.name, sessions=sum(apply.parallelism for apply in self._applies)
-                )
+                findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
         return tuple(findings)
 
-    def prepare(self, new: Collection[str] = ()) -> tuple[str, ...]:
+    def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
         """Create what the database needs for its roles; idempotent. Returns the statements that were run.
 
         Args:
+            spec: the topology that is wanted; this site need not have taken it over yet.
             new: components that the topology did not have before; what they left when they were part of it once is forgotten.
         """
+        self._claim.hold()
         statements: list[str] = []
-        forget_queues(self._spec, self._site.name, new)
-        if self._is_source:
+        forget_queues(spec, self._site.name, new)
+        is_source, applies = _is_source(spec, self._site.name), _applies_at(spec, self._site.name)
+        if is_source:
             with closing(self._open_source()) as source:
-                statements += source.prepare(self._spec.name, self._rules())
-        if self._applies:
+                statements += source.prepare(spec.name, self._rules(spec))
+        if applies:
             with closing(self._open_destination()) as destination:
-                statements += destination.prepare(self._spec.name)
-                for apply in self._applies:
+                statements += destination.prepare(spec.name)
+                for apply in applies:
                     if f"apply:{apply.name}" in new:
-                        statements += destination.forget(self._spec.name, apply.name)
-        self._tell_uncaptured(())
-        replace_file(self._prepared_file, json.dumps({"topology": self._spec.name, "fingerprint": self._fingerprint}) + "\n")
+                        statements += destination.forget(spec.name, apply.name)
+        self._tell_unprepared((), ())
+        replace_file(self._prepared_file, json.dumps({"topology": spec.name, "is_source": is_source}) + "\n")
         self.wake()
         return tuple(statements)
 
-    def uncaptured(self) -> tuple[str, ...]:
-        """Tables the rules select that were created after `prepare`, as the database says now."""
-        if not self._is_source:
+    def uncaptured(self, spec: TopologySpec) -> tuple[str, ...]:
+        """Tables that `prepare` for a topology would take in or out, as the database says now.
+
+        They were created or renamed after the last one: the rules select some of them that are not captured, and some are
+        captured that no rule selects any more.
+        """
+        if not _is_source(spec, self._site.name):
             return ()
         with closing(self._open_source()) as source:
-            self._tell_uncaptured(source.uncaptured(self._spec.name, self._rules()))
-        return self._uncaptured
+            self._tell_unprepared(source.uncaptured(spec.name, self._rules(spec)), self._find_strayed(source, spec))
+        return (*self._uncaptured, *self._strayed)
 
-    def _tell_uncaptured(self, tables: tuple[str, ...]) -> None:
-        self._uncaptured = tables
+    def _find_strayed(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
+        """Tables that are captured and have a name now that no capture process takes: they were renamed."""
+        return tuple(
+            f"{table.owner}.{table.name}" for table in source.captured(spec.name)
+            if not self._selects(spec, table.owner, table.name)
+        )
+
+    def _selects(self, spec: TopologySpec, owner: str, name: str) -> bool:
+        return any(rules.prefilter(owner, name) is not TruthValue.FALSE for rules in self._rules(spec))
+
+    def _tell_unprepared(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...]) -> None:
+        self._uncaptured, self._strayed = uncaptured, strayed
         self._uncaptured_told += 1
+
+    def names_of_now(self) -> dict[int, NameOfNow]:
+        """What the source calls each captured table now, by the object numbers of the table and its partitions."""
+        with closing(self._open_source()) as source:
+            captured = source.captured(self._spec.name)
+        return {
+            int(number): NameOfNow(
+                owner=table.owner, name=table.name, is_wanted=self._selects(self._spec, table.owner, table.name)
+            )
+            for table in captured for number in table.object_numbers
+        }
 
     def captured(self) -> tuple[CapturedTable, ...]:
         """Every table of the source whose changes are in the log, under the name it has now."""
@@ -309,6 +385,7 @@ class DatabaseSite(Host):
 
     def remove(self) -> tuple[str, ...]:
         """Drop what the topology made in the site's database (`down --purge`)."""
+        self._claim.hold()
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
 
@@ -320,15 +397,19 @@ class DatabaseSite(Host):
     def _open_destination(self) -> DestinationDatabase:
         return open_destination(access_to(self._site, self.database_dsn()))
 
-    def _rules(self) -> tuple[RuleSet, ...]:
-        return self._spec.capture_rules(self._site.name)
+    def _rules(self, spec: TopologySpec) -> tuple[RuleSet, ...]:
+        return spec.capture_rules(self._site.name)
 
     @property
     def _prepared_file(self) -> Any:  # noqa: ANN401 - a Path
         return self._folder / "prepared.json"
 
     def _is_prepared(self) -> bool:
-        return bool(self._prepared_file.exists())
+        """Prepared as a source: a site that only was a destination has no log to attach to yet."""
+        try:
+            return bool(json.loads(self._prepared_file.read_text(encoding="utf-8")).get("is_source"))
+        except FileNotFoundError:
+            return False
 
     def _watch(self) -> float:
         if self._server is not None and not self._server.is_running:
@@ -340,6 +421,7 @@ class DatabaseSite(Host):
 
     def _attach(self) -> None:
         """Open the redo log if it is not, and a stream that begins where redo ends."""
+        self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
         stream = self._source.open_stream(self._spec.name, writer.start_scn, allow_binary=self._allow_binary)
@@ -361,16 +443,20 @@ class DatabaseSite(Host):
             self._folder / "redo", self._site.name, decoder_factory=decoder_for, dictionary_build=self._dictionary_build,
             segment_bytes=self._spec.segment_bytes, redo_bytes_max=self._spec.redo_bytes_max,
         )
-        captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
-        for name in captures:
-            writer.required_checkpoints.register(name)
-        writer.required_checkpoints.forget_others(captures)
+        self._register_captures(writer)
         self._writer = writer
         if self._service is None:
             self._service = RedoServer(self._spec.name, self._site.name, writer, host=own_host())
         else:
             self._service.attach(writer)
         return writer
+
+    def _register_captures(self, writer: LogWriter) -> None:
+        """Keep redo for the capture processes of the topology, and for no others."""
+        captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
+        for name in captures:
+            writer.required_checkpoints.register(name)
+        writer.required_checkpoints.forget_others(captures)
 
     def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
         assert self._source is not None
@@ -391,12 +477,15 @@ class DatabaseSite(Host):
     def _sample_loop(self) -> None:
         """Ask the database for its position all the time, on a connection of its own; write heartbeats."""
         source: SourceDatabase | None = None
-        look_at = 0.0
+        look_at = claim_at = 0.0
         while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
             try:
                 if source is None:
                     source = self._open_source()
                 self._sample(source)
+                if self._clock.monotonic() >= claim_at:
+                    claim_at = self._clock.monotonic() + LOOK_INTERVAL_S
+                    self._keep_claim()
                 if self._is_source and self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + LOOK_INTERVAL_S
                     self._held_up_by = source.holding_up()
@@ -412,6 +501,12 @@ class DatabaseSite(Host):
         if source is not None:
             source.close()
 
+    def _keep_claim(self) -> None:
+        """Hold on to the claim of a database that was prepared; what is lost is for `step` to tell."""
+        if self._is_prepared() and self._claim.refused is None:
+            with suppress(RunsElsewhere):
+                self._claim.hold()
+
     def _look(self, source: SourceDatabase) -> None:
         """At what else may have changed at the database."""
         self._retained_bytes = source.retained_bytes(self._spec.name)
@@ -422,9 +517,9 @@ class DatabaseSite(Host):
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             told = self._uncaptured_told
-            found = source.uncaptured(self._spec.name, self._rules())
+            found = source.uncaptured(self._spec.name, self._rules(self._spec)), self._find_strayed(source, self._spec)
             if told == self._uncaptured_told:
-                self._tell_uncaptured(found)
+                self._tell_unprepared(*found)
         self._heartbeat(source)
 
     def _sample(self, source: SourceDatabase) -> None:
@@ -451,6 +546,14 @@ class DatabaseSite(Host):
     def _note(self, error: StreamsError) -> None:
         self._error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
+
+
+def _is_source(spec: TopologySpec, site: str) -> bool:
+    return any(capture.source == site for capture in spec.captures)
+
+
+def _applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
+    return tuple(apply for apply in spec.applies if apply.site == site)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:

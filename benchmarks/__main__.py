@@ -26,7 +26,7 @@ from typing import Protocol
 import psycopg
 
 from benchmarks.native import NativePeer
-from benchmarks.processes import ProcessSampler, Usage
+from benchmarks.processes import Footprint, ProcessSampler, Usage, footprint
 from benchmarks.product import HeadracePeer
 from benchmarks.servers import Pair, Servers, bench_servers
 from benchmarks.workloads import (
@@ -46,10 +46,12 @@ from benchmarks.workloads import (
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 600.0
+_REST_S = 10.0  # after the tables were copied: the tasks that copied have ended
 RUNS_MIN = 3  # a median of fewer is one run's luck
 # The worst that is acceptable: the bench ends with 1 beyond.
 RATIO_MIN = 0.5
 P50_MAX_MS = 200.0
+FOOTPRINT_MAX_MB = 2048.0  # of a one-way topology, databases not counted
 PEAK_MAX_MB = 1024.0  # resident, of any process of Headrace, while one transaction of ten million rows passes
 
 
@@ -178,7 +180,8 @@ class Bench:
 
 
 def report(
-    bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object]
+    bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
+    footprints: dict[str, Footprint],
 ) -> dict[str, object]:
     """Put the figures together as `latest.json` has them."""
     entries: list[dict[str, object]] = []
@@ -206,6 +209,8 @@ def report(
         "workloads": entries,
         "latency": {name: asdict(result) for name, result in latencies.items()},
         "memory": memory,
+        "footprint": {component: asdict(each) for component, each in footprints.items()},
+        "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
     }
 
@@ -227,6 +232,10 @@ def show(result: dict[str, object]) -> None:
             _say(f"\n{entry['name']}, {peer}: CPU seconds and peak memory per stage (median run)")
             for stage, used in sorted(usage.items(), key=lambda item: -item[1]["cpu_s"]):
                 _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
+    _say("\nfootprint of the one-way topology at rest: proportional set size per component")
+    for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):  # type: ignore[attr-defined]
+        _say(f"  {component:32} {used['pss_mb']:9.1f} MB  {used['processes']:3} processes")
+    _say(f"  {'together':32} {result['footprint_mb']:9.1f} MB")
     for name, latency in result["latency"].items():  # type: ignore[attr-defined]
         _say(f"\nlatency, {name}: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, max {latency['max_ms']} ms")
 
@@ -242,6 +251,8 @@ def shortcomings(result: dict[str, object]) -> list[str]:
     memory = result["memory"]
     if memory and (not memory["verified"] or memory["peak_mb"] > PEAK_MAX_MB):  # type: ignore[index]
         found.append(f"memory: a process had {memory['peak_mb']} MB, wanted {PEAK_MAX_MB}")  # type: ignore[index]
+    if result["footprint_mb"] > FOOTPRINT_MAX_MB:  # type: ignore[operator]
+        found.append(f"footprint: {result['footprint_mb']} MB, wanted {FOOTPRINT_MAX_MB}")
     latency = result["latency"].get("headrace")  # type: ignore[attr-defined]
     if latency and latency["p50_ms"] > P50_MAX_MS:
         found.append(f"latency: p50 {latency['p50_ms']} ms, wanted {P50_MAX_MS}")
@@ -279,7 +290,7 @@ def main() -> int:
     """Run the bench; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help="counted runs per workload and peer")
-    parser.add_argument("--workload", action="append", choices=["bulk", "oltp", "one_transaction", "latency", "memory"])
+    parser.add_argument("--workload", action="append", choices=["bulk", "oltp", "one_transaction", "latency", "memory", "footprint"])
     parser.add_argument("--share", type=float, default=1.0, help="of each workload's size, to try things out")
     parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -289,6 +300,8 @@ def main() -> int:
     chosen = [each for each in every if not arguments.workload or each.name in arguments.workload]
     latency = Latency(duration_s=arguments.latency_s)
     with _prepared([*chosen, large], latency) as bench:
+        time.sleep(_REST_S)
+        footprints = footprint(bench.headrace.roots(), bench.headrace.components())
         for workload in chosen:
             _say(f"{workload.name}: {workload.transactions:,} transactions, {workload.row_changes:,} row changes")
             bench.measure(workload, arguments.runs)
@@ -297,7 +310,7 @@ def main() -> int:
         if _is_wanted("memory", arguments.workload):
             _say(f"memory: one transaction of {large.row_changes:,} rows")
             memory = bench.memory(large)
-        result = report(bench, chosen, latencies, memory)
+        result = report(bench, chosen, latencies, memory, footprints)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result)

@@ -1,4 +1,4 @@
-"""CPU seconds and peak memory per stage, from /proc.
+"""CPU seconds, peak memory and footprint per stage, from /proc.
 
 A sampler thread looks at every process that belongs to the bench (descendants of this process, of the two
 postmasters and of Ray) a few times per second, and keeps the last figures of each: processes that end between two
@@ -26,8 +26,8 @@ STAGES = (
     (r"^postgres: bench_destination: logical replication", "destination: native apply"),
     (r"^postgres: bench_destination: (postgres|\S+) bench", "destination: backends"),
     (r"^postgres: bench_destination:", "destination: other"),
-    (r"spark_apply\.application\.job", "apply driver"),
-    (r"pyspark\.daemon", "apply servers"),
+    (r"-m spark_apply\.application\.process", "Spark"),
+    (r"-m spark_apply\.application\.daemon", "apply servers"),
     (r"^ray::RayDPSparkMaster", "Spark"),
     (r"java .*(spark|ray)", "Spark"),
     (r"^ray::IDLE", "Ray"),
@@ -114,6 +114,35 @@ class ProcessSampler:
                 seen.last_ticks = ticks
                 match = re.search(r"VmHWM:\s+(\d+)", (folder / "status").read_text())
                 seen.peak_kb = max(seen.peak_kb, int(match[1]) if match else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory of one component or stage at one moment: what its processes have of their own, and their share of the rest."""
+
+    pss_mb: float
+    processes: int
+
+
+def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Footprint]:
+    """Proportional set size per component (a shared page counts for each process by its part of it).
+
+    Args:
+        roots: pids whose descendants are looked at.
+        names: pid -> component, for processes whose command line does not tell.
+    """
+    pss: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
+    for pid in _descendants(roots):
+        with suppress(OSError, ValueError):
+            folder = Path(f"/proc/{pid}")
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            rollup = (folder / "smaps_rollup").read_text()
+            match = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
+            stage = names.get(pid) or stage_of(command) or "other"
+            pss[stage] += int(match[1]) / 1024 if match else 0.0
+            count[stage] += 1
+    return {stage: Footprint(round(pss[stage], 1), count[stage]) for stage in sorted(pss)}
 
 
 def stage_of(command: str) -> str | None:

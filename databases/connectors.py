@@ -13,6 +13,7 @@ from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
+    from databases.operator_ports import ColumnSequences, RowReader, TopologyClaim
     from databases.ports import (
         DestinationDatabase,
         LogDecoder,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "DatabaseAccess", "decoder_for", "open_destination", "open_reader", "open_source", "plan_copy", "plan_unseen", "value_reader",
+    "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_reader",
+    "open_row_reader", "open_source", "plan_copy", "plan_unseen", "value_reader",
 ]
 
 _POSTGRES = ("postgres", "embedded")
@@ -91,6 +93,25 @@ def open_reader(access: DatabaseAccess, *, application_name: str = "headrace cop
     raise ConfigError(f"site {access.site}: tables of a {access.kind} database cannot be copied or compared")
 
 
+def open_claim(access: DatabaseAccess, topology: str, *, place: str, identity: str) -> TopologyClaim:
+    """The claim of one copy of a topology on a site's database; connects when it is first held.
+
+    Args:
+        access: to the database.
+        topology: its name.
+        place: "host:folder" where this copy keeps its state, for people.
+        identity: of the state folder.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.claim import PostgresClaim
+
+        return PostgresClaim(access.dsn, topology=topology, site=access.site, place=place, identity=identity)
+    raise ConfigError(f"site {access.site}: no connector for a {access.kind} database")
+
+
 def decoder_for(options: StreamOptions) -> LogDecoder:
     """The decoder of a log stream's bytes.
 
@@ -104,8 +125,34 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
     raise ConfigError(f"redo of a {options.database_kind} database cannot be read", hint="upgrade Headrace at this site")
 
 
+def open_column_sequences(access: DatabaseAccess) -> ColumnSequences:
+    """The sequences of a site's database; connects when first asked.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.sequences import PostgresSequences
+
+        return PostgresSequences(access.dsn)
+    raise ConfigError(f"site {access.site}: sequences of a {access.kind} database cannot be read")
+
+
+def open_row_reader(access: DatabaseAccess) -> RowReader:
+    """What shows rows and values to a person, as a destination's database understands them; connects when first asked.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.destination.row_reader import PostgresRowReader
+
+        return PostgresRowReader(access.dsn)
+    raise ConfigError(f"site {access.site}: values of a {access.kind} database cannot be read")
+
+
 def value_reader(kind: str) -> Callable[[Column, bytes], str]:
-    """How a raw value of a kind of database is shown to a person.
+    """How a raw value of a kind of database is shown to a person where no database is asked.
 
     Raises:
         ConfigError: no connector for this kind of database.

@@ -27,6 +27,7 @@ from databases.memory_store import (
     StoredServer,
     StoredTable,
     missing_alter,
+    row_condition,
     rows_of,
 )
 from databases.ports import (
@@ -38,12 +39,15 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
     ScnRange,
+    TableShape,
+    TruncatedTable,
     Write,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
+from streams.table_name import TableName
 
 __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
 
@@ -60,10 +64,20 @@ class MemoryDestination:
         self.store = store or MemoryStore()
         self._site = site
 
+    def database_identity(self) -> str:
+        """See `DestinationDatabase.database_identity`."""
+        return f"memory {id(self.store)}"
+
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
         """See `DestinationDatabase.preflight`."""
         self._reach()
         return ()
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """See `DestinationDatabase.filled`."""
+        self._reach()
+        there = self.store.tables
+        return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
@@ -75,6 +89,13 @@ class MemoryDestination:
             )
             for version, fix in found if fix
         )
+
+    def preflight_shapes(
+        self, shapes: Sequence[TableShape], versions: Sequence[TableVersion],  # noqa: ARG002 - see `MemorySource.table_shapes`
+    ) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_shapes`."""
+        self._reach()
+        return ()
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
         """See `DestinationDatabase.plan`: there is nothing to create."""
@@ -334,12 +355,13 @@ class MemorySession:
             self._state = "failed"
             raise
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:  # noqa: ARG002
-        """See `DestinationSession.truncate`; there are no foreign keys and no sequences here."""
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:  # noqa: ARG002
+        """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
         self._in_transaction()
-        for table in tables:
-            found = self._store.tables[table.owner, table.name]
-            for number in list(found.rows):
+        for truncated in tables:
+            found = self._store.tables[truncated.table.owner, truncated.table.name]
+            holds = row_condition(found, truncated.partition)
+            for number in [number for number, row in found.rows.items() if holds(row)]:
                 self._change(found, number, None)
 
     def _write(self, write: Write) -> int:
@@ -471,7 +493,7 @@ class MemorySession:
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
         """See `databases.copying.TableWriter.empty_tables`."""
         self.begin()
-        self.truncate(tables, restart_identity=False)
+        self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         self.commit([], Scn(0))
 
     # ------------------------------------------------------------------ error queue

@@ -24,11 +24,13 @@ from databases.ports import (
     PlannedStatement,
     SourceTable,
     StreamOptions,
+    TableShape,
 )
 from rules.rule import RuleSet, TruthValue
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
+from streams.table_name import TableName
 from streams.tags import Tag
 
 __all__ = ["MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransaction"]
@@ -49,6 +51,7 @@ _START_US = 1_700_000_000_000_000  # commit times move by a millisecond per tran
 class _Table:
     version: TableVersion
     root: tuple[str, str] | None
+    holds: str = ""
     rows: dict[Row, list[Row]] = field(default_factory=dict)
     file: int = 0  # another one when the rows are rewritten
 
@@ -200,7 +203,7 @@ class MemorySource:
 
     def create_table(
         self, name: str, columns: Sequence[str | Column], *, key: Sequence[str] = (), old_image: OldImage | None = None,
-        root: str = "",
+        root: str = "", holds: str = "",
     ) -> ObjectNumber:
         """Create a table.
 
@@ -210,6 +213,7 @@ class MemorySource:
             key: names of the key columns.
             old_image: default: KEY with a key, FULL without.
             root: qualified name of the partitioned table it is a partition of.
+            holds: which rows of it (`streams.lcr_batch.Partition.rows`).
         """
         owner, _, short = name.partition(".")
         described = tuple(
@@ -223,7 +227,7 @@ class MemorySource:
             old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
         )
         root_owner, _, root_name = root.partition(".")
-        self._tables[name] = _Table(version, (root_owner, root_name) if root else None)
+        self._tables[name] = _Table(version, (root_owner, root_name) if root else None, holds)
         if root:
             self.roots[number] = (root_owner, root_name)
         self._advance()
@@ -309,6 +313,10 @@ class MemorySource:
 
     # ------------------------------------------------------------------ SourceDatabase
 
+    def database_identity(self) -> str:
+        """See `SourceDatabase.database_identity`."""
+        return f"memory {self.options.system_identifier} {id(self)}"
+
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`."""
         found: dict[tuple[str, str], SourceTable] = {}
@@ -333,6 +341,10 @@ class MemorySource:
             owner, name = table.root or (table.version.owner, table.version.name)
             found.setdefault((owner, name), replace(table.version, owner=owner, name=name))
         return tuple(found[table.owner, table.name] for table in tables if (table.owner, table.name) in found)
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
+        return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""
@@ -395,7 +407,7 @@ class MemorySource:
             tables.append(
                 DictionaryTable(
                     object_number=table.version.object_number, owner=owner, name=name, stored_owner=stored[0],
-                    stored_name=stored[1],
+                    stored_name=stored[1], rows=table.holds,
                 )
             )
         return DictionaryBuild(scn=self.current_scn(), tables=tuple(tables))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,17 +14,36 @@ from numpy.typing import NDArray
 
 from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange, Write
 from streams.clock import Clock, SystemClock
-from streams.errors import BugError
-from streams.lcr_batch import NULL, ColumnValues, TableVersion
+from streams.errors import BugError, DataError
+from streams.lcr_batch import NULL, ColumnValues, Partition, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
     "MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
-    "missing_alter", "rows_of",
+    "missing_alter", "row_condition", "rows_of",
 ]
 
 Row = tuple[bytes | None, ...]
 _COMMITTED = ("tables", "processes", "errors", "instantiations")
+
+
+_CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
+
+
+def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
+    """Which rows of a table a partition of the source's holds; None: all of them.
+
+    Raises:
+        DataError: that is not known, or the condition has another form than `column = 'value'`.
+    """
+    if partition is None:
+        return lambda row: True  # noqa: ARG005
+    found = _CONDITION.fullmatch(partition.rows)
+    names = [column.name for column in stored.table.columns]
+    if found is None or found[1] not in names:
+        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601")
+    place, value = names.index(found[1]), found[2].encode()
+    return lambda row: row[place] == value
 
 
 class StoreSession(Protocol):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.console import DONE, FAILURE, FINDING, WRONG_USE, Output, ReaderLeft, exit_code_of
+from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
+from headrace.process_end import defect, of_the_machine, reader_left, terminated, wrong_use
 from streams.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
-TERMINATED = 143  # and one ended by SIGTERM
 
 app = typer.Typer(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
@@ -48,7 +46,7 @@ Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 def main() -> None:
     """Entry point: run a verb and end with its exit code; errors are shown without tracebacks."""
     output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     try:
         code = app(standalone_mode=False)
         output.flush()
@@ -58,56 +56,14 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except ReaderLeft:
-        code = _reader_left()
+        code = reader_left()
     except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
-        code = _wrong_use(error) or _of_the_machine(output, error) or _defect(output, error)
+        code = wrong_use(error) or of_the_machine(output, error) or defect(output, error)
     # From here on the process ends as programs do that handle no signals: in silence.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if code == INTERRUPTED:  # also what typer makes of a Ctrl-C
         output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
-
-
-def _terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
-    """End in order on SIGTERM: what a verb opened is closed on the way out."""
-    sys.exit(TERMINATED)
-
-
-def _reader_left() -> int:
-    """Whoever read our output has seen enough, as `headrace ... | head -1`: that is no error."""
-    # Python flushes standard output once more when it ends, and would report the closed pipe then.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return DONE
-
-
-def _wrong_use(error: Exception) -> int:
-    """Show a mistake in the arguments; 0 when it is something else."""
-    # Typer brings click along under names that change between its versions; what can be shown stays the same.
-    show = getattr(error, "show", None)
-    if show is None or not hasattr(error, "exit_code"):
-        return 0
-    show()
-    return WRONG_USE
-
-
-def _of_the_machine(output: Output, error: Exception) -> int:
-    """Show what the operating system refused, of which file; 0 when it is something else."""
-    if not isinstance(error, OSError) or not error.filename:
-        return 0
-    output.error(ConfigError(
-        f"{error.filename}: {error.strerror}",
-        hint="correct the rights or make room there, or name another place: `state_dir` in the file, --state-dir of the demo",
-    ))
-    return FAILURE
-
-
-def _defect(output: Output, error: Exception) -> int:
-    """A defect: its traceback goes to a file, people get one line."""
-    with tempfile.NamedTemporaryFile("w", prefix="headrace-traceback-", suffix=".txt", delete=False) as file:
-        traceback.print_exception(error, file=file)
-    output.say(f"error: unexpected {type(error).__name__}: {error}")
-    output.say(f"fix: this is a defect of Headrace; its traceback is in {file.name}")
-    return FAILURE
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
@@ -199,6 +155,9 @@ def up(
         bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; for the tables of this call.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the databases from a copy of this topology that was started elsewhere.")
+    ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,
 ) -> int:
     """Start a topology, or change what runs to what the file says. Idempotent."""
@@ -209,7 +168,7 @@ def up(
     with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
-            environment=_failpoints(), keep_existing=keep_existing, wait=wait, timeout_s=timeout,
+            environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
             progress=lambda overview: show(summary_line(overview)),
         )
         shells = deployment.embedded_shells()
@@ -242,13 +201,15 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
 ) -> int:
     """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
+    from headrace.kept import slots_kept
+
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
         if purge and not yes and not _may_purge(output, deployment):
             output.say("nothing was done")
             return FINDING
         problems = deployment.down(purge=purge, progress=output.say)
-        kept = [] if purge else deployment.slots_kept()
+        kept = [] if purge else slots_kept(deployment.spec)
     output.json({"problems": problems, "slots_kept_at": [slot.site for slot in kept], "slots": [asdict(slot) for slot in kept]})
     for problem in problems:
         output.say(f"error: {problem}")
@@ -265,7 +226,9 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
     Raises:
         ConfigError: there is no terminal at which to ask.
     """
-    losses = deployment.purge_losses()
+    from headrace.kept import purge_losses
+
+    losses = purge_losses(deployment.spec)
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
             f"`down --purge` of topology {deployment.spec.name} removes for good: {'; '.join(losses)}",
@@ -411,6 +374,29 @@ def copy(
     return DONE
 
 
+@app.command()
+def sequences(
+    file: File, as_json: Json = False,
+    advance: Annotated[bool, typer.Option("--advance", help="Set the destinations' sequences ahead of the sources'.")] = False,
+    ahead: Annotated[int, typer.Option("--ahead", help="Values left out between the source's next one and the destination's.")] = 0,
+    at: Annotated[str, typer.Option("--at", help="Only at this destination, as the one that is switched to.")] = "",
+) -> int:
+    """Compare the sequences of replicated columns before a switch-over; ends with 1 when a destination's is behind."""
+    from headrace.sequences import compare_sequences
+    from topology.reading import read_topology
+
+    output = Output(as_json=as_json)
+    lines = compare_sequences(read_topology(file), advance=advance, ahead=ahead, at=at)
+    behind = [line for line in lines if line.problem and line.destination_next is not None]
+    output.json({"sequences": [line.as_dict() for line in lines]})
+    for line in lines:
+        output.result(line.text())
+    output.result(f"{len(lines)} sequences, {len(behind)} behind")
+    if behind and not advance:
+        output.say("fix: stop the writers, wait until all is applied, then run the same command with --advance")
+    return FINDING if behind else DONE
+
+
 # --------------------------------------------------------------------------- error queue
 
 
@@ -448,7 +434,7 @@ def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output]
     from headrace.error_queue import ErrorQueue
 
     with _deployment(file, address) as deployment:
-        return run(ErrorQueue(deployment.spec, deployment.connect()), Output(as_json=as_json))
+        return run(ErrorQueue(deployment.spec, deployment.connect), Output(as_json=as_json))
 
 
 def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: FBT001

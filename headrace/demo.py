@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.controller import components_of
 from actors.site_connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
@@ -33,6 +32,7 @@ from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
 from headrace.waiting import wait_caught_up
 from streams.errors import ApplyError, ConfigError, StreamsError
+from topology.changes import components_of
 from topology.plan import make_plan
 from topology.reading import read_topology
 
@@ -220,8 +220,8 @@ class _Demo:
         """Name and process of the first component of the wanted kind."""
         actors = self.deployment.connect()
         if self.options.kill == "driver":
-            name = f"apply:{self.spec.applies[0].name}"
-            return f"Spark driver of {name}", int(actors.call(name, "status")["driver_pid"])
+            name = f"spark:{self.spec.applies[0].site}"
+            return f"Spark driver of {name}", int(actors.call(name, "status")["application_pid"])
         if self.options.kill == "controller":
             return "controller", actors.pid("controller")
         name = next(c.name for c in components_of(self.spec) if c.kind == self.options.kill)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.controller import CONTROLLER, components_of, fingerprint_of, gather
+from actors.controller import CONTROLLER, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
-from headrace.console import bytes_text
 from headrace.status_view import STARTING, notes, summary_line
-from streams.errors import ApplyError, ConfigError, PropagationError, StreamsError
+from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
+from topology.changes import components_of
 from topology.problems import nearest
 from topology.reading import read_topology
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["STATE_PARENT", "Deployment", "KeptSlot", "NotReady", "NotUp", "Progress"]
+__all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]
 
 POLL_S = 0.2  # of what `up` and `wait` look at
 CONTROLLER_TIMEOUT_S = 5.0
@@ -31,6 +32,7 @@ STATE_PARENT = ".headrace"  # of state folders that the file does not place else
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
 STUCK_S = 20.0  # tables that somebody had to mend are looked at every ten seconds, the controller's news is a second old
 LOOK_AT_ALL_S = 5.0  # after the first failure: the others are named with it when they come within this
+TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
 
@@ -48,27 +50,6 @@ class NotReady(ApplyError):  # noqa: N818 - says what is the matter
     """The topology did not run within the time that `up` was given; it goes on starting."""
 
     code = "HDR-7003"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSlot:
-    """What stays at a source after `down`.
-
-    Args:
-        site: the source's site.
-        retained_bytes: of log that the source keeps for it now; None: the database does not answer.
-        problem: why it does not.
-    """
-
-    site: str
-    retained_bytes: int | None
-    problem: str = ""
-
-    def text(self) -> str:
-        """For people."""
-        if self.retained_bytes is None:
-            return f"{self.site} cannot be asked ({self.problem}): if a slot is there, that database keeps its WAL"
-        return f"the slot at {self.site} stays, and the database keeps its WAL for it ({bytes_text(self.retained_bytes)} now)"
 
 
 @dataclass(slots=True)
@@ -187,7 +168,7 @@ class Deployment:
     # ------------------------------------------------------------------ starting
 
     def up(
-        self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, wait: bool = True,
+        self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, take_over: bool = False, wait: bool = True,
         timeout_s: float | None = None, progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Start what does not run, change what is outdated; idempotent. Returns the last overview.
@@ -196,6 +177,7 @@ class Deployment:
             environment: for the components' processes (armed failpoints).
             keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set. Holds for the
                 tables that there are in this call.
+            take_over: a copy of this topology that runs elsewhere loses the databases to this one.
             wait: until every component runs and every table is instantiated; False: until everything is created.
             timeout_s: how long to wait, at most; None: as long as it takes.
             progress: told what is going on.
@@ -211,6 +193,8 @@ class Deployment:
             self.spec.state_dir.mkdir(parents=True, exist_ok=True)
             self._address_file.write_text(self.address + "\n", encoding="utf-8")
         self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
+        if take_over:
+            self._take_over()
         stuck: dict[str, ApplyError] | None = None
         began = time.monotonic()
         failed_at: float | None = None
@@ -233,6 +217,25 @@ class Deployment:
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _take_over(self) -> None:
+        """Let every site claim its database, whoever has it.
+
+        Raises:
+            StreamsError: a site's actor or its database does not answer.
+        """
+        actors = self.connect()
+        deadline = time.monotonic() + TAKE_OVER_TIMEOUT_S
+        for site in self.spec.sites:
+            while site.database.kind == "postgres":
+                try:
+                    actors.call(f"site:{site.name}", "take_over", timeout_s=TAKE_OVER_TIMEOUT_S)
+                    break
+                except (PropagationError, DatabaseUnavailable):
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(POLL_S)
+        actors.call(CONTROLLER, "retry")
 
     def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
         fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
@@ -302,32 +305,6 @@ class Deployment:
             problems += self._remove_state(tell)
         return problems
 
-    def slots_kept(self) -> list[KeptSlot]:
-        """The slots that exist at the users' databases, asked of them now."""
-        from actors.site_connection import retained_bytes
-
-        kept = []
-        for site in self.spec.sites:
-            if site.database.kind != "postgres" or not any(c.source == site.name for c in self.spec.captures):
-                continue
-            try:
-                retained = retained_bytes(self.spec, site)
-            except StreamsError as error:
-                kept.append(KeptSlot(site=site.name, retained_bytes=None, problem=error.message))
-            else:
-                kept += [] if retained is None else [KeptSlot(site=site.name, retained_bytes=retained)]
-        return kept
-
-    def purge_losses(self) -> list[str]:
-        """What `down --purge` removes, for people, a line each."""
-        losses = [f"{self.spec.state_dir}: redo logs, spilled queues, logs"]
-        for site in self.spec.sites:
-            if site.database.kind == "embedded":
-                losses.append(f"{site.name}: its embedded server, with every table in it")
-            elif site.database.kind == "postgres":
-                losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
-        return losses
-
     def _forget_address(self, error: ConfigError) -> list[str]:
         """A cluster that does not answer must not keep the topology from being started elsewhere."""
         if not self.address:
@@ -337,7 +314,7 @@ class Deployment:
 
     def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         names = actors.names()
-        drivers = self._driver_processes(actors, names)
+        drivers = self._spark_processes(actors, names)
         self._kill_and_wait([CONTROLLER])
         self._stop_applies(actors, names, tell)
         self._kill_and_wait([name for name in names if not name.startswith("site:")])
@@ -357,19 +334,19 @@ class Deployment:
             time.sleep(0.05)
 
     def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
-        """Let the drivers end in order: servers finish their group, progress is recorded."""
+        """Let the apply processes end in order: servers finish their group, progress is recorded."""
         applies = [name for name in names if name.startswith("apply:")]
         if not applies:
             return
         actors.call_all(applies, "shut_down", timeout_s=60.0)
         tell("apply processes ended")
 
-    def _driver_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
-        """The Spark drivers that run on this machine."""
-        applies = [name for name in names if name.startswith("apply:")]
+    def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
+        """The processes of Spark applications that run on this machine."""
+        sparks = [name for name in names if name.startswith("spark:")]
         found = []
-        for status in actors.call_all(applies, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
-            pid = status.get("driver_pid") if isinstance(status, Mapping) else None
+        for status in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
+            pid = status.get("application_pid") if isinstance(status, Mapping) else None
             if pid and not self.address:
                 try:
                     found.append(psutil.Process(pid))
@@ -392,7 +369,7 @@ class Deployment:
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.site_connection import remove_from
+        from actors.site_connection import claim_on, remove_from
 
         if actors is not None:
             try:
@@ -401,7 +378,9 @@ class Deployment:
                 pass  # its actor is dead: the database can be asked from here as well
             else:
                 return lines
-        return remove_from(self.spec, site, site.database.dsn)
+        with closing(claim_on(self.spec, site)) as claim:
+            claim.hold()  # what runs elsewhere is not ours to remove
+            return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         from actors.site_connection import embedded_server
@@ -455,8 +434,8 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     if overview["state"] != "RUNNING":
         return False
     components = overview["components"]
-    # After a change of the file: what still runs is of the old one, and is about to be replaced.
-    if any(component.get("fingerprint") not in {None, overview["fingerprint"]} for component in components):
+    # After a change of the file: what still runs with its part of the old one is about to change, or to be replaced.
+    if any(component.get("outdated", False) for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
     starting = STARTING | {"RETRYING"}

@@ -1,8 +1,15 @@
-"""The error queue, from the command line: list, show, execute, delete."""
+"""The error queue, from the command line: list, show, execute, delete.
+
+Listing and showing read the destination's database, so they work while nothing runs. Executing and deleting are the apply
+process's: it knows what waits behind a transaction.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
@@ -12,26 +19,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.runtime import RayActors
+    from databases.connectors import DatabaseAccess
+    from databases.operator_ports import RowReader
     from streams.lcr import LcrValue, RowLcr
-    from streams.lcr_batch import Column
     from topology.spec import TopologySpec
-
-    ValueReader = Callable[[Column, bytes], str]
 
 __all__ = ["ErrorQueue"]
 
-CALL_TIMEOUT_S = 60.0
 EXECUTE_TIMEOUT_S = 3600.0  # a transaction may have millions of rows
 SHOWN_ROWS_MAX = 1000  # of one transaction: more is nothing a person reads
 SHOWN_CHARACTERS_MAX = 60  # of one value
+_DETAIL = "DETAIL: "  # begins what the database added to its error, among the texts kept with it
 
 
 class ErrorQueue:
-    """The error queues of a topology's apply processes."""
+    """The error queues of a topology's apply processes.
 
-    def __init__(self, spec: TopologySpec, actors: RayActors) -> None:
+    Args:
+        spec: the topology.
+        connect: reaches its actors; called only where they are needed.
+    """
+
+    def __init__(self, spec: TopologySpec, connect: Callable[[], RayActors]) -> None:
         self._spec = spec
-        self._actors = actors
+        self._connect = connect
 
     def list_all(self, output: Output, apply: str) -> int:
         """List the error transactions."""
@@ -41,18 +52,23 @@ class ErrorQueue:
             output.result(_line(error))
         output.result(f"{len(errors)} error transactions")
         if errors and not output.as_json:
-            output.say("`headrace errors show FILE N` shows the rows of one; mend what it names, then `headrace errors execute FILE N` (or --all)")
+            file = self._spec.file
+            output.say(
+                f"`headrace errors show {file} N` shows the rows of one; correct what it names, then "
+                f"`headrace errors execute {file} N` (or --all)"
+            )
         return DONE
 
     def show(self, output: Output, number: int, apply: str) -> int:
-        """Show one error transaction with its row LCRs."""
+        """Show one error transaction with its row LCRs, what they change, and the destination's row as it is now."""
         error = self._find(number, apply)
-        lcrs = self._lcrs(error)
+        access = self._access(self._spec.apply(error["apply"]).site)
+        lcrs = list(self._lcrs(error, access))
         output.json({"error": error, "lcrs": lcrs})
         output.result(_line(error))
         for lcr in lcrs:
-            mark = "> " if lcr["position"] == error["failed_position"] else "  "
-            output.result(f"{mark}{lcr['position']}: {lcr['command']} {lcr['table']} old {lcr['old']} new {lcr['new']}")
+            for line in _lines(lcr, error):
+                output.result(line)
         if error["row_count"] > len(lcrs):
             output.result(f"  ... {error['row_count'] - len(lcrs)} more")
         return DONE
@@ -73,10 +89,26 @@ class ErrorQueue:
             raise ConfigError(f"no apply process {apply!r}", hint=f"known: {', '.join(names)}")
         return (apply,) if apply else names
 
+    def _access(self, site: str) -> DatabaseAccess:
+        """A destination's database, also when nothing of the topology runs."""
+        from actors.site_connection import access_to, running_access
+
+        found = self._spec.site(site)
+        try:
+            return running_access(self._spec, found)
+        except ConfigError:
+            # It may run on another node; if nothing does, this says how to start it.
+            return access_to(found, str(self._connect().call(f"site:{site}", "database_dsn")))
+
     def _all(self, apply: str) -> list[dict[str, Any]]:
+        from databases.connectors import open_destination
+
         errors: list[dict[str, Any]] = []
         for name in self._applies(apply):
-            errors += self._actors.call(f"apply:{name}", "errors", timeout_s=CALL_TIMEOUT_S)
+            with closing(open_destination(self._access(self._spec.apply(name).site))) as destination:
+                found = [asdict(error) for error in destination.errors(self._spec.name, name)]
+            there = {error["number"] for error in found}
+            errors += [{**error, "waits_behind": error["depends_on"] if error["depends_on"] in there else 0} for error in found]
         return sorted(errors, key=lambda error: (error["apply"], error["number"]))
 
     def _find(self, number: int, apply: str) -> dict[str, Any]:
@@ -88,26 +120,26 @@ class ErrorQueue:
             raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
         return found[0]
 
-    def _lcrs(self, error: dict[str, Any]) -> list[dict[str, Any]]:
-        from databases.connectors import value_reader
+    def _lcrs(self, error: Mapping[str, Any], access: DatabaseAccess) -> Iterator[dict[str, Any]]:
+        from databases.connectors import open_destination, open_row_reader
         from protos.codec import decode
         from streams.lcr import RowLcr
 
-        batches: list[bytes] = self._actors.call(
-            f"apply:{error['apply']}", "error_batches", error["number"], timeout_s=CALL_TIMEOUT_S
-        )
-        read = value_reader(self._spec.site(error["source"]).database.kind)
-        lcrs: list[dict[str, Any]] = []
-        for data in batches:
-            batch = decode(data)
-            rows = range(min(batch.row_count, SHOWN_ROWS_MAX - len(lcrs)))
-            lcrs.extend(_shown(RowLcr(batch, row), read) for row in rows)
-        return lcrs
+        left = SHOWN_ROWS_MAX
+        with closing(open_destination(access)) as destination, closing(open_row_reader(access)) as reader:
+            for data in destination.error_batches(error["number"]):
+                batch = decode(data)
+                for row in range(min(batch.row_count, left)):
+                    lcr = RowLcr(batch, row)
+                    yield _shown(lcr, reader, with_destination=lcr.position == error["failed_position"])
+                    left -= 1
+                if left <= 0:
+                    return
 
     def _change(self, output: Output, numbers: list[int], apply: str, method: str, word: str) -> int:
         outcomes: list[dict[str, Any]] = []
         for name, theirs in self._by_apply(numbers, apply).items():
-            answers = self._actors.call(f"apply:{name}", method, theirs, timeout_s=EXECUTE_TIMEOUT_S)
+            answers = self._connect().call(f"apply:{name}", method, theirs, timeout_s=EXECUTE_TIMEOUT_S)
             outcomes += [{"apply": name, **answer} for answer in answers]
         output.json({"outcomes": outcomes})
         if not outcomes:
@@ -126,9 +158,13 @@ class ErrorQueue:
         return chosen
 
 
-def _line(error: dict[str, Any]) -> str:
+def _line(error: Mapping[str, Any]) -> str:
     when = dt.datetime.fromtimestamp(error["created_us"] / 1e6, tz=dt.UTC).isoformat(timespec="seconds")
-    why = f"waits behind {error['depends_on']}" if error["depends_on"] else error["message"]
+    why = error["message"]
+    if error["waits_behind"]:
+        why = f"waits behind {error['waits_behind']}"
+    elif error["depends_on"]:
+        why = f"waited behind {error['depends_on']}, which is gone: execute it now"
     kind = error["conflict_type"] or error["sqlstate"]
     return (
         f"{error['number']} {error['apply']} from {error['source']}: transaction {error['transaction_id']} at "
@@ -136,19 +172,53 @@ def _line(error: dict[str, Any]) -> str:
     )
 
 
-def _shown(lcr: RowLcr, read: ValueReader) -> dict[str, Any]:
-    values = {
-        kind: {name: _text(value, read) for name, value in lcr.get_values(kind, use_old=False).items()}
-        for kind in ("old", "new")
-    }
-    return {
-        "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}", **values,
-    }
+def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
+    """One LCR for people; of the one that failed, also what the database said and has."""
+    is_failed = lcr["position"] == error["failed_position"]
+    yield f"{'> ' if is_failed else '  '}{lcr['position']}: {lcr['command']} {lcr['table']}"
+    if lcr["command"] == "UPDATE":
+        yield f"      row: {_row(lcr['old'] or lcr['new'])}"
+        sets = {name: lcr["new"][name] for name in lcr["changed"]} if lcr["changed"] is not None else lcr["new"]
+        yield f"      {'changes' if lcr['changed'] is not None else 'sets'}: {_row(sets)}"
+    else:
+        yield f"      row: {_row(lcr['new'] or lcr['old'])}"
+    if is_failed:
+        for text in error["readable"]:
+            if text.startswith(_DETAIL):
+                yield f"      the database: {text.removeprefix(_DETAIL)}"
+        for row in lcr["destination_rows"] or ():
+            yield f"      destination: {_row(row)}"
+        if not lcr["destination_rows"]:
+            yield "      destination: no row has this key"
 
 
-def _text(value: LcrValue, read: ValueReader) -> str | None:
-    """A value as text, cut where nobody reads on."""
-    if value.raw is None:
-        return None
-    text = read(value.column, value.raw)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
+def _row(values: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name}={'NULL' if value is None else value!r}" for name, value in values.items())
+
+
+def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[str, Any]:
+    values = {kind: lcr.get_values(kind, use_old=False) for kind in ("old", "new")}
+    old, new = values["old"], values["new"]
+    shown: dict[str, Any] = {
+        "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}",
+        **{kind: _texts(found, reader) for kind, found in values.items()},
+        # Only where the log has the whole old row: a key alone does not say what was there.
+        "changed": [name for name in new if new[name].raw != old[name].raw] if old and new.keys() <= old.keys() else None,
+    }
+    if with_destination:
+        key = {name: (value.column, value.raw) for name, value in (old or new).items()}
+        rows = reader.beside(lcr.object_owner, lcr.object_name, key)
+        shown["destination_rows"] = [{name: _cut(text) for name, text in row.items()} for row in rows]
+    return shown
+
+
+def _texts(values: Mapping[str, LcrValue], reader: RowReader) -> dict[str, str | None]:
+    if not values:
+        return {}
+    texts = reader.texts([value.column for value in values.values()], [value.raw for value in values.values()])
+    return {name: _cut(text) for name, text in zip(values, texts, strict=True)}
+
+
+def _cut(text: str | None) -> str | None:
+    """Cut a value where nobody reads on."""
+    return text if text is None or len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,12 @@ from actors.site_connection import access_to, embedded_server
 from databases.connectors import open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from streams.errors import DatabaseUnavailable, StreamsError
-from topology.checks import check
+from streams.table_name import TableName
+from topology.checks import check, one_database_twice
 from topology.plan import LiveSite, Plan, make_plan
 from topology.problems import TopologyError
 from topology.reading import read_topology
+from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -33,20 +35,29 @@ def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
         return error.findings
     findings = list(check(spec))
     if ask_databases:
-        for name, live in live_sites(spec).items():
-            findings += live.findings
-            if not live.is_live:
-                findings.append(Finding(
-                    path=f"sites.{name}", problem="its embedded server does not run: nothing in it was checked",
-                    fix=f"headrace up {file} starts it, and checks it before anything else", is_error=False,
-                ))
-        try:
-            findings += _table_findings(spec)
-        except StreamsError:
-            # The rights may be missing that are named above already.
-            if not any(finding.is_error for finding in findings):
-                raise
+        sites = live_sites(spec)
+        findings += [finding for live in sites.values() for finding in live.findings]
+        findings += [
+            Finding(
+                path=f"sites.{name}", problem="its embedded server does not run: nothing in it was checked",
+                fix=f"headrace up {file} starts it, and checks it before anything else", is_error=False,
+            )
+            for name, live in sites.items() if not live.is_live
+        ]
+        findings += _findings_between(spec, sites)
     return tuple(findings)
+
+
+def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
+    """What is wrong with databases beside each other: `up` would refuse it, or stop at the first of it."""
+    findings = list(one_database_twice({name: live.identity for name, live in sites.items()}))
+    try:
+        findings += _table_findings(spec)
+    except StreamsError:
+        # The rights may be missing that are named already.
+        if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
+            raise
+    return findings
 
 
 def _table_findings(spec: TopologySpec) -> list[Finding]:
@@ -59,8 +70,22 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         ways = ways_to(spec, apply)
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
+            shapes = database.table_shapes([TableName.of(version) for version in versions])
+        tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
-            findings += target.preflight_tables([table.destination for table in arriving(ways, versions)])
+            findings += target.preflight_tables(tables)
+            findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
+            # What was begun is ours, or was said by `up` itself.
+            begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
+            names = [TableName.of(table) for table in tables]
+            findings += [
+                Finding(
+                    path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
+                    fix=f"empty it; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
+                    f" {spec.file} --keep-existing`",
+                )
+                for name in target.filled([name for name in names if name not in begun])
+            ]
     return findings
 
 
@@ -71,7 +96,11 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
         TopologyError: the file has problems.
     """
     spec = read_topology(file)
-    return make_plan(spec, live_sites(spec) if ask_databases else None)
+    prepared = prepared_topology(spec.state_dir)
+    if not ask_databases:
+        return make_plan(spec, prepared=prepared)
+    sites = live_sites(spec)
+    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites))
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
@@ -109,8 +138,10 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     statements: list[PlannedStatement] = []
     findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
+    identity = ""
     if rules:
         with closing(open_source(access)) as source:
+            identity = source.database_identity()
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
             findings += source.preflight(rules, streams=streams)
             tables = source.tables(rules)
@@ -118,9 +149,10 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
             statements.append(plan_copy(access.kind, site.name))
     if applies:
         with closing(open_destination(access)) as destination:
+            identity = destination.database_identity()
             findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
             statements += destination.plan(spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings))
+    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:

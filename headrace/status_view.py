@@ -109,6 +109,12 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",
             fix="headrace up FILE",
         )
+    if component.get("strayed_tables"):
+        yield Note(
+            component=name, problem=f"renamed since `up`, no rule takes them any more: {', '.join(component['strayed_tables'])}; "
+            "from its next change on such a table holds up the capture process",
+            fix="name them in the rules, or leave them out; then headrace up FILE",
+        )
     if component.get("errors"):
         yield Note(
             component=name, problem=f"{component['errors']} transactions wait in the error queue", fix="headrace errors list FILE",

@@ -1,7 +1,6 @@
-"""gRPC of the apply process: the driver's endpoint, and the clients of its tasks and of its apply actor.
+"""gRPC of the apply process: the coordinator's endpoint, and the clients of its tasks.
 
-What arrives is handed on as protobuf messages, joined from pieces; nothing is decided here. Import it only after
-Spark has started: Spark's gateway forks.
+What arrives is handed on as protobuf messages, joined from pieces; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from protos import apply_pb2 as pb
@@ -27,7 +26,7 @@ from protos.transport import (
 from streams.errors import ProtocolError, StreamsError
 
 __all__ = [
-    "PIECE_BYTES", "ApplyControlClient", "ControlHandler", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
+    "PIECE_BYTES", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
     "check_token", "fetch_access", "make_server_hello", "serve_apply", "split",
 ]
 
@@ -35,8 +34,8 @@ PIECE_BYTES = 2 << 20  # of a message that is cut: above what a group of ordinar
 # What a peer may make us hold for one message: the largest value there is (1 GB in PostgreSQL) and its company.
 _JOINED_BYTES_MAX = 2_000_000_000
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
-_CONTROL_CALLS = 16  # concurrent control calls and replaced streams that linger; more are refused
-_DRIVER = "the apply driver"
+_SHORT_CALLS = 32  # of copying and comparing tasks, and replaced streams that linger; more are refused
+_DRIVER = "the apply process"
 
 _Message = TypeVar("_Message", pb.ServerMessage, pb.CoordinatorMessage)
 
@@ -131,63 +130,29 @@ class StreamListener(Protocol):
         ...
 
 
-class ControlHandler(Protocol):
-    """Answers the apply actor and the command line; called on gRPC's threads, several at once."""
-
-    def status(self) -> pb.ApplyStatus:
-        """The state now."""
-        ...
-
-    def watch_instantiation(self, is_active: Callable[[], bool]) -> Iterable[pb.InstantiationProgress]:
-        """Progress of the tables until all are done, or nobody listens any more."""
-        ...
-
-    def compare(self, request: pb.CompareRequest, is_active: Callable[[], bool]) -> Iterable[pb.TableComparison]:
-        """Compare tables."""
-        ...
-
-    def execute_errors(self, request: pb.ErrorsRequest) -> Iterable[pb.ErrorOutcome]:
-        """Execute error transactions again."""
-        ...
-
-    def delete_errors(self, request: pb.ErrorsRequest) -> Iterable[pb.ErrorOutcome]:
-        """Delete error transactions."""
-        ...
-
-    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
-        """Begin to copy tables again."""
-        ...
-
-    def stop(self, request: pb.StopRequest) -> pb.StopReply:
-        """End the driver in order."""
-        ...
-
-
-def serve_apply(host: str, listener: StreamListener, control: ControlHandler, *, servers: int) -> Server:
-    """Serve the coordinator and control on a free port.
+def serve_apply(host: str, listener: StreamListener, *, servers: int) -> Server:
+    """Serve the coordinator on a free port.
 
     Args:
-        host: address the executors and the actor reach.
+        host: address the executors reach.
         listener: of apply servers' streams.
-        control: of control calls.
         servers: apply servers.
     """
 
     def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
         apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener), server)
-        apply_pb2_grpc.add_ApplyControlServicer_to_server(_Control(control), server)
 
-    return Server([register], host=host, streams_max=2 * servers + _CONTROL_CALLS)
+    return Server([register], host=host, streams_max=2 * servers + _SHORT_CALLS)
 
 
 def check_token(given: str, own: str) -> None:
-    """Refuse a caller that does not know this driver's token.
+    """Refuse a caller that does not know the token.
 
     Raises:
-        ProtocolError: it is another incarnation's task, or somebody else.
+        ProtocolError: it is a task of another incarnation, or no task at all.
     """
     if not hmac.compare_digest(given.encode(), own.encode()):
-        raise ProtocolError("the caller is no task of this apply driver")
+        raise ProtocolError("the caller does not know the token of this process")
 
 
 class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
@@ -228,41 +193,6 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
             return self._listener.next_copy(request)
 
 
-class _Control(apply_pb2_grpc.ApplyControlServicer):  # type: ignore[misc]
-    def __init__(self, handler: ControlHandler) -> None:
-        self._handler = handler
-
-    def Status(self, request: pb.StatusRequest, context: Any) -> pb.ApplyStatus:  # noqa: N802, ANN401, ARG002
-        with _refusals(context):
-            return self._handler.status()
-
-    def WatchInstantiation(  # noqa: N802
-        self, request: pb.StatusRequest, context: Any,  # noqa: ANN401, ARG002
-    ) -> Iterator[pb.InstantiationProgress]:
-        with _refusals(context):
-            yield from self._handler.watch_instantiation(context.is_active)
-
-    def Compare(self, request: pb.CompareRequest, context: Any) -> Iterator[pb.TableComparison]:  # noqa: N802, ANN401
-        with _refusals(context):
-            yield from self._handler.compare(request, context.is_active)
-
-    def ExecuteErrors(self, request: pb.ErrorsRequest, context: Any) -> Iterator[pb.ErrorOutcome]:  # noqa: N802, ANN401
-        with _refusals(context):
-            yield from self._handler.execute_errors(request)
-
-    def DeleteErrors(self, request: pb.ErrorsRequest, context: Any) -> Iterator[pb.ErrorOutcome]:  # noqa: N802, ANN401
-        with _refusals(context):
-            yield from self._handler.delete_errors(request)
-
-    def CopyAgain(self, request: pb.CopyAgainRequest, context: Any) -> pb.CopyAgainReply:  # noqa: N802, ANN401
-        with _refusals(context):
-            return self._handler.copy_again(request)
-
-    def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802, ANN401
-        with _refusals(context):
-            return self._handler.stop(request)
-
-
 @contextlib.contextmanager
 def _refusals(context: Any) -> Iterator[None]:  # noqa: ANN401
     """Answer our own errors with themselves."""
@@ -275,7 +205,7 @@ def _refusals(context: Any) -> Iterator[None]:  # noqa: ANN401
 def _check_version(version: int) -> None:
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the task speaks protocol version {version}, the apply driver version {PROTOCOL_VERSION}",
+            f"the task speaks protocol version {version}, the apply process version {PROTOCOL_VERSION}",
             hint="run the same Headrace version on every node",
         )
 
@@ -389,61 +319,6 @@ class CopyLink:
                 incarnation=self._incarnation, outcome=outcome,
             )
             reply: pb.CopyReply = self._stub.NextCopy(request, timeout=_CALL_TIMEOUT_S)
-            return reply
-
-    def close(self) -> None:
-        """Close the channel; idempotent."""
-        self._channel.close()
-
-
-# --------------------------------------------------------------------------- actor and command line
-
-
-class ApplyControlClient:
-    """What the apply actor asks of its driver. Every method raises what the driver raised, or PropagationError."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._channel = Channel(endpoint)
-        self._stub = apply_pb2_grpc.ApplyControlStub(self._channel.grpc)
-
-    def status(self, timeout_s: float = _CALL_TIMEOUT_S) -> pb.ApplyStatus:
-        """The state now."""
-        with words_of(_DRIVER):
-            answer: pb.ApplyStatus = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
-            return answer
-
-    def watch_instantiation(self) -> Iterator[pb.InstantiationProgress]:
-        """Progress of the tables until all are done."""
-        with words_of(_DRIVER):
-            yield from self._stub.WatchInstantiation(pb.StatusRequest())
-
-    def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
-        """Compare tables; one answer each."""
-        with words_of(_DRIVER):
-            yield from self._stub.Compare(request)
-
-    def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Execute error transactions again; one answer each."""
-        with words_of(_DRIVER):
-            yield from self._stub.ExecuteErrors(request)
-
-    def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Delete error transactions; one answer each."""
-        with words_of(_DRIVER):
-            yield from self._stub.DeleteErrors(request)
-
-    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
-        """Begin to copy tables again."""
-        with words_of(_DRIVER):
-            reply: pb.CopyAgainReply = self._stub.CopyAgain(request, timeout=_CALL_TIMEOUT_S)
-            return reply
-
-    def stop(self, timeout_s: float) -> pb.StopReply:
-        """End the driver in order."""
-        with words_of(_DRIVER):
-            reply: pb.StopReply = self._stub.Stop(
-                pb.StopRequest(timeout_s=timeout_s), timeout=timeout_s + _CALL_TIMEOUT_S
-            )
             return reply
 
     def close(self) -> None:

@@ -1,10 +1,22 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_KIND_UNSPECIFIED: _ClassVar[TaskKind]
+    TASK_KIND_APPLY_SERVER: _ClassVar[TaskKind]
+    TASK_KIND_COPY: _ClassVar[TaskKind]
+    TASK_KIND_DIGEST: _ClassVar[TaskKind]
+TASK_KIND_UNSPECIFIED: TaskKind
+TASK_KIND_APPLY_SERVER: TaskKind
+TASK_KIND_COPY: TaskKind
+TASK_KIND_DIGEST: TaskKind
 
 class ServerMessage(_message.Message):
     __slots__ = ("hello", "state", "failure", "result", "retry", "part_done", "abandoned", "piece")
@@ -398,9 +410,57 @@ class GroupAbandoned(_message.Message):
     attempt: int
     def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
-class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class RunRequest(_message.Message):
+    __slots__ = ("protocol_version", "application_token", "kind", "topology", "apply", "epoch", "endpoint", "token", "tasks", "items")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    APPLY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    application_token: str
+    kind: TaskKind
+    topology: str
+    apply: str
+    epoch: int
+    endpoint: str
+    token: str
+    tasks: int
+    items: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol_version: _Optional[int] = ..., application_token: _Optional[str] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., topology: _Optional[str] = ..., apply: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoint: _Optional[str] = ..., token: _Optional[str] = ..., tasks: _Optional[int] = ..., items: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RunEvent(_message.Message):
+    __slots__ = ("accepted", "results")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    results: RunResults
+    def __init__(self, accepted: _Optional[bool] = ..., results: _Optional[_Union[RunResults, _Mapping]] = ...) -> None: ...
+
+class RunResults(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, results: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ("application_token",)
+    APPLICATION_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    application_token: str
+    def __init__(self, application_token: _Optional[str] = ...) -> None: ...
+
+class HealthReply(_message.Message):
+    __slots__ = ("executors", "runs")
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    executors: int
+    runs: int
+    def __init__(self, executors: _Optional[int] = ..., runs: _Optional[int] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
     __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail")
@@ -509,6 +569,40 @@ class TableName(_message.Message):
     name: str
     def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
+class DigestItem(_message.Message):
+    __slots__ = ("table", "is_source", "stored", "place", "bytes", "columns", "snapshot")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IS_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    table: int
+    is_source: bool
+    stored: TableName
+    place: str
+    bytes: int
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    snapshot: str
+    def __init__(self, table: _Optional[int] = ..., is_source: _Optional[bool] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., snapshot: _Optional[str] = ...) -> None: ...
+
+class DigestResult(_message.Message):
+    __slots__ = ("table", "is_source", "rows", "digest", "problem", "is_final")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IS_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    table: int
+    is_source: bool
+    rows: int
+    digest: bytes
+    problem: str
+    is_final: bool
+    def __init__(self, table: _Optional[int] = ..., is_source: _Optional[bool] = ..., rows: _Optional[int] = ..., digest: _Optional[bytes] = ..., problem: _Optional[str] = ..., is_final: _Optional[bool] = ...) -> None: ...
+
 class CompareRequest(_message.Message):
     __slots__ = ("tables", "rechecks", "recheck_delay_s")
     TABLES_FIELD_NUMBER: _ClassVar[int]
@@ -590,15 +684,3 @@ class ErrorOutcome(_message.Message):
     done: bool
     problem: str
     def __init__(self, number: _Optional[int] = ..., done: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
-
-class StopRequest(_message.Message):
-    __slots__ = ("timeout_s",)
-    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    timeout_s: float
-    def __init__(self, timeout_s: _Optional[float] = ...) -> None: ...
-
-class StopReply(_message.Message):
-    __slots__ = ("low_watermark_scn",)
-    LOW_WATERMARK_SCN_FIELD_NUMBER: _ClassVar[int]
-    low_watermark_scn: int
-    def __init__(self, low_watermark_scn: _Optional[int] = ...) -> None: ...

@@ -69,7 +69,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Access(self, request, context):
-        """What a task that copies or compares tables needs; refused without this incarnation's token.
+        """What a task that copies or compares tables needs; refused without the token of a run of tasks that is going on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,8 +197,8 @@ class Coordinator:
             _registered_method=True)
 
 
-class ApplyControlStub:
-    """---------------------------------------------------------------------------- control
+class SparkTasksStub:
+    """---------------------------------------------------------------------------- Spark application of a site
 
     """
 
@@ -208,149 +208,92 @@ class ApplyControlStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Status = channel.unary_unary(
-                '/headrace.v1.ApplyControl/Status',
-                request_serializer=protos_dot_apply__pb2.StatusRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.ApplyStatus.FromString,
+        self.Run = channel.unary_stream(
+                '/headrace.v1.SparkTasks/Run',
+                request_serializer=protos_dot_apply__pb2.RunRequest.SerializeToString,
+                response_deserializer=protos_dot_apply__pb2.RunEvent.FromString,
                 _registered_method=True)
-        self.WatchInstantiation = channel.unary_stream(
-                '/headrace.v1.ApplyControl/WatchInstantiation',
-                request_serializer=protos_dot_apply__pb2.StatusRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.InstantiationProgress.FromString,
-                _registered_method=True)
-        self.Compare = channel.unary_stream(
-                '/headrace.v1.ApplyControl/Compare',
-                request_serializer=protos_dot_apply__pb2.CompareRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.TableComparison.FromString,
-                _registered_method=True)
-        self.ExecuteErrors = channel.unary_stream(
-                '/headrace.v1.ApplyControl/ExecuteErrors',
-                request_serializer=protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.ErrorOutcome.FromString,
-                _registered_method=True)
-        self.DeleteErrors = channel.unary_stream(
-                '/headrace.v1.ApplyControl/DeleteErrors',
-                request_serializer=protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.ErrorOutcome.FromString,
-                _registered_method=True)
-        self.CopyAgain = channel.unary_unary(
-                '/headrace.v1.ApplyControl/CopyAgain',
-                request_serializer=protos_dot_apply__pb2.CopyAgainRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.CopyAgainReply.FromString,
-                _registered_method=True)
-        self.Stop = channel.unary_unary(
-                '/headrace.v1.ApplyControl/Stop',
-                request_serializer=protos_dot_apply__pb2.StopRequest.SerializeToString,
-                response_deserializer=protos_dot_apply__pb2.StopReply.FromString,
+        self.Health = channel.unary_unary(
+                '/headrace.v1.SparkTasks/Health',
+                request_serializer=protos_dot_apply__pb2.HealthRequest.SerializeToString,
+                response_deserializer=protos_dot_apply__pb2.HealthReply.FromString,
                 _registered_method=True)
 
 
-class ApplyControlServicer:
-    """---------------------------------------------------------------------------- control
+class SparkTasksServicer:
+    """---------------------------------------------------------------------------- Spark application of a site
 
     """
 
-    def Status(self, request, context):
+    def Run(self, request, context):
+        """Run tasks as one Spark job for as long as the call lives. However the call ends, the job is cancelled: an apply
+        process that dies takes its tasks with it and no others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Health(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WatchInstantiation(self, request, context):
-        """Progress of the tables being instantiated, until all are done; the first answer is the state now.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
-    def Compare(self, request, context):
-        """Compares source and destination tables; one answer per table as it is known.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExecuteErrors(self, request, context):
-        """Executes error transactions again, in order; one answer each. Stops at the first that fails again
-        unless `independent` ones follow.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteErrors(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CopyAgain(self, request, context):
-        """Empties tables at the destination and copies them again, beside the others; returns at once.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Stop(self, request, context):
-        """Ends the driver in order: servers finish the group they are in, progress is recorded.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_ApplyControlServicer_to_server(servicer, server):
+def add_SparkTasksServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Status': grpc.unary_unary_rpc_method_handler(
-                    servicer.Status,
-                    request_deserializer=protos_dot_apply__pb2.StatusRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.ApplyStatus.SerializeToString,
+            'Run': grpc.unary_stream_rpc_method_handler(
+                    servicer.Run,
+                    request_deserializer=protos_dot_apply__pb2.RunRequest.FromString,
+                    response_serializer=protos_dot_apply__pb2.RunEvent.SerializeToString,
             ),
-            'WatchInstantiation': grpc.unary_stream_rpc_method_handler(
-                    servicer.WatchInstantiation,
-                    request_deserializer=protos_dot_apply__pb2.StatusRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.InstantiationProgress.SerializeToString,
-            ),
-            'Compare': grpc.unary_stream_rpc_method_handler(
-                    servicer.Compare,
-                    request_deserializer=protos_dot_apply__pb2.CompareRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.TableComparison.SerializeToString,
-            ),
-            'ExecuteErrors': grpc.unary_stream_rpc_method_handler(
-                    servicer.ExecuteErrors,
-                    request_deserializer=protos_dot_apply__pb2.ErrorsRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.ErrorOutcome.SerializeToString,
-            ),
-            'DeleteErrors': grpc.unary_stream_rpc_method_handler(
-                    servicer.DeleteErrors,
-                    request_deserializer=protos_dot_apply__pb2.ErrorsRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.ErrorOutcome.SerializeToString,
-            ),
-            'CopyAgain': grpc.unary_unary_rpc_method_handler(
-                    servicer.CopyAgain,
-                    request_deserializer=protos_dot_apply__pb2.CopyAgainRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.CopyAgainReply.SerializeToString,
-            ),
-            'Stop': grpc.unary_unary_rpc_method_handler(
-                    servicer.Stop,
-                    request_deserializer=protos_dot_apply__pb2.StopRequest.FromString,
-                    response_serializer=protos_dot_apply__pb2.StopReply.SerializeToString,
+            'Health': grpc.unary_unary_rpc_method_handler(
+                    servicer.Health,
+                    request_deserializer=protos_dot_apply__pb2.HealthRequest.FromString,
+                    response_serializer=protos_dot_apply__pb2.HealthReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'headrace.v1.ApplyControl', rpc_method_handlers)
+            'headrace.v1.SparkTasks', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('headrace.v1.ApplyControl', rpc_method_handlers)
+    server.add_registered_method_handlers('headrace.v1.SparkTasks', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class ApplyControl:
-    """---------------------------------------------------------------------------- control
+class SparkTasks:
+    """---------------------------------------------------------------------------- Spark application of a site
 
     """
 
     @staticmethod
-    def Status(request,
+    def Run(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.v1.SparkTasks/Run',
+            protos_dot_apply__pb2.RunRequest.SerializeToString,
+            protos_dot_apply__pb2.RunEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Health(request,
             target,
             options=(),
             channel_credentials=None,
@@ -363,171 +306,9 @@ class ApplyControl:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/headrace.v1.ApplyControl/Status',
-            protos_dot_apply__pb2.StatusRequest.SerializeToString,
-            protos_dot_apply__pb2.ApplyStatus.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def WatchInstantiation(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/WatchInstantiation',
-            protos_dot_apply__pb2.StatusRequest.SerializeToString,
-            protos_dot_apply__pb2.InstantiationProgress.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Compare(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/Compare',
-            protos_dot_apply__pb2.CompareRequest.SerializeToString,
-            protos_dot_apply__pb2.TableComparison.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExecuteErrors(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/ExecuteErrors',
-            protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
-            protos_dot_apply__pb2.ErrorOutcome.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteErrors(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/DeleteErrors',
-            protos_dot_apply__pb2.ErrorsRequest.SerializeToString,
-            protos_dot_apply__pb2.ErrorOutcome.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CopyAgain(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/CopyAgain',
-            protos_dot_apply__pb2.CopyAgainRequest.SerializeToString,
-            protos_dot_apply__pb2.CopyAgainReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Stop(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.v1.ApplyControl/Stop',
-            protos_dot_apply__pb2.StopRequest.SerializeToString,
-            protos_dot_apply__pb2.StopReply.FromString,
+            '/headrace.v1.SparkTasks/Health',
+            protos_dot_apply__pb2.HealthRequest.SerializeToString,
+            protos_dot_apply__pb2.HealthReply.FromString,
             options,
             channel_credentials,
             insecure,

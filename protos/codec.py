@@ -25,6 +25,7 @@ from streams.lcr_batch import (
     Command,
     LcrBatch,
     OldImage,
+    Partition,
     RowGroup,
     TableVersion,
     Transactions,
@@ -210,6 +211,9 @@ def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
             )
             for column in table.columns
         ],
+        partition=None if table.partition is None else lcr_pb2.Partition(
+            owner=table.partition.owner, name=table.partition.name, rows=table.partition.rows,
+        ),
     )
 
 
@@ -282,6 +286,9 @@ def _table(message: lcr_pb2.TableVersion) -> TableVersion:
             )
             for column in message.columns
         ),
+        partition=Partition(
+            owner=message.partition.owner, name=message.partition.name, rows=message.partition.rows,
+        ) if message.HasField("partition") else None,
     )
 
 

@@ -22,21 +22,33 @@ class Column(_message.Message):
     is_binary: bool
     def __init__(self, name: _Optional[str] = ..., type_name: _Optional[str] = ..., type_number: _Optional[int] = ..., type_modifier: _Optional[int] = ..., is_key: _Optional[bool] = ..., is_binary: _Optional[bool] = ...) -> None: ...
 
+class Partition(_message.Message):
+    __slots__ = ("owner", "name", "rows")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    name: str
+    rows: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., rows: _Optional[str] = ...) -> None: ...
+
 class TableVersion(_message.Message):
-    __slots__ = ("object_number", "version", "owner", "name", "columns", "old_image")
+    __slots__ = ("object_number", "version", "owner", "name", "columns", "old_image", "partition")
     OBJECT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     OLD_IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
     object_number: int
     version: int
     owner: str
     name: str
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     old_image: int
-    def __init__(self, object_number: _Optional[int] = ..., version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., old_image: _Optional[int] = ...) -> None: ...
+    partition: Partition
+    def __init__(self, object_number: _Optional[int] = ..., version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., old_image: _Optional[int] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ...) -> None: ...
 
 class ColumnValues(_message.Message):
     __slots__ = ("column_count", "row_count", "lengths", "data")

@@ -21,6 +21,7 @@ Worked flow
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -95,6 +96,13 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
         while not stop.wait(self.housekeeping()):
             pass
         self.close()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock while the caller changes the core; streams look at it again afterwards."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
         """The queue's statistics."""

@@ -21,32 +21,52 @@ from dataclasses import dataclass, replace
 
 from databases.ports import DictionaryBuild, DictionaryTable
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_dictionary
-from streams.lcr_batch import TableVersion, content_version
+from streams.lcr_batch import Partition, TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
+__all__ = ["Dictionary", "KnownTable", "NameOfNow", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A table version as LCRs name it, with the stored table's own name (a partition's) and where it begins."""
+    """A table version as LCRs name it, with the stored table's own name (a partition's) and where it begins.
+
+    `rows`: of a partition, which rows of the table it holds (`streams.lcr_batch.Partition`); else empty.
+    """
 
     table: TableVersion
     stored_owner: str
     stored_name: str
     from_scn: Scn
+    rows: str = ""
 
     @property
     def is_partition(self) -> bool:
         """The rows are stored in a partition of the table LCRs name."""
         return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
 
-    def as_stored(self) -> TableVersion:
-        """Return the version under the stored table's own name (a TRUNCATE of a single partition)."""
-        if not self.is_partition:
-            return self.table
-        named = replace(self.table, owner=self.stored_owner, name=self.stored_name)
-        return replace(named, version=content_version(named))
+    def renamed(self, owner: str, name: str) -> KnownTable:
+        """Return the same table under another name for its LCRs."""
+        table = replace(self.table, owner=owner, name=name)
+        table = replace(table, version=content_version(table))
+        if self.is_partition:
+            return replace(self, table=table)
+        return replace(self, table=table, stored_owner=owner, stored_name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameOfNow:
+    """What the source calls a captured table now, whatever the log called it.
+
+    Args:
+        owner: schema; of a partition: its root's.
+        name: of the table; likewise.
+        is_wanted: a capture process of the source has a rule for this name.
+    """
+
+    owner: str
+    name: str
+    is_wanted: bool
 
 
 class Dictionary:
@@ -57,6 +77,7 @@ class Dictionary:
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
         self._partitions: dict[tuple[str, str], set[int]] = {}
+        self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
 
     @property
@@ -73,6 +94,10 @@ class Dictionary:
     def add_build(self, build: DictionaryBuild) -> None:
         """Take in a dictionary build. It holds for descriptions that come after it in redo."""
         self._build = build
+        for table in build.tables:
+            known = self._tables.get(table.object_number)
+            if known is not None and known.rows != table.rows:
+                self._bounds[table.object_number] = build.scn
         self._tables.update((table.object_number, table) for table in build.tables)
         self._partitions = {}
         for table in build.tables:
@@ -100,7 +125,10 @@ class Dictionary:
             owner, name = entry.owner, entry.name
         table = replace(description, owner=owner, name=name)
         table = replace(table, version=content_version(table))
-        known = KnownTable(table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn)
+        known = KnownTable(
+            table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn,
+            rows=entry.rows if entry is not None else "",
+        )
         current = self._current.get(description.object_number)
         if current is not None and replace(current, from_scn=scn) == known:
             return current
@@ -115,19 +143,48 @@ class Dictionary:
         """Return the version in force of every object described so far."""
         return tuple(self._current.values())
 
-    def covers_all_partitions(self, owner: str, name: str, objects: Iterable[int]) -> bool:
-        """Tell whether `objects` holds every partition of `owner.name`, as far as the latest build knows."""
-        return self._partitions.get((owner, name), set()) <= set(objects)
+    def rename(self, known: KnownTable) -> None:
+        """Put another name in force for an object (`KnownTable.renamed`), until the log describes it again."""
+        self._current[known.table.object_number] = known
+
+    def covers_all_partitions(self, object_number: int, objects: Iterable[int]) -> bool:
+        """Tell whether `objects` holds every partition of a partition's table, as far as the latest build knows.
+
+        The table is found as the builds name it, whatever LCRs call it.
+        """
+        entry = self._tables.get(object_number)
+        return entry is not None and self._partitions.get((entry.owner, entry.name), set()) <= set(objects)
+
+    def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:
+        """Return the version for a TRUNCATE of one partition alone, with the rows the partition held then, if they are known.
+
+        A build reads the catalog as it is when redo is written, which may be later than the changes it is written for. A
+        partition that gets other bounds, and the default partition when another one is made, is described again before its
+        next change, and brings another build. So the rows are those of the build before the partition's last description;
+        but when that build told of other bounds than the one before it, they may have changed behind this TRUNCATE.
+
+        Args:
+            known: the partition, as it is in force.
+            scn: of the TRUNCATE; from the build's SCN on it is known that the catalog was read before.
+        """
+        number = known.table.object_number
+        entry = self._tables.get(number)
+        is_told_later = entry is not None and entry.rows == known.rows and scn < self._bounds.get(number, FIRST_SCN)
+        rows = "" if is_told_later else known.rows
+        partition = Partition(owner=known.stored_owner, name=known.stored_name, rows=rows)
+        named = replace(known.table, partition=partition)
+        return replace(named, version=content_version(named))
 
     def snapshot(self) -> DictionarySnapshot:
         """Return what the head of a segment must say, so that its redo can be read without what came before."""
         versions = tuple(
-            (known.table, known.stored_owner, known.stored_name, known.from_scn)
+            (known.table, known.stored_owner, known.stored_name, known.from_scn, known.rows)
             for _, known in sorted(self._current.items())
         )
         living = {table.object_number for table in self._build.tables}
         dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
-        return DictionarySnapshot(build=self._build, dropped=dropped, versions=versions)
+        bounds = tuple(sorted(self._bounds.items()))
+        return DictionarySnapshot(build=self._build, dropped=dropped, bounds=bounds, versions=versions)
 
     @classmethod
     def from_snapshot(cls, snapshot: DictionarySnapshot) -> Dictionary:
@@ -135,9 +192,10 @@ class Dictionary:
         dictionary = cls()
         dictionary.add_build(snapshot.build)
         dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
-        for table, stored_owner, stored_name, scn in snapshot.versions:
+        dictionary._bounds.update(snapshot.bounds)
+        for table, stored_owner, stored_name, scn, rows in snapshot.versions:
             dictionary._current[table.object_number] = KnownTable(
-                table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn
+                table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
             )
         return dictionary
 

@@ -31,7 +31,7 @@ apply".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
-from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
+from redo.dictionary import Dictionary, KnownTable, NameOfNow, read_dictionary_record
 from redo.mining_kernels import (
     DISCARDED_ROWS,
     ERROR,
@@ -56,7 +56,7 @@ from redo.segments import RedoReader, list_segments
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
-from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
+from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError, TableLeftRules
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
@@ -114,6 +114,8 @@ class Miner:
         start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
         rules: of the capture process.
         decoder_factory: makes the decoder for a segment's stream options.
+        names_of_now: asks the source what it calls its captured tables now, by object number; called only for a table that
+            no rule keeps under the name in the log. None: such tables are left out.
         clock: for the pace of progress marks.
 
     A folder without redo is no error: mining begins when there is some.
@@ -121,12 +123,15 @@ class Miner:
 
     def __init__(
         self, folder: Path, source: str, start_scn: Scn, rules: RuleSet,
-        decoder_factory: Callable[[StreamOptions], LogDecoder], *, clock: Clock | None = None,
+        decoder_factory: Callable[[StreamOptions], LogDecoder], *,
+        names_of_now: Callable[[], Mapping[int, NameOfNow]] | None = None, clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
         self._rules = RuleEvaluation(rules)
         self._decoder_factory = decoder_factory
+        self._names_of_now = names_of_now
+        self._left: TableLeftRules | None = None  # nothing is mined beyond it
         self._clock = clock or SystemClock()
 
         self._reader: RedoReader | None = None
@@ -214,6 +219,7 @@ class Miner:
             RedoError: redo is damaged; names segment, offset and SCNs.
             CaptureError: its bytes cannot be decoded; names the SCN.
             LogGone: the redo needed is not there any more.
+            TableLeftRules: the next change is of such a table; everything before it was given. Begin again with another miner.
         """
         if self._reader is None and not self._begin(durable):
             return None
@@ -236,6 +242,8 @@ class Miner:
                 self._give(batch)
                 return batch
             if not more and not is_full:
+                if self._left is not None:
+                    raise self._left
                 return None
             self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
 
@@ -267,7 +275,7 @@ class Miner:
 
     def _advance(self, durable: RedoPosition, rows_max: int) -> bool:
         """Decode a bit more, at most `rows_max` rows; False when all durable redo is mined."""
-        if self._record is None and not self._next_record(durable):
+        if self._left is not None or (self._record is None and not self._next_record(durable)):
             return False
         if self._record is not None:
             self._decode(*self._record, rows_max)
@@ -343,6 +351,8 @@ class Miner:
         self._record_offset += chunk.consumed
         for description in chunk.versions:
             self._use(self._dictionary.describe(description, header.last_commit_scn))
+        if self._left is not None:
+            return  # what is in the chunk comes again, in the next life
         if chunk.transaction_id.shape[0]:
             self._take(chunk, data, header)
         if self._record_offset >= data.shape[0]:
@@ -427,17 +437,18 @@ class Miner:
         kept: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():
             transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
-            slots = self._truncated(objects, is_tagged=bool(tagged[transaction]))
+            order_scn = Scn(int(chunk.order_scn[transaction]))
+            slots = self._truncated(objects, order_scn, is_tagged=bool(tagged[transaction]))
             if slots:
                 keep[row] = 1
                 kept[row] = (slots, cascade, restart_identity)
         return keep, kept
 
-    def _truncated(self, objects: tuple[int, ...], *, is_tagged: bool) -> tuple[int, ...]:
+    def _truncated(self, objects: tuple[int, ...], order_scn: Scn, *, is_tagged: bool) -> tuple[int, ...]:
         """Places of the tables that a TRUNCATE of `objects` means and the rules keep.
 
         The source truncates a partitioned table by truncating its partitions. Only when all of them are there is
-        it the whole table; else the partitions are named themselves, for truncating all of it would be a loss.
+        it the whole table; else each is the table with that partition, for truncating all of it would be a loss.
         """
         slots: list[int] = []
         for number in objects:
@@ -445,11 +456,10 @@ class Miner:
             if known is None or not self._keeps(known.table)[int(is_tagged)]:
                 continue
             table = known.table
-            if known.is_partition and not self._dictionary.covers_all_partitions(table.owner, table.name, objects):
-                table = known.as_stored()
-            slot = self._slot(table)
-            if not any(_same_name(self._tables[other], table) for other in slots):
-                slots.append(slot)
+            if known.is_partition and not self._dictionary.covers_all_partitions(number, objects):
+                table = self._dictionary.truncated(known, order_scn)
+            if table.partition is not None or not any(_same_name(self._tables[other], table) for other in slots):
+                slots.append(self._slot(table))
         return tuple(slots)
 
     def _misfit(self, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:
@@ -468,10 +478,31 @@ class Miner:
 
     def _use(self, known: KnownTable) -> None:
         """Refer an object's rows to this version from now on."""
+        known = self._known_to_rules(known)
         slot = self._slot(known.table)
         if self._current.get(known.table.object_number) != slot:
             self._current[known.table.object_number] = slot
             self._index = None
+
+    def _known_to_rules(self, known: KnownTable) -> KnownTable:
+        """The table, under the name it has at the source now when no rule keeps the one in the log.
+
+        It may have been renamed, in the log or since, and the rules with it: its changes must not be lost with its old name.
+        When no rule knows the new name either, they wait until `up` takes the table in or out.
+        """
+        table = known.table
+        if self._names_of_now is None or table.owner == HIDDEN_OWNER or any(self._keeps(table)):
+            return known
+        now = self._names_of_now().get(table.object_number)
+        if now is None:
+            return known  # not captured any more: `up` took it out
+        renamed = known.renamed(now.owner, now.name)
+        if any(self._keeps(renamed.table)):
+            self._dictionary.rename(renamed)
+            return renamed
+        if not now.is_wanted:
+            self._left = _left_rules(self._source, table, now)
+        return known
 
     def _slot(self, table: TableVersion) -> int:
         slot = self._slots.get(table)
@@ -546,10 +577,7 @@ class Miner:
                 segment=durable.segment, offset=0,
             )
         if self._start_scn == FIRST_SCN:
-            for number in numbers:
-                head = self._read_head(number, durable)
-                if head.restart_segment >= numbers[0]:  # else a transaction is open whose beginning was purged
-                    break
+            head = self._first_whole(numbers, durable)
             self._start_scn = self._mined_commit_scn = self._mined_scn = head.last_commit_scn
         else:
             for number in reversed(numbers):
@@ -557,13 +585,21 @@ class Miner:
                 if head.last_commit_scn <= self._start_scn:
                     break
         if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
+            first_scn = self._first_whole(numbers, durable).last_commit_scn
             raise LogGone(
-                f"the redo of site {self._source} begins at SCN {scn_text(head.last_commit_scn)}; it is needed from SCN "
+                f"the redo of site {self._source} can be mined from SCN {scn_text(first_scn)} on; it is needed from SCN "
                 f"{scn_text(self._start_scn)} on",
-                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn,
-                first_scn=head.last_commit_scn,
+                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn, first_scn=first_scn,
             )
         return head.restart_segment
+
+    def _first_whole(self, numbers: list[int], durable: RedoPosition) -> SegmentHead:
+        """Head of the first segment at whose beginning no transaction is open whose beginning was purged."""
+        for number in numbers:
+            head = self._read_head(number, durable)
+            if head.restart_segment >= numbers[0]:
+                break
+        return head
 
     def _read_head(self, number: int, durable: RedoPosition) -> SegmentHead:
         reader = RedoReader(self._folder, number)
@@ -601,6 +637,18 @@ class Miner:
             return point
         finally:
             reader.close()
+
+
+def _left_rules(source: str, table: TableVersion, now: NameOfNow) -> TableLeftRules:
+    name = f"{now.owner}.{now.name}"
+    was = "" if name == table.qualified_name else f" (in its next change: {table.qualified_name})"
+    return TableLeftRules(
+        f"a captured table of {source} is called {name} now{was}, which no rule takes: its next change waits, and "
+        "everything after it",
+        hint=f"to replicate it on, name {name} in the rules and rename it at the destinations; to leave it out, leave the rules "
+        "as they are; then `headrace up`",
+        source=source, table=name,
+    )
 
 
 def _same_name(one: TableVersion, other: TableVersion) -> bool:

@@ -37,7 +37,7 @@ __all__ = [
     "decode_head", "encode_dictionary", "encode_footer", "encode_head",
 ]
 
-FORMAT_VERSION = 1  # of segments; a reader refuses every other
+FORMAT_VERSION = 2  # of segments; a reader refuses every other
 MAGIC = b"HRec"
 PAYLOAD_BYTES_MAX = (1 << 31) - 1  # a source value has at most 1 GB; more is a broken length
 
@@ -202,13 +202,16 @@ class DictionarySnapshot:
     Args:
         build: the source's objects.
         dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
-        versions: table versions in force, each with the stored table's owner and name, and the SCN it is in
-            force from. Like `dropped` only at a segment's head.
+        bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped` only at
+            a segment's head.
+        versions: table versions in force, each with the stored table's owner and name, the SCN it is in
+            force from, and the rows a partition holds. Like `dropped` only at a segment's head.
     """
 
     build: DictionaryBuild
     dropped: tuple[DictionaryTable, ...] = ()
-    versions: tuple[tuple[TableVersion, str, str, Scn], ...] = ()
+    bounds: tuple[tuple[ObjectNumber, Scn], ...] = ()
+    versions: tuple[tuple[TableVersion, str, str, Scn, str], ...] = ()
 
 
 def encode_head(head: SegmentHead) -> bytes:
@@ -240,13 +243,14 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
         "scn": build.scn,
         "tables": [_table_fields(table) for table in build.tables],
         "dropped": [_table_fields(table) for table in snapshot.dropped],
+        "bounds": snapshot.bounds,
         "versions": [
             [
                 v.object_number, v.version, v.owner, v.name, int(v.old_image),
                 [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in v.columns],
-                stored_owner, stored_name, scn,
+                stored_owner, stored_name, scn, rows,
             ]
-            for v, stored_owner, stored_name, scn in snapshot.versions
+            for v, stored_owner, stored_name, scn, rows in snapshot.versions
         ],
     }
     return zlib.compress(_to_json(fields), level=1)
@@ -263,21 +267,24 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot:
                 object_number=ObjectNumber(number), version=version, owner=owner, name=name,
                 columns=tuple(_column(c) for c in columns), old_image=OldImage(old_image),
             ),
-            stored_owner, stored_name, Scn(scn),
+            stored_owner, stored_name, Scn(scn), rows,
         )
-        for number, version, owner, name, old_image, columns, stored_owner, stored_name, scn in fields["versions"]
+        for number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows in fields["versions"]
     )
-    return DictionarySnapshot(build=DictionaryBuild(scn=Scn(fields["scn"]), tables=tables), dropped=dropped, versions=versions)
+    bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
+    build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
+    return DictionarySnapshot(build=build, dropped=dropped, bounds=bounds, versions=versions)
 
 
 def _table_fields(table: DictionaryTable) -> list[Any]:
-    return [table.object_number, table.owner, table.name, table.stored_owner, table.stored_name]
+    return [table.object_number, table.owner, table.name, table.stored_owner, table.stored_name, table.rows]
 
 
 def _table(fields: list[Any]) -> DictionaryTable:
-    number, owner, name, stored_owner, stored_name = fields
+    number, owner, name, stored_owner, stored_name, rows = fields
     return DictionaryTable(
-        object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name
+        object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name,
+        rows=rows,
     )
 
 

@@ -22,19 +22,19 @@ __all__ = ["RuleEvaluation"]
 
 
 class RuleEvaluation:
-    """Evaluates the rule set of one client.
+    """Evaluates the rules of one client.
 
     Args:
-        rules: of the client.
+        rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
     """
 
-    def __init__(self, rules: RuleSet) -> None:
-        self._rules = rules
+    def __init__(self, *rules: RuleSet) -> None:
+        self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
 
     @property
     def keeps_all(self) -> bool:
         """There are no rules: everything passes, and nothing needs to be looked at."""
-        return self._rules.include is None and not self._rules.exclude
+        return not self._rules
 
     def answer(self, table: TableVersion, *, tagged: bool | None = None) -> TruthValue:
         """Say what the rules say of row LCRs of a table version; needs no rows.
@@ -43,7 +43,8 @@ class RuleEvaluation:
             table: the version.
             tagged: whether the LCRs have a tag; None: not known yet, the answer may be MAYBE.
         """
-        return self._rules.prefilter(table.owner, table.name, tagged=tagged)
+        answers = {rules.prefilter(table.owner, table.name, tagged=tagged) for rules in self._rules}
+        return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
 
     def keeps(self, table: TableVersion) -> tuple[bool, bool]:
         """Whether row LCRs of a table version may pass, without a tag and with one."""
@@ -53,7 +54,8 @@ class RuleEvaluation:
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
-        return self._rules.unmatched(tables)
+        known = tuple(tables)
+        return tuple(rule for rules in self._rules for rule in rules.unmatched(known))
 
     def is_undecided(self, batch: LcrBatch) -> bool:
         """Whether `filter` must look at rows: the answer of some table in the batch is MAYBE."""

@@ -1,8 +1,18 @@
-"""Between `spark_apply.groups` and the wire, and between a database's access and the wire: one function pair per direction."""
+"""Between `spark_apply.groups` and the wire, and between a database's access and the wire.
+
+A field has one name in a group's message and in its protobuf message, so the conversion needs no list of fields: what
+`spark_apply.groups` adds and `protos/apply.proto` has under the same name travels. None is a message that is not set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Hashable
+from enum import IntEnum
+from functools import cache
+from typing import Any, cast
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
@@ -12,6 +22,15 @@ from streams.errors import ProtocolError
 __all__ = [
     "access_from_wire", "access_to_wire", "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
 ]
+
+# The name of each message's place in `CoordinatorMessage` and `ServerMessage` of apply.proto.
+_COORDINATOR: dict[str, type[groups.CoordinatorMessage]] = {
+    "assignment": groups.GroupAssignment, "part": groups.GroupPart, "go": groups.GroupGo, "abandon": groups.GroupAbandon,
+    "reopen": groups.Reopen,
+}
+_SERVER: dict[str, type[groups.ServerMessage]] = {
+    "result": groups.GroupResult, "retry": groups.GroupRetry, "part_done": groups.PartDone, "abandoned": groups.GroupAbandoned,
+}
 
 
 def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
@@ -24,35 +43,11 @@ def access_from_wire(message: pb.DatabaseAccess) -> DatabaseAccess:
     return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn)
 
 
-# --------------------------------------------------------------------------- coordinator -> server
-
-
 def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.CoordinatorMessage:
     """Turn what the coordinator says into its message."""
-    if isinstance(message, groups.GroupAssignment):
-        assignment = pb.GroupAssignment(
-            group=message.group, attempt=message.attempt, mode=int(message.mode), streamed=message.streamed,
-            batches=message.batches, after_scn=message.after_scn, through_scn=message.through_scn,
-            first_transaction=message.first_transaction, error_number=message.error_number,
-            failure=_failure_to_wire(message.failure),
-        )
-        return pb.CoordinatorMessage(assignment=assignment)
-    if isinstance(message, groups.GroupPart):
-        part = pb.GroupPart(
-            group=message.group, attempt=message.attempt, part=message.part, batch=message.batch,
-            is_last=message.is_last, through_scn=message.through_scn,
-        )
-        return pb.CoordinatorMessage(part=part)
-    if isinstance(message, groups.GroupGo):
-        held = [pb.HeldTransaction(transaction=h.transaction, depends_on=h.depends_on) for h in message.held]
-        go = pb.GroupGo(
-            group=message.group, attempt=message.attempt, low_watermark=message.low_watermark,
-            below_applied=message.below_applied, held=held,
-        )
-        return pb.CoordinatorMessage(go=go)
-    if isinstance(message, groups.Reopen):
-        return pb.CoordinatorMessage(reopen=pb.Reopen())
-    return pb.CoordinatorMessage(abandon=pb.GroupAbandon(group=message.group, attempt=message.attempt))
+    wire = pb.CoordinatorMessage()
+    _fill(wire, _place_of(message, _COORDINATOR), message)
+    return wire
 
 
 def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.CoordinatorMessage:
@@ -62,55 +57,16 @@ def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.Coor
         ProtocolError: it is none of the conversation about groups.
     """
     kind = message.WhichOneof("kind")
-    if kind == "assignment":
-        a = message.assignment
-        return groups.GroupAssignment(
-            group=a.group, attempt=a.attempt, mode=groups.GroupMode(a.mode), streamed=a.streamed,
-            batches=tuple(a.batches), after_scn=a.after_scn, through_scn=a.through_scn,
-            first_transaction=a.first_transaction, error_number=a.error_number,
-            failure=_failure_from_wire(a.failure) if a.HasField("failure") else None,
-        )
-    if kind == "part":
-        p = message.part
-        return groups.GroupPart(
-            group=p.group, attempt=p.attempt, part=p.part, batch=p.batch, is_last=p.is_last, through_scn=p.through_scn,
-        )
-    if kind == "go":
-        g = message.go
-        held = tuple(groups.HeldTransaction(transaction=h.transaction, depends_on=h.depends_on) for h in g.held)
-        return groups.GroupGo(
-            group=g.group, attempt=g.attempt, low_watermark=g.low_watermark, below_applied=g.below_applied, held=held,
-        )
-    if kind == "reopen":
-        return groups.Reopen()
-    if kind == "abandon":
-        return groups.GroupAbandon(group=message.abandon.group, attempt=message.abandon.attempt)
-    raise ProtocolError(f"the coordinator sent {kind or 'something unknown'} to an apply server")
-
-
-# --------------------------------------------------------------------------- server -> coordinator
+    if kind not in _COORDINATOR:
+        raise ProtocolError(f"the coordinator sent {kind or 'something unknown'} to an apply server")
+    return cast("groups.CoordinatorMessage", _read(_COORDINATOR[kind], getattr(message, kind)))
 
 
 def server_message_to_wire(message: groups.ServerMessage) -> pb.ServerMessage:
     """Turn what an apply server says into its message."""
-    if isinstance(message, groups.GroupResult):
-        result = pb.GroupResult(
-            group=message.group, attempt=message.attempt, applied=_ranges_to_wire(message.applied),
-            errors=_errors_to_wire(message.errors), statistics=_statistics_to_wire(message.statistics),
-            failure=_failure_to_wire(message.failure),
-        )
-        return pb.ServerMessage(result=result)
-    if isinstance(message, groups.GroupRetry):
-        retry = pb.GroupRetry(
-            group=message.group, attempt=message.attempt, reason=int(message.reason),
-            next_transaction=message.next_transaction, applied=_ranges_to_wire(message.applied),
-            errors=_errors_to_wire(message.errors), statistics=_statistics_to_wire(message.statistics),
-            failure=_failure_to_wire(message.failure),
-        )
-        return pb.ServerMessage(retry=retry)
-    if isinstance(message, groups.PartDone):
-        return pb.ServerMessage(part_done=pb.PartDone(group=message.group, attempt=message.attempt, part=message.part))
-    return pb.ServerMessage(abandoned=pb.GroupAbandoned(group=message.group, attempt=message.attempt))
+    wire = pb.ServerMessage()
+    _fill(wire, _place_of(message, _SERVER), message)
+    return wire
 
 
 def server_message_from_wire(message: pb.ServerMessage) -> groups.ServerMessage:
@@ -120,79 +76,62 @@ def server_message_from_wire(message: pb.ServerMessage) -> groups.ServerMessage:
         ProtocolError: it is none of the conversation about groups.
     """
     kind = message.WhichOneof("kind")
-    if kind == "result":
-        r = message.result
-        return groups.GroupResult(
-            group=r.group, attempt=r.attempt, applied=_ranges_from_wire(r.applied), errors=_errors_from_wire(r.errors),
-            statistics=_statistics_from_wire(r.statistics),
-            failure=_failure_from_wire(r.failure) if r.HasField("failure") else None,
-        )
-    if kind == "retry":
-        t = message.retry
-        return groups.GroupRetry(
-            group=t.group, attempt=t.attempt, reason=groups.RetryReason(t.reason), next_transaction=t.next_transaction,
-            applied=_ranges_from_wire(t.applied), errors=_errors_from_wire(t.errors),
-            statistics=_statistics_from_wire(t.statistics),
-            failure=_failure_from_wire(t.failure) if t.HasField("failure") else None,
-        )
-    if kind == "part_done":
-        p = message.part_done
-        return groups.PartDone(group=p.group, attempt=p.attempt, part=p.part)
-    if kind == "abandoned":
-        return groups.GroupAbandoned(group=message.abandoned.group, attempt=message.abandoned.attempt)
-    raise ProtocolError(f"an apply server sent {kind or 'something unknown'}")
+    if kind not in _SERVER:
+        raise ProtocolError(f"an apply server sent {kind or 'something unknown'}")
+    return cast("groups.ServerMessage", _read(_SERVER[kind], getattr(message, kind)))
 
 
-def _ranges_to_wire(ranges: Iterable[groups.AppliedRange]) -> list[pb.AppliedRange]:
-    return [pb.AppliedRange(after_scn=r.after_scn, through_scn=r.through_scn) for r in ranges]
+# --------------------------------------------------------------------------- inside
 
 
-def _ranges_from_wire(ranges: Iterable[pb.AppliedRange]) -> tuple[groups.AppliedRange, ...]:
-    return tuple(groups.AppliedRange(after_scn=r.after_scn, through_scn=r.through_scn) for r in ranges)
+def _place_of(message: object, places: dict[str, Any]) -> str:
+    return next(place for place, kind in places.items() if isinstance(message, kind))
 
 
-def _failure_to_wire(failure: groups.Failure | None) -> pb.Failure | None:
-    if failure is None:
-        return None
-    return pb.Failure(
-        position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
-        message=failure.message, readable=failure.readable,
-    )
+def _fill(wire: Any, name: str, value: Any) -> None:  # noqa: ANN401 - any generated message, any field of a group's message
+    """Set a field of a protobuf message."""
+    if dataclasses.is_dataclass(value):
+        inner = getattr(wire, name)
+        inner.SetInParent()  # also when every field has its default
+        for field in dataclasses.fields(value):
+            _fill(inner, field.name, getattr(value, field.name))
+    elif isinstance(value, tuple):
+        repeated = getattr(wire, name)
+        for item in value:
+            if dataclasses.is_dataclass(item):
+                added = repeated.add()
+                for field in dataclasses.fields(item):
+                    _fill(added, field.name, getattr(item, field.name))
+            else:
+                repeated.append(item)
+    elif value is not None:
+        setattr(wire, name, value)
 
 
-def _failure_from_wire(failure: pb.Failure) -> groups.Failure:
-    return groups.Failure(
-        position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
-        message=failure.message, readable=tuple(failure.readable),
-    )
+def _read(kind: type[Any], wire: Any) -> Any:  # noqa: ANN401 - as above
+    """Make a group's message of a protobuf message."""
+    return kind(**{name: read(wire, name) for name, read in _readers(cast("Hashable", kind))})
 
 
-def _errors_to_wire(errors: Iterable[groups.TransactionError]) -> list[pb.TransactionError]:
-    return [
-        pb.TransactionError(
-            number=e.number, transaction=e.transaction, commit_scn=e.commit_scn, depends_on=e.depends_on,
-            key_hashes=e.key_hashes, conflict_type=e.conflict_type, message=e.message,
-        )
-        for e in errors
-    ]
+@cache
+def _readers(kind: Hashable) -> tuple[tuple[str, Callable[[Any, str], Any]], ...]:
+    """How each field of a group's message is read."""
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, _reader(hints[field.name])) for field in dataclasses.fields(cast("type[Any]", kind)))
 
 
-def _errors_from_wire(errors: Iterable[pb.TransactionError]) -> tuple[groups.TransactionError, ...]:
-    return tuple(
-        groups.TransactionError(
-            number=e.number, transaction=e.transaction, commit_scn=e.commit_scn, depends_on=e.depends_on,
-            key_hashes=e.key_hashes, conflict_type=e.conflict_type, message=e.message,
-        )
-        for e in errors
-    )
-
-
-_STATISTICS = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us")
-
-
-def _statistics_to_wire(statistics: groups.GroupStatistics) -> pb.GroupStatistics:
-    return pb.GroupStatistics(**{name: getattr(statistics, name) for name in _STATISTICS})
-
-
-def _statistics_from_wire(statistics: pb.GroupStatistics) -> groups.GroupStatistics:
-    return groups.GroupStatistics(**{name: getattr(statistics, name) for name in _STATISTICS})
+def _reader(hint: Any) -> Callable[[Any, str], Any]:  # noqa: ANN401 - a type or a generic alias
+    members = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        item = members[0]
+        if dataclasses.is_dataclass(item):
+            return lambda wire, name: tuple(_read(cast("type[Any]", item), each) for each in getattr(wire, name))
+        return lambda wire, name: tuple(getattr(wire, name))
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        inner = next(member for member in members if member is not types.NoneType)
+        return lambda wire, name: _read(inner, getattr(wire, name)) if wire.HasField(name) else None
+    if dataclasses.is_dataclass(hint):
+        return lambda wire, name: _read(cast("type[Any]", hint), getattr(wire, name))
+    if issubclass(hint, IntEnum):
+        return lambda wire, name: hint(getattr(wire, name))
+    return getattr

@@ -4,7 +4,7 @@ Values pass through in the source's own form, so the types must be the same or c
 
 Which columns find a row (manual: the row's identity):
 
-    old values FULL        the destination's key; without one, all columns together
+    old values FULL        the destination's key; without one, or with a NULL in it, all columns together
     old values KEY         the source's identity, the only old values there are
 
 Successive changes of a row may be collapsed only where nobody can notice: the columns that find a row are the
@@ -90,11 +90,18 @@ class TableFit:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's key as positions in the version; empty when there is none (or not all of it)."""
-        names = [self.table.columns[place].name for place in self.table.key]
-        if not names or any(name not in self._places for name in names):
-            return ()
-        return tuple(self._places[name] for name in names)
+        """The destination's best key whose columns all come with the LCRs, as positions in the version; empty: there is none."""
+        return next((found for key in self.table.identifying_keys if (found := self._arriving(key))), ())
+
+    def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
+        """A key of the destination as positions in the version; empty when a column of it does not come."""
+        names = [self.table.columns[place].name for place in key]
+        return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
+
+    def _is_mixed(self, key: tuple[int, ...]) -> bool:
+        """Whether some columns of a key come, and others only the destination has: what meets in it cannot be told."""
+        come = [self.table.columns[place].name in self._places for place in key]
+        return any(come) and not all(come)
 
     @cached_property
     def match(self) -> tuple[int, ...]:
@@ -132,10 +139,7 @@ class TableFit:
     def hashed_keys(self) -> tuple[HashedKey, ...]:
         """Every unique key whose columns come with the LCRs, the one that finds rows first."""
         keys = [self.match] if not self.is_keyless else []
-        for places in self.table.unique_keys:
-            names = [self.table.columns[place].name for place in places]
-            if all(name in self._places for name in names):
-                keys.append(tuple(self._places[name] for name in names))
+        keys += [arriving for key in self.table.unique_keys if (arriving := self._arriving(key))]
         found: dict[frozenset[int], HashedKey] = {}
         for columns in keys:
             ordered = tuple(sorted(columns, key=lambda place: self._targets[place].number))
@@ -156,6 +160,7 @@ class TableFit:
         """Dependencies cannot be told from values: transactions on the table run one after the other."""
         return (
             self.table.serialise or self.is_keyless or not self.hashed_keys
+            or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streams.cells_kernels import gather_rows, place_rows
 from streams.lcr_batch import ABSENT, ColumnValues
 
 if TYPE_CHECKING:
@@ -54,6 +53,9 @@ class Cells:
             rows: n; rows that no block fills are ABSENT.
             blocks: values, and for each of their rows its place among the n (int32).
         """
+        # Here, not at the head: numba is 25 MB that a process which never cuts a batch does not pay for.
+        from streams.cells_kernels import place_rows
+
         offsets = np.zeros((columns, rows), np.int64)
         lengths = np.full((columns, rows), ABSENT, np.int32)
         base = 0
@@ -87,6 +89,8 @@ class Cells:
             rows: int32, which rows, in the order wanted.
             columns: bool, shape (c,); the others become ABSENT. None: all.
         """
+        from streams.cells_kernels import gather_rows
+
         wanted = np.ones(self.lengths.shape[0], np.bool_) if columns is None else columns
         lengths, starts, data = gather_rows(
             fixed(self.data), fixed(self.offsets), fixed(self.lengths), fixed(rows), fixed(wanted), np.int32(ABSENT),

@@ -9,6 +9,7 @@
     |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
     |   +-- UnsupportedType      a type that cannot travel
+    |   +-- RunsElsewhere        another copy of the topology works with this database
     +-- RedoError                a redo segment is damaged or missing
     +-- CaptureError
     +-- QueueError
@@ -33,7 +34,8 @@ from typing import Any, ClassVar
 __all__ = [
     "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
-    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "StreamsError", "UnfitTableError", "UnsupportedType",
+    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
+    "UnsupportedType",
     "WouldBlock",
 ]
 
@@ -101,10 +103,15 @@ class RuleError(StreamsError):
 
 
 class DatabaseError(StreamsError):
-    """A database refused a statement for a reason that is neither data nor availability."""
+    """A database refused a statement for a reason that is neither data nor availability.
+
+    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message, and
+    does not leave the process with the error.
+    """
 
     code = "HDR-2000"
     retry = Retry.MANUAL
+    detail: str = ""
 
 
 class DatabaseUnavailable(DatabaseError):
@@ -148,6 +155,13 @@ class UnsupportedType(DatabaseError):
     code = "HDR-2004"
 
 
+class RunsElsewhere(DatabaseError):
+    """Another copy of the topology, in another folder or on another machine, works with this database."""
+
+    code = "HDR-2006"
+    retry = Retry.MANUAL
+
+
 class RedoError(StreamsError):
     """A redo segment is damaged, missing, or cannot be written."""
 
@@ -160,6 +174,12 @@ class CaptureError(StreamsError):
 
     code = "HDR-3100"
     retry = Retry.MANUAL
+
+
+class TableLeftRules(CaptureError):
+    """A captured table was renamed, and no rule takes its changes any more: they wait for an operator's decision."""
+
+    code = "HDR-3101"
 
 
 class QueueError(StreamsError):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from streams.tags import Tag
 
 __all__ = [
-    "ABSENT", "NULL", "UNCHANGED", "Column", "ColumnValues", "Command", "LcrBatch", "OldImage", "RowGroup",
-    "TableVersion", "Transactions", "Truncate", "content_version",
+    "ABSENT", "NULL", "UNCHANGED", "Column", "ColumnValues", "Command", "LcrBatch", "OldImage", "Partition",
+    "RowGroup", "TableVersion", "Transactions", "Truncate", "content_version",
 ]
 
 # The three ways a value can have no bytes, as lengths. They are different things:
@@ -85,6 +85,26 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition of a table: what a TRUNCATE of it means.
+
+    Args:
+        owner, name: the partition's own.
+        rows: which rows of the table it holds, as a condition in the source's SQL over the table's columns; empty: not
+            known for the time of the TRUNCATE.
+    """
+
+    owner: str
+    name: str
+    rows: str
+
+    @property
+    def qualified_name(self) -> str:
+        """`owner.name`, for people."""
+        return f"{self.owner}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
     """A table as it was when a change was made.
 
@@ -95,6 +115,8 @@ class TableVersion:
         name: that table's name.
         columns: in the order of the row's values.
         old_image: which old values UPDATE and DELETE carry.
+        partition: only of a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and name
+            are the table's all the same, so that rules, instantiation, order and errors are the table's.
     """
 
     object_number: ObjectNumber
@@ -103,6 +125,7 @@ class TableVersion:
     name: str
     columns: tuple[Column, ...]
     old_image: OldImage
+    partition: Partition | None = None
 
     @property
     def qualified_name(self) -> str:
@@ -116,6 +139,7 @@ def content_version(table: TableVersion) -> int:
         [
             table.object_number, table.owner, table.name, int(table.old_image),
             [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
+            *([table.partition.owner, table.partition.name, table.partition.rows] if table.partition else []),
         ]
     )
     return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")
@@ -193,7 +217,8 @@ class Truncate:
 
     Args:
         row_number: where it stands in the batch.
-        tables: indexes into the batch's `tables`, in the order the source truncated them.
+        tables: indexes into the batch's `tables`, in the order the source truncated them. What its CASCADE reached is
+            among them.
         cascade: CASCADE was given.
         restart_identity: RESTART IDENTITY was given.
     """

@@ -11,7 +11,7 @@ import pytest
 
 from actors.local_cluster import LocalCluster
 from databases.embedded import EmbeddedServer
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, execute
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
 
 _TABLES = """
 CREATE TABLE accounts (id integer PRIMARY KEY, balance bigint NOT NULL, note text);
@@ -39,9 +39,22 @@ def ray_address() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def spark_process(ray_address: str) -> Iterator[SparkProcess]:
+    """The one Spark application of every apply process under test."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-spark-"))
+    spark = SparkProcess(ray_address, folder)
+    try:
+        spark.start()
+        yield spark
+    finally:
+        spark.child.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def make_drivers(
-    ray_address: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
+    spark_process: SparkProcess, pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
 ) -> Iterator[Callable[[str], ApplyDrivers]]:
     """Make a source and a destination with the same tables, filled at the source, and what starts drivers on them."""
     # Not at the head: it is a plugin of its own, which pytest must load first.
@@ -59,7 +72,7 @@ def make_drivers(
             execute(dsn, _TABLES)
         execute(source, _ROWS)
         queue = MinedQueue(folder / topology, source, destination, topology=topology)
-        drivers = ApplyDrivers(ray_address, queue, folder / topology, TABLES)
+        drivers = ApplyDrivers(spark_process, queue, folder / topology, TABLES)
         made.append((drivers, *names))
         return drivers
 

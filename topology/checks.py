@@ -6,7 +6,7 @@ databases are asked later, by the preflight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import Finding
@@ -15,7 +15,7 @@ from topology.problems import nearest
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import halves, ways_to
 
-__all__ = ["Declared", "check"]
+__all__ = ["Declared", "check", "one_database_twice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,22 @@ def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, 
             *_homecomings(spec, classes),
         ]
     return tuple(findings)
+
+
+def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
+    """Sites that are one database under two names.
+
+    Args:
+        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it was not
+            asked, or there is none.
+    """
+    first: dict[str, str] = {}
+    for site, identity in identities.items():
+        if identity and first.setdefault(identity, site) != site:
+            yield Finding(
+                path=f"sites.{site}", problem=f"is the same database as sites.{first[identity]}, by another name",
+                fix="correct the dsn of one of them; a table is not replicated into itself",
+            )
 
 
 # --------------------------------------------------------------------------- names and references

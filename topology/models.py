@@ -88,7 +88,16 @@ def _schema(value: object) -> str:
     try:
         return parse_schema(value if isinstance(value, str) else repr(value))
     except ValueError as error:
-        raise _problem(str(error), "write a schema's name, such as hr (tables go under `tables` or `table`)") from None
+        fix = "write a schema's name, such as hr (tables go under `tables` or `table`)"
+        raise _problem(str(error), _quoted(value) or fix) from None
+
+
+def _quoted(value: object) -> str:
+    """How a name is written that has a blank or a quote, or "" where it has neither; a dot may have been meant as one."""
+    if not isinstance(value, str) or not value.strip('"') or not any(letter.isspace() or letter == '"' for letter in value):
+        return ""
+    inner = value.strip('"').replace('"', '""').replace("'", "''")
+    return f"""put double quotes around a name with a blank or a quote, and single ones around all for YAML: '"{inner}"'"""
 
 
 def _no_ddl(value: object) -> object:

@@ -6,13 +6,14 @@ databases describe their own statements; nothing here knows their words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
 from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import Rule, RuleSet
+from topology.changes import Change, changes
 from topology.checks import check
 from topology.problems import as_line
 from topology.spec import SiteSpec, TopologySpec
@@ -29,12 +30,14 @@ class LiveSite:
         statements: what would be done to it, in order.
         tables: the tables its captures would take.
         findings: of its preflight.
+        identity: what tells the database from every other; empty: it was not asked.
         is_live: the database was asked; False: the statements are what an empty one would get.
     """
 
     statements: tuple[PlannedStatement, ...] = ()
     tables: tuple[SourceTable, ...] = ()
     findings: tuple[Finding, ...] = ()
+    identity: str = ""
     is_live: bool = True
 
 
@@ -94,6 +97,7 @@ class Plan:
     ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
     actors: tuple[PlannedActor, ...]
+    changes: tuple[Change, ...]
     optimisations: tuple[Optimisation, ...]
     findings: tuple[Finding, ...]
 
@@ -106,12 +110,17 @@ class Plan:
         return "\n".join(_text(self)) + "\n"
 
 
-def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) -> Plan:
+def make_plan(
+    spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
+    found: Sequence[Finding] = (),
+) -> Plan:
     """Make the plan of a topology.
 
     Args:
         spec: as read.
         live: what the sites' databases answered, by site; a site that is not in it was not asked.
+        prepared: the topology that was prepared last: what runs; None: nothing was.
+        found: what is wrong with the databases beside each other.
     """
     answers = live or {}
     findings = list(check(spec))
@@ -130,8 +139,9 @@ def make_plan(spec: TopologySpec, live: Mapping[str, LiveSite] | None = None) ->
             for site in spec.sites
         ),
         actors=tuple(_actors(spec)),
+        changes=changes(prepared, spec) if prepared is not None else (),
         optimisations=tuple(_optimisations(spec)),
-        findings=tuple(findings),
+        findings=(*findings, *found),
     )
 
 
@@ -263,6 +273,9 @@ def _text(plan: Plan) -> Iterator[str]:
         needs = ", ".join(f"{name}: {amount:g}" for name, amount in actor.resources)
         where = f" at {actor.site}" if actor.site else ""
         yield f"  {actor.name}{where}{f' (needs {needs})' if needs else ''}: {actor.work}"
+    if plan.changes:
+        yield "\nChanges to what runs"
+        yield from _changes_text(plan.changes)
     yield "\nOptimisations"
     for optimisation in plan.optimisations:
         yield f"  {'yes' if optimisation.applies else 'no '} {optimisation.name}: {optimisation.reason}"
@@ -270,6 +283,15 @@ def _text(plan: Plan) -> Iterator[str]:
         yield "\nFindings"
         for finding in plan.findings:
             yield f"  {'error' if finding.is_error else 'warning'} {as_line(finding)}"
+
+
+def _changes_text(found: tuple[Change, ...]) -> Iterator[str]:
+    untouched = [change.component for change in found if change.action == "same"]
+    words = {"new": "is created", "ends": "ends", "takes over": "goes on, and takes over its", "restarts": "restarts: other"}
+    for change in found:
+        if change.action != "same":
+            yield f"  {change.component} {' '.join([words[change.action], ', '.join(change.facets)]).rstrip()}"
+    yield f"  not touched: {', '.join(untouched) or 'nothing'}"
 
 
 def _live_text(live: LiveSite) -> Iterator[str]:

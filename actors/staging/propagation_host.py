@@ -44,16 +44,23 @@ class PropagationHost(Host):
         if self._runner is not None:
             self._runner.close()
 
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Forward other sources, by other rules; begins with the next connection."""
+        self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
+        self._runner = None
+
     def detail_state(self) -> str:
         """The propagation's own state."""
-        return "INITIALIZING" if self._runner is None else self._runner.state
+        runner = self._runner
+        return "INITIALIZING" if runner is None else runner.state
 
     def details(self) -> dict[str, Any]:
         """The propagation's statistics."""
         own = {"site": self._spec.queue(self._propagation.from_queue).site, "fingerprint": self._fingerprint}
-        if self._runner is None:
+        runner = self._runner
+        if runner is None:
             return own
-        status = self._runner.status()
+        status = runner.status()
         status.pop("state")
         return {**status, **own, "rows_total": status["total_msgs"], "bytes_total": status["total_bytes"]}
 

@@ -70,6 +70,7 @@ from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
+from topology.changes import interests_of, published_to
 from topology.spec import TopologySpec
 
 __all__ = ["QueueCore"]
@@ -106,7 +107,7 @@ class QueueCore:
         self._file = PositionsFile(folder)
         saved = self._file.load()
         self._spill = SpillFiles(folder / "spill", self._spec.spill_bytes_max)
-        interests = _interests(topology, name)
+        interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
@@ -115,8 +116,7 @@ class QueueCore:
         if self._acknowledged() != saved:
             # Somebody is new, or gone for good: it must not come back one day to a position of long ago.
             self._file.save(self._acknowledged())
-        sources = {source for taken in interests.values() for source in taken} | _published(topology, name)
-        self._logs = {source: SourceLog(source, FIRST_SCN) for source in sorted(sources)}
+        self._logs = {source: SourceLog(source, FIRST_SCN) for source in _sources(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
         self._publishers: dict[str, PublisherSession] = {}
@@ -127,6 +127,51 @@ class QueueCore:
         self._spilled_now = self._rows_total = self._spilled_total = self._forgotten_total = self._rewinds = 0
         self._age_sum = 0.0
         self._enqueued_us = 0
+
+    def adopt(self, topology: TopologySpec) -> None:
+        """Go on with the subscribers and sources of a changed topology; what did not change is not disturbed.
+
+        A new subscriber begins as in a queue that starts again; see the module's Beginnings. Who is no subscriber any more
+        holds nothing from now on.
+
+        Args:
+            topology: has this queue at the same site with the same bounds.
+
+        Raises:
+            OSError: the positions could not be saved; the queue goes on as before.
+        """
+        before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
+        interests = interests_of(topology, self.name)
+        positions = _positions(interests, before, fallback={
+            # Who left has been waited for until now: what is after the furthest of them is held, as for one that stays.
+            source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
+        })
+        self._file.save(positions)
+        self._propagations = {each.name for each in topology.propagations}
+        wanted = {(subscriber, source): scn for source, each in positions.items() for subscriber, scn in each.items()}
+        for key in [key for key in self._subscriptions if key not in wanted]:
+            session = self._subscriptions.pop(key).session
+            if session is not None:
+                session.ended = QueueError(f"{key[0]} is no subscriber of queue {self.name} any more", hint=_OLDER_TOPOLOGY)
+        for key, scn in wanted.items():
+            self._subscriptions.setdefault(key, Subscription(*key, scn)).saved_scn = scn
+        self._change_sources(_sources(topology, self.name))
+
+    def _change_sources(self, sources: list[str]) -> None:
+        for source in [source for source in self._logs if source not in sources]:
+            publisher = self._publishers.pop(source, None)
+            if publisher is not None:
+                publisher.ended = QueueError(f"queue {self.name} takes no LCRs of {source} any more", hint=_OLDER_TOPOLOGY)
+            log = self._logs.pop(source)
+            self._dropped(log, log.clear(log.position))
+            del self._memory[source]
+        for source in sources:
+            if source not in self._logs:
+                log = self._logs[source] = SourceLog(source, FIRST_SCN)
+                self._memory[source] = {}
+                log.clear(self._durable(source))
+        for log in self._logs.values():
+            self._dropped(log, log.release(self._floor(log)))
 
     # ----------------------------------------------------------------------- publishers
 
@@ -215,7 +260,8 @@ class QueueCore:
         return session.told
 
     def close_publisher(self, session: PublisherSession) -> None:
-        """The stream is gone; idempotent."""
+        """The stream is gone; idempotent. What is still read from it is not taken: its successor sends it again."""
+        session.ended = session.ended or QueueError(f"the stream of {session.component} was closed", hint="nothing to do")
         if self._publishers.get(session.source) is session:
             del self._publishers[session.source]
 
@@ -296,13 +342,16 @@ class QueueCore:
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """The subscriber's destinations have committed everything up to `scn`.
 
+        What a session says that is over does not count: a newer one may have begun with less, because the destination lost
+        what the older one knew to be committed.
+
         Raises:
             ProtocolError: the session did not subscribe to the source.
         """
         subscription = self._subscriptions.get((session.component, source))
-        if subscription is None or source not in session.sources:
+        if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        if scn <= subscription.acknowledged_scn:
+        if subscription is None or subscription.session is not session or scn <= subscription.acknowledged_scn:
             return
         subscription.acknowledged_scn = scn
         log = self._logs[source]
@@ -328,8 +377,8 @@ class QueueCore:
     def close_subscriber(self, session: SubscriberSession) -> None:
         """The stream is gone; idempotent."""
         for source in session.sources:
-            subscription = self._subscriptions[session.component, source]
-            if subscription.session is session:
+            subscription = self._subscriptions.get((session.component, source))
+            if subscription is not None and subscription.session is session:
                 subscription.session = None
 
     # ----------------------------------------------------------------------- time, positions, statistics
@@ -599,14 +648,21 @@ class QueueCore:
 
 
 def _positions(
-    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]]
+    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
+    fallback: Mapping[str, Scn] | None = None,
 ) -> dict[str, dict[str, Scn]]:
-    """Where each subscriber of each source stands; see the module's Beginnings."""
+    """Where each subscriber of each source stands; see the module's Beginnings.
+
+    Args:
+        interests: sources by subscriber.
+        saved: positions by source and subscriber, as far as they are known.
+        fallback: by source, where all of its subscribers begin when none of them is known; FIRST_SCN when not given.
+    """
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
         subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
-        furthest = max(known.values(), default=FIRST_SCN)
+        furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
         positions[source] = {subscriber: known.get(subscriber, furthest) for subscriber in subscribers}
     return positions
 
@@ -616,12 +672,7 @@ def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
     return max(subscription.acknowledged_scn, log.first_scn)
 
 
-def _interests(topology: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue and the sources each of them takes."""
-    interests = {each.name: each.sources for each in topology.propagations if each.from_queue == queue}
-    return interests | {each.name: (each.source,) for each in topology.applies if each.queue == queue}
-
-
-def _published(topology: TopologySpec, queue: str) -> set[str]:
-    captured = {each.source for each in topology.captures if each.queue == queue}
-    return captured | {source for each in topology.propagations if each.to_queue == queue for source in each.sources}
+def _sources(topology: TopologySpec, queue: str) -> list[str]:
+    """The sources whose LCRs a queue takes or is asked for."""
+    taken = {source for sources in interests_of(topology, queue).values() for source in sources}
+    return sorted(taken | published_to(topology, queue))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from actors.staging.queue import QueueCore
     from actors.staging.queue_sessions import PublisherSession, SubscriberSession
     from protos.queue_link import QueueServer
     from topology.spec import QueueSpec, TopologySpec
@@ -25,6 +26,7 @@ class QueueHost(Host):
     """One queue of a site."""
 
     kind: ClassVar[str] = "queue"
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"queue:{name}", spec.state_dir)
@@ -32,6 +34,7 @@ class QueueHost(Host):
         self._queue = spec.queue(name)
         self._fingerprint = fingerprint
         self._server: QueueServer[PublisherSession, SubscriberSession] | None = None
+        self._core: QueueCore | None = None
 
     def open(self) -> None:
         """Begin with an empty queue at the positions that are on disk; publishers are asked for the rest."""
@@ -41,7 +44,8 @@ class QueueHost(Host):
 
         folder = _folder(self._spec, self._queue)
         folder.mkdir(parents=True, exist_ok=True)
-        self._server = QueueServer(QueueCore(self._spec, self._queue.name, folder), host=own_host())
+        self._core = QueueCore(self._spec, self._queue.name, folder)
+        self._server = QueueServer(self._core, host=own_host())
 
     def step(self) -> float:
         """Keep house; batches come and go on the service's threads."""
@@ -51,9 +55,17 @@ class QueueHost(Host):
     def close(self) -> None:
         """End every stream; subscribers and publishers come again."""
         server, self._server = self._server, None
+        self._core = None
         if server is not None:
             with contextlib.suppress(OSError):  # positions that could not be saved are only a lower bound
                 server.stop()
+
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Go on with other subscribers and sources; the streams of the others are not disturbed."""
+        if self._server is not None and self._core is not None:
+            with self._server.service.changing():
+                self._core.adopt(spec)
+        self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:
         """ENABLED or PAUSED FOR FLOW CONTROL."""

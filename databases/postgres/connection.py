@@ -12,7 +12,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "connect", "connection_string", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
+    "connect", "connection_string", "database_identity", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
     "translated",
 ]
 
@@ -145,7 +145,10 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
         return DatabaseError(message, **_texts(context))
     text = type(error).__name__ if state[:2] == "22" else diagnostics.message_primary or type(error).__name__
     hint = diagnostics.message_hint or ""
-    return error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+    made = error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+    quoted = diagnostics.message_primary if state[:2] == "22" else None
+    made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
+    return made
 
 
 def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **context: str | int) -> DatabaseError:
@@ -167,6 +170,19 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError
     return kind(message, hint=hint, **_texts({**context, "sqlstate": sqlstate}))
+
+
+def database_identity(connection: psycopg.Connection[Any]) -> str:
+    """What tells this database from every other, whatever name it is reached by.
+
+    A physical copy of a server has its system identifier and its databases' numbers; but it was started at another time.
+    """
+    row = connection.execute(
+        "SELECT c.system_identifier, d.oid::int8, extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
+        " FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"
+    ).fetchone()
+    assert row is not None
+    return f"postgres {row[0]} {row[1]} {row[2]}"
 
 
 def quote(name: str) -> str:

@@ -1,9 +1,11 @@
-"""One RayDP Spark application per incarnation of an apply process, in its own Ray namespace.
+"""One RayDP Spark application per destination site, in a Ray namespace that is new for each incarnation.
 
-The namespace is new for each incarnation because RayDP's actor names are fixed and a killed driver's
-application master lingers for a moment. Everything the application consists of (application master,
-executors, Python workers) belongs to the driver process: when that dies, by whatever cause, Ray and Spark end
-the rest within seconds, and the destination's epoch keeps orphans from writing meanwhile.
+The namespace is new because RayDP's actor names are fixed and a killed driver's application master lingers for a moment.
+Everything the application consists of (application master, executors, Python workers) belongs to the process that started it:
+when that dies, by whatever cause, Ray and Spark end the rest within seconds. Tasks that linger meanwhile are refused by their
+apply process, which accepts the tasks of its newest run only, and by the destination.
+
+What runs in it are jobs, one for each run of tasks that an apply process asked for (`spark_apply.application.runs`).
 """
 
 from __future__ import annotations
@@ -13,34 +15,42 @@ import logging
 import os
 import shutil
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
 from spark_apply.application.ray_class import write_ray_class
 from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import ApplyJobConfig
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from spark_apply.application.config import ApplicationConfig
 
 __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scratch"]
 
 # The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
-_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2"
+_JVM_OPTIONS = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
+    # What is not given here is a share of the machine's memory, and all of it is touched before the first collection.
+    "-Xms40m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
+)
 _APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to a heap of that size
 _MASTER_CPUS = "0.01"  # the application master sleeps; it must never wait for a CPU
 # An apply server's task is run again however often it is killed: the watchdog decides, not a count.
 _TASK_FAILURES_MAX = "1000000"
-_ACTOR_TIMEOUT_S = 10.0  # an actor that is being restarted answers within seconds or is asked again
+_MESSAGE_THREADS = "2"
 _LOOPBACK_HOST = "127.0.0.1"
 _SCRATCH = "spark"
 
-SEE_LOG = "it is tried again; if it stays so, see the driver's log, and `headrace doctor`"
+SEE_LOG = "retrying; if it persists, see the log of the site's Spark application, and `headrace doctor`"
 
 log = logging.getLogger("headrace.apply")
 
@@ -48,7 +58,7 @@ log = logging.getLogger("headrace.apply")
 class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
     """The Spark application did not start, has ended, or does nothing: the machine is short of something, or a process of it died.
 
-    Time, or another application, heals it: the apply process starts one.
+    Time, or another application, heals it: the site's actor starts one.
     """
 
     code = "HDR-5010"
@@ -56,7 +66,7 @@ class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
 
 
 def scratch_folder(state_dir: str) -> Path:
-    """Where the JVMs that belong to this process put what does not outlive them; see `remove_left_scratch`."""
+    """Where the JVMs of the application that this process started put what does not outlive them; see `remove_left_scratch`."""
     return Path(state_dir) / _SCRATCH / str(os.getpid())
 
 
@@ -73,23 +83,86 @@ class SparkApplication:
     Start it before any gRPC channel or server exists in the process: Spark's gateway forks.
     """
 
-    def __init__(self, config: ApplyJobConfig) -> None:
+    def __init__(self, config: ApplicationConfig) -> None:
         self._config = config
-        self.namespace = f"headrace-{config.topology}-{config.apply}-{uuid.uuid4().hex[:12]}"
+        self.namespace = f"headrace-{config.topology}-spark-{config.site}-{uuid.uuid4().hex[:12]}"
         self._session: Any = None
 
     @property
-    def context(self) -> Any:  # noqa: ANN401 - pyspark is untyped here
-        """The SparkContext."""
+    def _context(self) -> Any:  # noqa: ANN401 - pyspark is untyped here
         if self._session is None:
-            message = f"apply {self._config.apply}: Spark is not running"
-            raise ApplyError(message)
+            raise SparkUnavailable(f"the Spark application of {self._config.site} does not run", hint=SEE_LOG)
         return self._session.sparkContext
 
-    @property
-    def slots(self) -> int:
-        """Task slots of all executors together."""
-        return self._config.resources.executors * self._config.executor_cores
+    # ------------------------------------------------------------------ jobs
+
+    def run_job(
+        self, group: str, task: Callable[[int, Iterable[Any]], Iterator[Any]], items: Sequence[Any], tasks: int,
+    ) -> list[Any]:
+        """Run one job on this thread until every task has ended.
+
+        Args:
+            group: names the job for `cancel`.
+            task: called in a worker with its number and its share of the items.
+            items: divided among the tasks, in order.
+            tasks: how many; each takes a slot.
+
+        Returns:
+            What the tasks gave, in order.
+
+        Raises:
+            SparkUnavailable: the job was cancelled, or the application ended.
+        """
+        try:
+            # Interrupted: Spark ends the Python worker of a cancelled task, which may wait for its database.
+            self._context.setJobGroup(group, group, interruptOnCancel=True)
+            found: list[Any] = self._context.parallelize(items, tasks).mapPartitionsWithIndex(task).collect()
+        except Exception as error:
+            raise SparkUnavailable(f"the Spark job {group} ended: {_reason(error)}", hint=SEE_LOG) from error
+        return found
+
+    def cancel(self, group: str) -> None:
+        """Cancel a job if it runs; a job that is submitted a moment later is not: call again until `run_job` returned."""
+        # An application that is ending has cancelled everything.
+        with contextlib.suppress(Exception):
+            self._context.cancelJobGroup(group)
+
+    def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Start a thread that may call `run_job`; its counterpart in the JVM ends with it.
+
+        Args:
+            target: runs on the thread.
+            name: of the thread.
+
+        Raises:
+            SparkUnavailable: the driver's JVM does not answer any more.
+        """
+        from pyspark import InheritableThread
+
+        try:
+            thread: threading.Thread = InheritableThread(target=target, name=name, daemon=True)
+            thread.start()
+        except Exception as error:
+            raise self._jvm_ended(error) from error
+        return thread
+
+    def executors(self) -> int:
+        """Executors that live.
+
+        Raises:
+            SparkUnavailable: the driver's JVM does not answer any more.
+        """
+        try:
+            # The driver's own block manager is counted too.
+            return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 - not in pyspark's API
+        except Exception as error:
+            raise self._jvm_ended(error) from error
+
+    @staticmethod
+    def _jvm_ended(error: Exception) -> SparkUnavailable:
+        return SparkUnavailable(f"the JVM of the Spark application's driver has ended: {_reason(error)}", hint=SEE_LOG)
+
+    # ------------------------------------------------------------------ life
 
     def start(self) -> None:
         """Start Ray's client, the application master and the executors; returns when tasks can be submitted.
@@ -112,12 +185,12 @@ class SparkApplication:
                 **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
             )
             self._session = raydp.init_spark(
-                f"{self._config.topology}-{self._config.apply}", num_executors=resources.executors,
-                executor_cores=self._config.executor_cores, executor_memory=f"{resources.memory_mb}m",
+                f"{self._config.topology}-{self._config.site}", num_executors=resources.executors,
+                executor_cores=TASK_SLOTS, executor_memory=f"{resources.memory_mb}m",
                 fault_tolerant_mode=False, configs=configuration,
             )
         except Exception as error:
-            log.exception("apply %s: the Spark application did not start", self._config.apply)
+            log.exception("the Spark application of %s did not start", self._config.site)
             message = f"the Spark application did not start: {_reason(error)}"
             raise SparkUnavailable(message, hint=SEE_LOG) from error
         self._session.sparkContext.setLogLevel("ERROR")
@@ -163,6 +236,12 @@ class SparkApplication:
             "spark.excludeOnFailure.enabled": "false",
             "spark.locality.wait": "0",  # no task has data near it
             "spark.python.worker.reuse": "true",
+            "spark.python.daemon.module": "spark_apply.application.daemon",
+            # Spark makes as many threads for messages as there are slots.
+            "spark.driver.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
+            "spark.executor.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
+            "spark.rpc.io.serverThreads": _MESSAGE_THREADS,
+            "spark.rpc.io.clientThreads": _MESSAGE_THREADS,
             # A lost executor is noticed by its broken connection; these only bound a half-open one.
             "spark.executor.heartbeatInterval": "5s",
             "spark.network.timeout": "60s",
@@ -170,23 +249,6 @@ class SparkApplication:
         for name, amount in resources.node:
             configuration[f"spark.ray.raydp_spark_executor.actor.resource.{name}"] = str(amount)
         return configuration
-
-    def queue_endpoint(self) -> str:
-        """Ask the queue's actor where it serves now; its port changes when it restarts.
-
-        Raises:
-            ApplyError: no such actor, or it does not answer (try again).
-        """
-        if self._config.queue_endpoint:
-            return self._config.queue_endpoint
-        import ray
-
-        try:
-            actor = ray.get_actor(self._config.queue, namespace=self._config.ray_namespace)
-            return str(ray.get(actor.endpoint.remote(), timeout=_ACTOR_TIMEOUT_S))
-        except (ValueError, ray.exceptions.RayError) as error:
-            message = f"apply {self._config.apply}: {self._config.queue} does not answer ({type(error).__name__})"
-            raise ApplyError(message) from error
 
     def stop(self) -> None:
         """End the application in order; idempotent. Not needed for cleaning up: see the module."""

@@ -13,21 +13,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from databases.connectors import open_reader
 from databases.table_digest import TableDigest
+from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from spark_apply.copy.tasks import DigestItem, digest_pieces
+from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
     from databases.ports import DestinationDatabase, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
-    from spark_apply.server.task import TaskAccess
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from spark_apply.driver.runs import TaskRunner
 
 __all__ = ["Comparison", "RowDifference", "SideDigest", "TableComparison", "differing_rows", "tables_of_now"]
 
@@ -37,6 +37,7 @@ _BUCKET_ROWS = 100
 _BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
 _ROWS_READ_MAX = 10_000  # of each side
 DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
+_BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +94,16 @@ class Comparison:
     """Compares an apply process's tables; see the module.
 
     Args:
-        context: the SparkContext.
+        runner: starts the tasks.
         config: of the apply process: where the two databases are.
-        access: to the driver, for the tasks.
         source: for its catalog.
         destination: for its catalog.
         tasks: Spark tasks at once.
         is_active: somebody still wants to know.
     """
 
-    context: Any
-    config: ApplyJobConfig
-    access: TaskAccess
+    runner: TaskRunner
+    config: ApplyConfig
     source: SourceDatabase
     destination: DestinationDatabase
     tasks: int
@@ -122,6 +121,7 @@ class Comparison:
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
+            SparkUnavailable: the Spark application ended, or does not come.
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
@@ -166,25 +166,38 @@ class Comparison:
         if not tables:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
-        totals: dict[tuple[int, str], TableDigest] = {}
+        totals: dict[tuple[int, bool], TableDigest] = {}
         with contextlib.ExitStack() as held:
-            items: list[DigestItem] = []
-            for side, access in (("source", self.config.source), ("destination", self.config.destination)):
+            items: list[bytes] = []
+            for is_source, access in ((True, self.config.source), (False, self.config.destination)):
                 reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                 snapshot = held.enter_context(reader.export_snapshot())
-                names = [table.source if side == "source" else table.destination for table in tables]
-                items += _plan(reader, snapshot, side, names, columns, problems)
-            slices = max(1, min(len(items), self.tasks))
-            task = partial(digest_pieces, self.access)
-            found = self.context.parallelize(items, slices).mapPartitions(task).collect() if items else []
+                names = [table.source if is_source else table.destination for table in tables]
+                items += _plan(reader, snapshot, names, columns, problems, is_source=is_source)
+            found = self._digest(items) if items else []
         for each in found:
-            totals[each.table, each.side] = totals.get((each.table, each.side), TableDigest()) + each.digest
+            key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
+            totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
         return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
 
+    def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
+        """Digest chunks in Spark tasks, which may run again at any time: nothing is written."""
+        run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
+        try:
+            began = time.monotonic()
+            while not run.join(_WAIT_POLL_S):
+                if not self.is_active() or (run.problem and time.monotonic() - began > _BEGIN_TIMEOUT_S):
+                    raise SparkUnavailable(f"comparison by {self.config.apply}: {run.problem or 'it was stopped'}", hint=SEE_LOG)
+        finally:
+            run.close()
+        if run.error is not None:
+            raise run.error
+        return [pb.DigestResult.FromString(result) for result in run.results]
 
-def tables_of_now(source: SourceDatabase, config: ApplyJobConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
+
+def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
     """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
 
     Args:
@@ -296,11 +309,11 @@ def _common_columns(
 
 
 def _plan(
-    reader: TableReader, snapshot: str, side: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
-    problems: dict[int, tuple[str, bool]],
-) -> list[DigestItem]:
-    """Pieces of the tables that both sides have; adds to `problems` why a table cannot be read."""
-    items: list[DigestItem] = []
+    reader: TableReader, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
+    problems: dict[int, tuple[str, bool]], *, is_source: bool,
+) -> list[bytes]:
+    """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
+    items: list[bytes] = []
     for number, names in columns.items():
         try:
             plan = reader.plan(*tables[number], {}, snapshot=snapshot)
@@ -308,17 +321,21 @@ def _plan(
             problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
             continue
         items += [
-            DigestItem(table=number, side=side, piece=piece, columns=names, snapshot=snapshot) for piece in plan.pieces
+            pb.DigestItem(
+                table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place,
+                bytes=piece.bytes, columns=names, snapshot=snapshot,
+            ).SerializeToString()
+            for piece in plan.pieces
         ]
     return items
 
 
 def _result(
-    number: int, table: TableToInstantiate, totals: dict[tuple[int, str], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
-        for total in (totals.get((number, side), TableDigest()) for side in ("source", "destination"))
+        for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
         table=table, is_equal=not problem and source == destination, source=source,

@@ -52,17 +52,17 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, standings
+from spark_apply.copy.standing import Standing, rename_statement, standings
 from spark_apply.driver.reader import TableStart
-from streams.errors import DatabaseError, DatabaseUnavailable, FencedError, StreamsError
+from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
-    from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
     from spark_apply.copy.workers import CopyWorkers
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.joining import JoinCalls
 
 __all__ = ["TableInstantiation", "TableProgress", "table_starts"]
@@ -162,7 +162,7 @@ class TableInstantiation:
         problem: what keeps it from going on now; for status.
     """
 
-    config: ApplyJobConfig
+    config: ApplyConfig
     source: SourceDatabase
     destination: DestinationDatabase
     source_reader: TableReader
@@ -183,6 +183,7 @@ class TableInstantiation:
 
         Raises:
             FencedError: a newer driver runs.
+            DestinationRestarted: the destination may have lost commits: begin again.
         """
         found = self._standings()
         while self._follow_renames(found) or any(each.occupant is not None and not each.is_finished for each in found):
@@ -220,6 +221,7 @@ class TableInstantiation:
 
         Raises:
             FencedError: a newer driver runs.
+            DestinationRestarted: the destination may have lost commits: begin again.
         """
         self._joins = joins
         look_at = 0.0
@@ -230,7 +232,7 @@ class TableInstantiation:
                     look_at = 0.0
                 elif time.monotonic() >= look_at:
                     look_at = time.monotonic() + self._look(joins)
-            except FencedError:
+            except (FencedError, DestinationRestarted):
                 raise
             except StreamsError as error:
                 self.problem, look_at = error.message, time.monotonic() + _RETRY_S
@@ -274,12 +276,24 @@ class TableInstantiation:
     def _follow_renames(self, found: Sequence[Standing]) -> bool:
         """Record the new names of tables that have them at the destination too; tell whether there were any.
 
-        Until then the old name stays recorded: it says in which table of the destination the rows are.
+        Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
+        under the new name, while the old one is still there, is not that table.
         """
-        renamed = [
-            each for each in found
-            if each.is_renamed and self.destination.describe(*each.table.destination) is not None
-        ]
+        wanted = {each.table.destination for each in found}
+        renamed = []
+        for each in found:
+            record = each.record
+            if record is None or not each.is_renamed or self.destination.describe(*each.table.destination) is None:
+                continue
+            old = TableName.of(record)
+            if old in wanted or self.destination.describe(*old) is None:
+                renamed.append(each)
+            else:
+                self._show(TableProgress(
+                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED",
+                    problem=f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other "
+                    f"one, then {rename_statement(old, each.table.destination)}; `headrace up` goes on with it",
+                ))
         for each in renamed:
             self.destination.record_instantiation(
                 self.config.topology, self.config.apply, self.epoch, each.renamed_record()
@@ -293,6 +307,8 @@ class TableInstantiation:
         try:
             pause_s = self._try_round(pending)
             self.problem = ""
+        except DestinationRestarted:
+            raise
         except DatabaseUnavailable as error:
             self.problem, pause_s = error.message, _RETRY_S
         except DatabaseError as error:
@@ -351,7 +367,7 @@ class TableInstantiation:
                 if not problem:
                     this.kept.append(each)
                     return
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
             problem = error.message
@@ -406,7 +422,7 @@ class TableInstantiation:
                 try:
                     if key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
-                except DatabaseUnavailable:
+                except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError as error:
                     copy.problem, copy.is_final = error.message, True
@@ -426,6 +442,7 @@ class TableInstantiation:
                     heard_at = time.monotonic()
                 if job.error is not None:
                     raise job.error
+                self.problem = job.problem
                 if time.monotonic() - heard_at > _STALL_S:
                     raise SparkUnavailable(
                         f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
@@ -609,8 +626,7 @@ def _refused(each: Standing) -> str:
         renamed = each.occupant
         return (
             f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
-            f'it as there: ALTER TABLE "{table.destination.owner}"."{table.destination.name}" RENAME TO '
-            f'"{renamed.destination.name}"; then this one is copied'
+            f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
         )
     if each.is_outdated:
         return (

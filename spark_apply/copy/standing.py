@@ -21,9 +21,10 @@ from databases.ports import Instantiation
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import TableToInstantiate
+    from spark_apply.driver.config import TableToInstantiate
+    from streams.lcr_batch import TableVersion
 
-__all__ = ["Standing", "standings"]
+__all__ = ["Standing", "missing_rename", "rename_statement", "standings"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
@@ -110,3 +111,42 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
         )
         for table in tables
     )
+
+
+def missing_rename(
+    version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
+) -> TableName | None:
+    """The name under which the destination has a table that arrives under a name it does not have.
+
+    A second table, made under the new name, would get the next changes, and the first one would keep the rows.
+
+    Args:
+        version: as it arrives.
+        tables: of the apply process, under the names they had when the driver started.
+        recorded: everything that is recorded of its source's tables.
+
+    Returns:
+        The old name; None: it is not known to have been renamed.
+    """
+    found = next((table for table in tables if int(version.object_number) in table.object_numbers), None)
+    if found is None:
+        return None
+    record = next((record for record in recorded if record.identity == found.identity), None)
+    old = found.destination if record is None else TableName.of(record)
+    return None if old == TableName.of(version) else old
+
+
+def rename_statement(old: TableName, new: TableName) -> str:
+    """What gives a table of the destination its new name."""
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    moved = f"{quoted(old.owner)}.{quoted(old.name)}"
+    statements = []
+    if old.owner != new.owner:
+        statements.append(f"ALTER TABLE {moved} SET SCHEMA {quoted(new.owner)}")
+        moved = f"{quoted(new.owner)}.{quoted(old.name)}"
+    if old.name != new.name:
+        statements.append(f"ALTER TABLE {moved} RENAME TO {quoted(new.name)}")
+    return "; ".join(statements)

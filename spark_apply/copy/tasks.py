@@ -9,61 +9,34 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from databases.copying import NATIVE, PORTABLE, TablePiece
-from databases.table_digest import TableDigest
-from spark_apply.server.task import TaskAccess, die_with_parent
+from spark_apply.server.task import die_with_parent
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
     from databases.ports import DestinationSession
+    from databases.table_digest import TableDigest
     from protos import apply_pb2 as pb
+    from spark_apply.application.task_access import TaskAccess
 
-__all__ = ["CopyPlaces", "DigestItem", "PieceCopier", "PieceDigest", "PieceLink", "copy_pieces", "digest_pieces"]
+__all__ = ["CopyPlaces", "PieceCopier", "PieceLink", "copy_pieces", "digest_pieces"]
 
-_SOURCE, _DESTINATION = "source", "destination"
 _RETRY_DELAY_S = 1.0  # after a database did not answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DigestItem:
-    """One piece to digest.
-
-    Args:
-        table: index of the table in the caller's list.
-        side: "source" or "destination".
-        piece: as that side's reader planned it.
-        columns: names, the same for both sides.
-        snapshot: exported at that side.
-    """
-
-    table: int
-    side: str
-    piece: TablePiece
-    columns: tuple[str, ...]
-    snapshot: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceDigest:
-    """What became of a `DigestItem`. `problem` empty: `digest` is what was found. `is_final`: it would fail again."""
-
-    table: int
-    side: str
-    digest: TableDigest = field(default_factory=TableDigest)
-    problem: str = ""
-    is_final: bool = False
 
 
 # --------------------------------------------------------------------------- comparing
 
 
-def digest_pieces(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[PieceDigest]:
-    """Digest pieces; nothing is written, so Spark may run it again at any time."""
+def digest_pieces(
+    access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
+) -> Iterator[bytes]:
+    """Digest pieces (serialized `DigestItem`s); nothing is written, so Spark may run it again at any time."""
     from databases.connectors import open_reader
+    from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
     from spark_apply.messages import access_from_wire
     from streams.errors import Retry, StreamsError
@@ -72,18 +45,21 @@ def digest_pieces(access: TaskAccess, items: Iterable[DigestItem]) -> Iterator[P
     found = fetch_access(access.endpoint, access.token)
     with contextlib.ExitStack() as opened:
         readers = {
-            side: opened.enter_context(contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare")))
-            for side, wire in ((_SOURCE, found.source), (_DESTINATION, found.destination))
+            is_source: opened.enter_context(contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare")))
+            for is_source, wire in ((True, found.source), (False, found.destination))
         }
-        for item in items:
+        for data in items:
+            item = pb.DigestItem.FromString(data)
+            result = pb.DigestResult(table=item.table, is_source=item.is_source)
+            place = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
             try:
-                with readers[item.side].open_piece(item.piece, snapshot=item.snapshot) as piece:
-                    seen = piece.digest(item.columns)
-                yield PieceDigest(table=item.table, side=item.side, digest=seen)
+                with readers[item.is_source].open_piece(place, snapshot=item.snapshot) as piece:
+                    seen = piece.digest(tuple(item.columns))
+                result.rows, result.digest = seen.row_count, seen.to_bytes()
             except StreamsError as error:
-                readers[item.side].close()
-                is_final = error.retry is not Retry.TIMED
-                yield PieceDigest(table=item.table, side=item.side, problem=error.message, is_final=is_final)
+                readers[item.is_source].close()
+                result.problem, result.is_final = error.message, error.retry is not Retry.TIMED
+            yield result.SerializeToString()
 
 
 # --------------------------------------------------------------------------- copying
@@ -112,21 +88,22 @@ class CopyPlaces:
     session: Callable[[int, bytes], DestinationSession]
 
 
-def copy_pieces(access: TaskAccess, topology: str, apply: str, first_server: int, worker: int, _rows: Iterable[int]) -> Iterator[int]:
-    """Take pieces from the driver and do them until there are no more; gives the number of pieces done.
+def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Take pieces from the apply process and do them until there are no more; what became of them it was told already.
 
     Args:
-        access: to the driver.
+        access: to the apply process.
         topology: its name.
         apply: name of the apply process.
-        first_server: the first of the session numbers that copying tasks use at the destination.
         worker: number of this task, from 0.
+        items: one: the number of this task's session at the destination.
     """
     from databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
     from spark_apply.messages import access_from_wire
 
     die_with_parent()
+    server = next(int(item) for item in items)
     link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
@@ -135,14 +112,15 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, first_server: int
         source=partial(open_reader, source, application_name=name),
         destination=partial(open_reader, destination, application_name=name),
         session=lambda epoch, tag: open_destination(destination).open_session(
-            topology, apply, server=first_server + worker, epoch=epoch, tag=tag
+            topology, apply, server=server, epoch=epoch, tag=tag
         ),
     ))
     try:
-        return iter([copier.run()])
+        copier.run()
     finally:
         copier.close()
         link.close()
+    return iter(())
 
 
 class PieceCopier:
@@ -161,23 +139,21 @@ class PieceCopier:
         self._session: DestinationSession | None = None
         self._portable_only: set[tuple[str, str]] = set()  # tables whose native form the destination refused
 
-    def run(self) -> int:
-        """Do pieces until there are no more; their number."""
+    def run(self) -> None:
+        """Do pieces until there are no more."""
         from protos import apply_pb2 as pb
         from streams.errors import Retry, StreamsError
 
-        done = 0
         outcome: pb.CopyOutcome | None = None
         while True:
             reply = self._link.next(outcome)
             outcome = None
             if reply.WhichOneof("kind") == "done":
-                return done
+                return
             if reply.WhichOneof("kind") != "piece":
                 continue
             try:
                 outcome = self._do(reply.piece)
-                done += 1
             except StreamsError as error:
                 self.close()
                 is_final = error.retry is not Retry.TIMED
@@ -213,13 +189,13 @@ class PieceCopier:
 
     def _copy(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
         """Digest and copy a piece under the snapshot: what was read, and rows written."""
-        from streams.errors import DatabaseError, DatabaseUnavailable
+        from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
         if piece.form == NATIVE and table not in self._portable_only:
             try:
                 return self._copy_as(NATIVE, piece, place, columns)
-            except DatabaseUnavailable:
+            except (DatabaseUnavailable, DestinationRestarted):
                 raise
             except DatabaseError:
                 # The binary form names user-defined element types by their number in one database, among other

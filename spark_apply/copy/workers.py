@@ -1,34 +1,38 @@
-"""Who copies: the tasks that take pieces from a board, as a Spark job, behind a small interface."""
+"""Who copies: the tasks that take pieces from a board, as a job of the site's Spark application, behind a small interface."""
 
 from __future__ import annotations
 
-import threading
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
-from spark_apply.application.spark import SEE_LOG, SparkUnavailable
-from spark_apply.copy.tasks import copy_pieces
+from protos import apply_pb2 as pb
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import ApplyJobConfig
-    from spark_apply.application.spark import SparkApplication
     from spark_apply.copy.board import CopyBoard
-    from spark_apply.driver.gate import Gate
-    from spark_apply.server.task import TaskAccess
+    from spark_apply.driver.runs import TaskRunner
     from streams.errors import StreamsError
 
 __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 
 _END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
-# At least two tasks, so that one reads while the other writes, at most as many as apply servers.
+_END_POLL_S = 0.2  # how soon the end of the driver is noticed meanwhile
+# At least two tasks, so that one reads while the other writes. Beside apply servers no more: they share the databases with
+# those, and each takes a replication origin at the destination.
 _WORKERS_MIN = 2
 
 
 class CopyJob(Protocol):
     """Tasks that take pieces from one board until it is closed."""
 
-    error: StreamsError | None
-    """Why it ended before that."""
+    @property
+    def error(self) -> StreamsError | None:
+        """Why it ended before that."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why no task runs now."""
+        ...
 
     def join(self) -> None:
         """Wait until the tasks have noticed that the board is closed."""
@@ -49,47 +53,43 @@ class CopyWorkers(Protocol):
 
 
 class SparkCopyWorkers:
-    """See `CopyWorkers`: tasks of the apply process's Spark application.
+    """See `CopyWorkers`: runs of the site's Spark application.
 
     Args:
-        application: the Spark application.
-        config: of the apply process.
-        access: to the driver, for its tasks.
-        gate: hands the tasks' requests to the board.
+        runner: starts the runs; its gate hands the tasks' requests to the board.
+        workers: tasks of the first copy, before there are apply servers.
+        should_end: the driver ends: its tasks are cancelled.
     """
 
-    def __init__(self, application: SparkApplication, config: ApplyJobConfig, access: TaskAccess, gate: Gate) -> None:
-        self._application, self._config, self._access, self._gate = application, config, access, gate
+    def __init__(self, runner: TaskRunner, *, workers: int, should_end: Callable[[], bool]) -> None:
+        self._runner, self._workers, self._should_end = runner, workers, should_end
 
     def start(self, board: CopyBoard, *, first_server: int) -> CopyJob:
-        """See `CopyWorkers.start`. Beside apply servers (`first_server` > 0) the slots they leave free are used."""
-        slots = self._application.slots
-        workers = min(self._config.parallelism, slots)
-        workers = max(1, min(workers, slots - self._config.parallelism)) if first_server else max(_WORKERS_MIN, workers)
-        self._gate.board = board
-        return _SparkCopyJob(self._application.context, self._access, self._config, workers, first_server)
+        """See `CopyWorkers.start`."""
+        self._runner.gate.board = board
+        workers = _WORKERS_MIN if first_server else max(_WORKERS_MIN, self._workers)
+        return _SparkCopyJob(self._runner, range(first_server, first_server + workers), self._should_end)
 
 
 class _SparkCopyJob:
-    """Collected on a thread of its own."""
+    def __init__(self, runner: TaskRunner, servers: range, should_end: Callable[[], bool]) -> None:
+        self._gate, self._should_end = runner.gate, should_end
+        self._run = runner.start(pb.TASK_KIND_COPY, len(servers), items=[str(server).encode() for server in servers])
 
-    def __init__(
-        self, context: Any, access: TaskAccess, config: ApplyJobConfig, workers: int, first_server: int,  # noqa: ANN401
-    ) -> None:
-        self._context, self._workers = context, workers
-        self._task = partial(copy_pieces, access, config.topology, config.apply, first_server)
-        self._thread = threading.Thread(target=self._run, name="instantiation", daemon=True)
-        self.error: StreamsError | None = None
-        self._thread.start()
+    @property
+    def error(self) -> StreamsError | None:
+        """See `CopyJob.error`."""
+        return self._run.error
+
+    @property
+    def problem(self) -> str:
+        """See `CopyJob.problem`."""
+        return self._run.problem
 
     def join(self) -> None:
         """See `CopyJob.join`."""
-        self._thread.join(_END_S)
-
-    def _run(self) -> None:
-        try:
-            workers = range(self._workers)
-            self._context.parallelize(workers, self._workers).mapPartitionsWithIndex(self._task).collect()
-        except Exception as error:  # noqa: BLE001 - whatever py4j raises: who follows the job decides
-            message = f"the Spark job that copies tables ended: {str(error).strip().partition(chr(10))[0]}"
-            self.error = SparkUnavailable(message, hint=SEE_LOG)
+        polls = round(_END_S / _END_POLL_S)
+        while polls and not self._should_end() and not self._run.join(_END_POLL_S):
+            polls -= 1
+        self._run.close()
+        self._gate.board = None

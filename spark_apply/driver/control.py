@@ -1,6 +1,6 @@
 """Answers the apply actor and the command line: status, comparison, the error queue, stopping.
 
-Called on gRPC's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when that
+Called on the actor's threads. What the cores know is asked on the coordinator's thread (`CoordinatorHost.call`); when that
 is busy with its destination, status answers with what it knew last.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,21 +23,20 @@ from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import ApplyJobConfig
-    from spark_apply.application.spark import SparkApplication
+    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
-    from spark_apply.server.task import TaskAccess
+    from spark_apply.driver.runs import TaskRun, TaskRunner
 
 __all__ = ["ApplyControl", "Cores"]
 
 _STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up behind a slow destination
-_WATCH_POLL_S = 0.2  # progress of an instantiation that runs for minutes
 _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
+_DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +47,26 @@ class Cores:
     reader: ApplyReader
     coordinator: ApplyCoordinator
     epoch: int
+    servers: TaskRun | None = None
 
 
 @dataclass(slots=True)
 class ApplyControl:
-    """See the module, and `protos.apply_link.ControlHandler`.
+    """See the module.
 
     Args:
         config: of the apply process.
-        application: its Spark application.
+        runner: starts runs of tasks, once the coordinator serves.
     """
 
-    config: ApplyJobConfig
-    application: SparkApplication
-    access: TaskAccess | None = None
+    config: ApplyConfig
+    runner: TaskRunner | None = None
     state: str = "INITIALIZING"
     detail: str = ""
     hint: str = ""
     tables: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
+    instantiation: TableInstantiation | None = None
     cores: Cores | None = None
-    copying: TableInstantiation | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _latest: pb.ApplyStatus = field(default_factory=pb.ApplyStatus)
@@ -91,31 +90,19 @@ class ApplyControl:
     # ------------------------------------------------------------------ control
 
     def status(self) -> pb.ApplyStatus:
-        """See `ControlHandler.status`."""
+        """The state now."""
         cores = self.cores
-        status = pb.ApplyStatus(state=self.state, detail=self.detail, hint=self.hint)
+        copying = self.instantiation.problem if self.instantiation is not None else ""
+        status = pb.ApplyStatus(state=self.state, detail=self.detail or copying, hint=self.hint)
         if cores is not None and not self.stopped.is_set():
             status = self._core_status(cores)
         status.instantiation.extend(_progress_message(table) for table in list(self.tables.values()))
         return status
 
-    def watch_instantiation(self, is_active: Callable[[], bool]) -> Iterator[pb.InstantiationProgress]:
-        """See `ControlHandler.watch_instantiation`."""
-        told: dict[tuple[str, str], TableProgress] = {}
-        while is_active() and not self.stopped.is_set():
-            done = self.cores is not None
-            for key, table in list(self.tables.items()):
-                if told.get(key) != table:
-                    told[key] = table
-                    yield _progress_message(table)
-            if done:
-                return
-            time.sleep(_WATCH_POLL_S)
-
-    def compare(self, request: pb.CompareRequest, is_active: Callable[[], bool]) -> Iterator[pb.TableComparison]:
-        """See `ControlHandler.compare`."""
-        if self.access is None:
-            raise ApplyError(f"apply {self.config.apply}: Spark is not up yet")
+    def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
+        """Compare source and destination tables; one answer each, as soon as it is known."""
+        if self.runner is None:
+            raise ApplyError(f"apply {self.config.apply} is {self.state}: it cannot compare yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(self.config.source)))
@@ -135,18 +122,21 @@ class ApplyControl:
                 )
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
-                context=self.application.context, config=self.config, access=self.access, source=source,
-                destination=destination, tasks=max(1, self.application.slots - self.config.parallelism),
-                is_active=is_active,
+                runner=self.runner, config=self.config, source=source, destination=destination, tasks=_DIGEST_TASKS,
+                is_active=lambda: not self.should_end,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
                 yield _comparison_message(answer)
 
     def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
-        """See `ControlHandler.copy_again`."""
-        copying = self.copying
-        if copying is None:
+        """Begin to empty tables at the destination and copy them again; answers how they were before.
+
+        Raises:
+            ApplyError: nothing is applied yet, or a table is none of this apply process's alone.
+        """
+        copying = self.instantiation
+        if copying is None or self.cores is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it does not apply yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
         found = {table.source: table for table in self.config.tables if table.source in wanted}
@@ -163,7 +153,7 @@ class ApplyControl:
         return pb.CopyAgainReply(tables=before)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """See `ControlHandler.execute_errors`."""
+        """Execute error transactions again, in order; one answer each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
         outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers))
@@ -181,7 +171,7 @@ class ApplyControl:
             )
 
     def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """See `ControlHandler.delete_errors`."""
+        """Delete error transactions; one answer each."""
         cores = self._running()
         for number in self._numbers(cores, request):
             found = cores.host.call(partial(cores.host.delete_error, number))
@@ -189,18 +179,16 @@ class ApplyControl:
                 number=number, done=bool(found), problem="" if found else "it is not in the error queue",
             )
 
-    def stop(self, request: pb.StopRequest) -> pb.StopReply:
-        """See `ControlHandler.stop`."""
+    def stop(self, timeout_s: float) -> None:
+        """End the driver in order: servers finish the group they are in, for as long as `timeout_s`."""
         cores = self.cores
-        low_watermark = 0
         self._stopping.set()
         if cores is not None:
-            deadline = time.monotonic() + request.timeout_s
+            deadline = time.monotonic() + timeout_s
             try:
                 cores.host.call(cores.host.drain)
                 while not cores.host.call(cores.host.is_drained) and time.monotonic() < deadline:
                     time.sleep(_DRAIN_POLL_S)
-                low_watermark = self._low_watermark(cores)
                 cores.host.call(cores.host.servers.stop)
             except StreamsError as error:
                 # It ends all the same: what was not reported is read back from the destination at the next start.
@@ -208,13 +196,8 @@ class ApplyControl:
         self.stopped.set()
         if cores is not None:
             cores.host.wake()
-        return pb.StopReply(low_watermark_scn=low_watermark)
 
     # ------------------------------------------------------------------ inside
-
-    @staticmethod
-    def _low_watermark(cores: Cores) -> int:
-        return cores.host.call(lambda: int(cores.coordinator.low_watermark))
 
     def _running(self) -> Cores:
         if self.cores is None:
@@ -279,7 +262,8 @@ class ApplyControl:
             status.state, status.detail, status.hint = reader.state, reader.unfit.message, reader.unfit.hint
         elif not any(server.has_joined for server in facts):
             status.state = "INITIALIZING"
-            status.detail = status.detail or next((server.detail for server in facts if server.detail), "")
+            why = cores.servers.problem if cores.servers is not None else ""
+            status.detail = status.detail or why or next((server.detail for server in facts if server.detail), "")
         elif not status.detail:
             # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))

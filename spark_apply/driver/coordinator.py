@@ -181,6 +181,7 @@ class ApplyCoordinator:
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
         self._ahead = progress.ahead_scn
+        self._has_rewound = False
         self._reset(progress)
 
     def _reset(self, progress: ApplyProgress) -> None:
@@ -340,6 +341,9 @@ class ApplyCoordinator:
             if number not in self._holds.numbers:
                 self._holds.add(number, hashes)
         self._servers[server] = set()
+        if self._has_rewound:
+            # Its session may be older than the join, which removed what the session goes on from.
+            self._outbox.append((server, Reopen()))
         for group in list(self._groups.values()):
             if group.in_doubt and group.server == server:
                 group.in_doubt = False
@@ -407,6 +411,7 @@ class ApplyCoordinator:
             raise BugError("copied tables join while groups are unfinished")
         self._ahead, self._durable = progress.ahead_scn, min(self._durable, progress.low_watermark)
         self._reset(progress)
+        self._has_rewound = True
         self._outbox += [(server, Reopen()) for server in sorted(self._servers)]
 
     def replayed(self) -> None:

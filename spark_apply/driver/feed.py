@@ -23,12 +23,13 @@ from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from protos.codec import BatchHeader
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
 
 # Bytes of batches on their way or waiting in the driver: several groups, so that servers never wait for the queue.
 CREDIT_BYTES = 16 << 20
+_STOP_TIMEOUT_S = 5.0  # a queue that does not answer holds up nothing else
 _BEGINNING_POLL_S = 0.2  # how soon it is noticed that the driver shall end
 
 
@@ -56,7 +57,7 @@ class QueueFeed:
         resolve: asks where the queue serves now.
     """
 
-    def __init__(self, config: ApplyJobConfig, resolve: Callable[[], str]) -> None:
+    def __init__(self, config: ApplyConfig, resolve: Callable[[], str]) -> None:
         self._config, self._resolve = config, resolve
         self.listener: FeedListener | None = None
         self._lock = threading.Lock()
@@ -67,8 +68,16 @@ class QueueFeed:
         self._client: DequeueClient | None = None
         self._problem = "not connected to the queue yet"
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
 
     # ------------------------------------------------------------------ the host's thread
+
+    def stop(self) -> None:
+        """End the feed's thread and its connection; idempotent."""
+        self._stopped.set()
+        self._bell.ring()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
 
     def start(self, needed: Scn) -> int:
         """See `Feed.start`."""
@@ -103,7 +112,7 @@ class QueueFeed:
 
     def _run(self) -> None:
         backoff, done = Backoff(), 0
-        while True:
+        while not self._stopped.is_set():
             with self._lock:
                 mark, needed = self._mark, self._needed
             if mark == done:
@@ -124,7 +133,7 @@ class QueueFeed:
                 was_connected, self._client = self._client is not None, None
                 self._problem = error.message
                 # Not on the bell, which the stream's end has rung.
-                time.sleep(backoff.next_s())
+                self._stopped.wait(backoff.next_s())
                 if was_connected:
                     done = mark
                     self.listener.feed_broke(mark)
@@ -142,7 +151,7 @@ class QueueFeed:
     def _deliver(self, client: DequeueClient, mark: int) -> None:
         """Pass on what comes until another dequeue is wanted."""
         assert self.listener is not None
-        while self._mark == mark:
+        while self._mark == mark and not self._stopped.is_set():
             delivery = client.poll()
             if delivery is None:
                 self._bell.wait(None)
@@ -152,7 +161,7 @@ class QueueFeed:
 
 
 def ask_beginning(
-    config: ApplyJobConfig, resolve: Callable[[], str], *, should_end: Callable[[], bool], problem: Callable[[str], None],
+    config: ApplyConfig, resolve: Callable[[], str], *, should_end: Callable[[], bool], problem: Callable[[str], None],
 ) -> Scn:
     """Where the queue begins for an apply process that never applied anything.
 
@@ -179,8 +188,8 @@ def ask_beginning(
     return FIRST_SCN
 
 
-def _client(config: ApplyJobConfig, resolve: Callable[[], str], wake: Callable[[], None] | None = None) -> DequeueClient:
+def _client(config: ApplyConfig, resolve: Callable[[], str], wake: Callable[[], None] | None = None) -> DequeueClient:
     return DequeueClient(
-        resolve(), topology=config.topology, component=config.apply, queue=config.queue_name,
+        resolve(), topology=config.topology, component=config.apply, queue=config.queue,
         incarnation=new_incarnation(), wake=wake,
     )

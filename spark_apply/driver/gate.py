@@ -1,41 +1,71 @@
-"""Who the driver's endpoint talks to. Called on gRPC's threads: checks who is there, and passes on."""
+"""Who the coordinator's endpoint talks to. Called on gRPC's threads: checks who is there, and passes on."""
 
 from __future__ import annotations
 
+import secrets
+import threading
 from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
-from protos.apply_link import ServerStream, check_token
+from protos.apply_link import ServerStream
 from spark_apply.messages import access_to_wire
 from streams.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from spark_apply.application.job_config import ApplyJobConfig
     from spark_apply.copy.board import CopyBoard
+    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost
 
 __all__ = ["Gate"]
 
 
 class Gate:
-    """Lets this driver's own tasks in: to the databases, to the pieces to copy, and, once it exists, to the host.
+    """Lets the tasks of runs that go on in: to the databases, to the pieces to copy, and, once it exists, to the host.
 
     Args:
         config: of the apply process.
-        token: of this driver's incarnation.
     """
 
-    def __init__(self, config: ApplyJobConfig, token: str) -> None:
-        self._config, self._token = config, token
+    def __init__(self, config: ApplyConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._tokens: set[str] = set()
         self.host: CoordinatorHost | None = None
         self.board: CopyBoard | None = None
+
+    # ------------------------------------------------------------------ runs
+
+    def admit(self) -> str:
+        """A token for a run that is about to begin."""
+        token = secrets.token_hex(16)
+        with self._lock:
+            self._tokens.add(token)
+        return token
+
+    def dismiss(self, token: str) -> None:
+        """Refuse the tasks of a run that has ended, whatever is left of them; streams that are open end by themselves."""
+        with self._lock:
+            self._tokens.discard(token)
+
+    def check(self, token: str) -> None:
+        """Refuse a caller without the token of a run that goes on.
+
+        Raises:
+            ProtocolError: it is a task of an older run, or no task at all.
+        """
+        with self._lock:
+            is_known = token in self._tokens
+        if not is_known:
+            raise ProtocolError(f"the caller is no task of a run of {self._config.apply} that goes on")
+
+    # ------------------------------------------------------------------ tasks
 
     def accept(self, stream: ServerStream) -> None:
         """See `StreamListener.accept`."""
         hello = stream.hello
-        check_token(hello.token, self._token)
+        self.check(hello.token)
         if (hello.topology, hello.apply) != (self._config.topology, self._config.apply) or self.host is None:
-            raise ProtocolError(f"this is the driver of {self._config.apply}, not of {hello.apply}")
+            raise ProtocolError(f"this is the coordinator of {self._config.apply}, not of {hello.apply}")
         if not 0 <= hello.server < self._config.parallelism:
             raise ProtocolError(f"apply {self._config.apply} has no server {hello.server}")
         self.host.opened(stream)
@@ -52,13 +82,13 @@ class Gate:
 
     def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
         """See `StreamListener.next_copy`."""
-        check_token(request.token, self._token)
+        self.check(request.token)
         board = self.board
         return pb.CopyReply(done=True) if board is None else board.next(request)
 
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
         """See `StreamListener.access`."""
-        check_token(request.token, self._token)
+        self.check(request.token)
         return pb.AccessReply(
             source=access_to_wire(self._config.source), destination=access_to_wire(self._config.destination),
         )

@@ -1,4 +1,4 @@
-"""Hosts reader and coordinator in the Spark driver: one thread owns them, everybody else sends it events.
+"""Hosts reader and coordinator: one thread owns them, everybody else sends it events.
 
 Job
     Bring together what the queue sends, what the apply servers report, and what the cores want done.
@@ -45,7 +45,7 @@ from streams.scn import Scn
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables import TableFits
@@ -147,7 +147,7 @@ class CoordinatorHost:
     """
 
     def __init__(
-        self, config: ApplyJobConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
+        self, config: ApplyConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
         coordinator: ApplyCoordinator, fits: TableFits, feed: Feed, clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -198,6 +198,10 @@ class CoordinatorHost:
     def fail(self, error: StreamsError) -> None:
         """Something outside the loop cannot go on: `run` raises it."""
         self._events.put(_Failed(error))
+
+    def tasks_accepted(self, *, is_accepted: bool) -> None:
+        """The application runs the servers' tasks, or does not any more."""
+        self._events.put(_Call(lambda: self.servers.accepted(is_accepted=is_accepted), queue.SimpleQueue()))
 
     def wake(self) -> None:
         """End the loop's pause: `should_end` may have changed."""

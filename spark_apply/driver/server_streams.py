@@ -25,18 +25,16 @@ from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.groups import CoordinatorMessage
 
 __all__ = ["ApplyServers", "ServerFacts"]
 
 JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
-# A task starts within seconds of its application; a replaced executor within 10 s; a loaded machine needs longer.
+# A task starts within seconds of the application's word that it runs; after its executor died, within 10 s; a loaded machine
+# needs longer. An application that can run no task any more is ended by itself (`spark_apply.application.process`).
 REGISTER_TIMEOUT_S = 180.0
-# All of them are gone: executors are replaced within 10 s, unless the application master died, which nobody replaces.
-# Another application is up in 20 s.
-ALL_LOST_TIMEOUT_S = 30.0
 # Servers tell every few seconds that they live, in the middle of a long statement, too.
 PROGRESS_TIMEOUT_S = 600.0
 # A server that ends by an unexpected error this often within the window will do so again.
@@ -89,13 +87,14 @@ class ApplyServers:
     """
 
     def __init__(
-        self, config: ApplyJobConfig, *, epoch: int, destination: DestinationDatabase, coordinator: ApplyCoordinator,
+        self, config: ApplyConfig, *, epoch: int, destination: DestinationDatabase, coordinator: ApplyCoordinator,
         clock: Clock,
     ) -> None:
         self._config, self._epoch = config, epoch
         self._destination, self._coordinator, self._clock = destination, coordinator, clock
         self._servers = [_Server(number) for number in range(config.parallelism)]
         self._started_at = self._moved_at = clock.monotonic()
+        self._is_accepted = False  # the application runs, or starts, the tasks
 
     # ------------------------------------------------------------------ what is known
 
@@ -136,6 +135,10 @@ class ApplyServers:
             if server.stream is not None:
                 server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
 
+    def accepted(self, *, is_accepted: bool) -> None:
+        """The application has taken on to run the tasks, or has ended and another one must."""
+        self._is_accepted, self._started_at = is_accepted, self._clock.monotonic()
+
     def open(self, stream: ServerStream) -> None:
         """A task began: it replaces whatever ran under its number before, and is counted: see `DestinationDatabase.open_session`."""
         server = self._servers[stream.hello.server]
@@ -175,16 +178,11 @@ class ApplyServers:
         for server in self._servers:
             if server.has_session and not server.joined and now >= server.join_at:
                 self._join(server)
-            if server.stream is None and now - max(server.heard_at, self._started_at) > REGISTER_TIMEOUT_S:
+            is_late = server.stream is None and now - max(server.heard_at, self._started_at) > REGISTER_TIMEOUT_S
+            if self._is_accepted and is_late:
                 raise SparkUnavailable(
                     f"apply server {server.number} of {self._config.apply} did not start within {REGISTER_TIMEOUT_S:g} s",
-                    hint="it is tried again; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
-                )
-        if all(server.stream is None and server.attempts for server in self._servers):
-            lost_s = now - max(server.heard_at for server in self._servers)
-            if lost_s > ALL_LOST_TIMEOUT_S:
-                raise SparkUnavailable(
-                    f"apply {self._config.apply}: no apply server has come back for {ALL_LOST_TIMEOUT_S:g} s", hint=SEE_LOG
+                    hint="retrying; see the Ray session's logs: executors may lack memory or CPUs", server=server.number,
                 )
         if not self.may_write:
             self._moved_at = now

@@ -20,6 +20,8 @@ Only values that are overwritten in the same group, which the destination would 
 Changes of the table's key, tables with several unique keys, without a key or with triggers, and histories that
 cannot be (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
+
+Longer than 500 lines: what a set is and how rows become one must be read together.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import DestinationTable, Write
+from databases.ports import TruncatedTable, Write
 from spark_apply.server import collapse_kernels as kernels
 from spark_apply.tables import TableFit
 from streams.cells import Cells, fixed
@@ -66,7 +68,7 @@ class TruncateTables:
     to them here alone is not the source's to empty.
     """
 
-    tables: tuple[DestinationTable, ...]
+    tables: tuple[TruncatedTable, ...]
     restart_identity: bool
 
 
@@ -158,9 +160,9 @@ def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[Lc
 
 def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
     truncate = batch.truncates[index]
-    # Partitions of one table are one table here.
-    tables = {table.version.qualified_name: table.table for table in (fit_of(batch.tables[t]) for t in truncate.tables)}
-    return TruncateTables(tables=tuple(tables.values()), restart_identity=truncate.restart_identity)
+    fits = [fit_of(batch.tables[table]) for table in truncate.tables]
+    tables = tuple(TruncatedTable(table=fit.table, partition=fit.version.partition) for fit in fits)
+    return TruncateTables(tables=tables, restart_identity=truncate.restart_identity)
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
@@ -293,7 +295,7 @@ def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
         yield from _inserts(rows, np.arange(rows.command.shape[0], dtype=np.int32))
         return
     answer = rows.find_keys()
-    if not must_order and answer == kernels.COLLAPSED and rows.fit.is_collapsible:
+    if not must_order and answer == kernels.COLLAPSED and rows.fit.is_collapsible and not (rows.key_lengths == NULL).any():
         collapsed = _collapsed(rows)
         if collapsed is not None:
             yield from collapsed
@@ -406,45 +408,62 @@ def _by_absence(
         yield chosen[place.reshape(-1) == kind], kinds[:, kind]
 
 
+def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
+    """Rows that their key identifies, and rows with a NULL in it: several may have that, all old values tell them apart."""
+    fit = rows.fit
+    has_null = np.zeros(chosen.shape[0], np.bool_)
+    if fit.version.old_image is OldImage.FULL and not fit.is_keyless:
+        has_null = np.asarray((rows.old.lengths[np.array(fit.match, np.intp)[:, None], chosen] == NULL).any(axis=0))
+    for part, is_null in ((chosen[~has_null], False), (chosen[has_null], True)):
+        if part.shape[0]:
+            yield part, is_null
+
+
 def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
-    if not chosen.shape[0]:
-        return []
-    carried = _carried(rows, chosen)
-    match = set(rows.fit.match)
-    compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match)
-    return [_expected(_delete(rows, chosen, compare=compare))]
+    steps: list[Step] = []
+    for part, has_null in _by_nulls(rows, chosen):
+        carried, match = _carried(rows, part), _match(rows, has_null=has_null)
+        compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match)
+        steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null)))
+    return steps
 
 
-def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...]) -> Write:
+def _match(rows: _TableRows, *, has_null: bool) -> tuple[int, ...]:
+    return rows.fit.all_columns if has_null else rows.fit.match
+
+
+def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...], has_null: bool = False) -> Write:
+    match = _match(rows, has_null=has_null)
     return Write(
         table=rows.fit.table, version=rows.fit.version, command=Command.DELETE,
-        old=rows.old.gathered(chosen, _mask(rows, rows.fit.match + compare)), new=None,
-        match_columns=rows.fit.match, compare_columns=compare, set_columns=(),
+        old=rows.old.gathered(chosen, _mask(rows, match + compare)), new=None,
+        match_columns=match, compare_columns=compare, set_columns=(), paired=has_null,
     )
 
 
 def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[Step]:
     steps: list[Step] = []
-    for same in _by_bits(rows.unset, chosen):
-        parts = _by_signature(rows, same) if split else [same]
-        steps += [_expected(_update(rows, part)) for part in parts]
+    for identified, has_null in _by_nulls(rows, chosen):
+        for same in _by_bits(rows.unset, identified):
+            parts = _by_signature(rows, same) if split else [same]
+            steps += [_expected(_update(rows, part, has_null=has_null)) for part in parts]
     return steps
 
 
-def _update(rows: _TableRows, chosen: NDArray[np.int32]) -> Write:
-    fit = rows.fit
+def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> Write:
+    fit, found_by = rows.fit, _match(rows, has_null=has_null)
     bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
     changed = [column for column in range(len(fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
-    carried, match = _carried(rows, chosen), set(fit.match)
+    carried, match = _carried(rows, chosen), set(found_by)
     # An identity column that the destination always generates is set too, where it did change: the session knows how.
     columns = tuple(column for column in changed if column in fit.all_columns)
     compare = tuple(column for column in columns if carried[column] and column not in match)
     columns = columns or _untouched(rows, chosen)
     return Write(
         table=fit.table, version=fit.version, command=Command.UPDATE,
-        old=rows.old.gathered(chosen, _mask(rows, fit.match + compare)),
+        old=rows.old.gathered(chosen, _mask(rows, found_by + compare)),
         new=rows.new.gathered(chosen, _mask(rows, columns)),
-        match_columns=fit.match, compare_columns=compare, set_columns=columns,
+        match_columns=found_by, compare_columns=compare, set_columns=columns, paired=has_null,
     )
 
 

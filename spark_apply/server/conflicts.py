@@ -112,10 +112,12 @@ def _apply_row(
     except DataError as error:
         sqlstate = str(error.context.get("sqlstate", ""))
         if isinstance(step, TruncateTables):
-            return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
+            # What to do belongs to it: nobody sees the hint of an error that is in the queue.
+            message = f"{error.message}. {error.hint}" if error.hint else error.message
+            return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=message)
         return Failure(
             position=position, conflict_type=_refused(step.write.command, sqlstate), sqlstate=sqlstate,
-            message=error.message, readable=_readable(step.write, show),
+            message=error.message, readable=(*_readable(step.write, show), *_detail(error)),
         )
     if count == step.expected:
         return None
@@ -150,7 +152,13 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
         (found,) = session.write([replace(write, compare_columns=())])
         if found:
             return f"{kind}_differs", "the row has other values than the LCR's old values"
+    if write.paired:
+        return f"{kind}_missing", "no row has the LCR's old values, and its key has a NULL, which identifies no row"
     return f"{kind}_missing", "no row has the LCR's key values"
+
+
+def _detail(error: DataError) -> tuple[str, ...]:
+    return (f"DETAIL: {error.detail[:_READABLE_CHARACTERS_MAX]}",) if error.detail else ()
 
 
 def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:

@@ -1,18 +1,17 @@
-"""Apply servers as Spark tasks: one long-running task each, connected to the driver.
+"""Apply servers as Spark tasks: one long-running task each, connected to the coordinator.
 
 Job
     Run one `ApplyServer` in a Spark executor's Python worker until told to stop.
 
 Main path
-    start_apply_servers (driver, one Spark job) -> serve (task) -> CoordinatorLink -> ApplyServer.receive, step
-    -> reports.
+    serve (of a run of tasks, `spark_apply.application.runs`) -> CoordinatorLink -> ApplyServer.receive, step -> reports.
 
 States
-    The server's own (`server`), sent to the driver when it lasts.
+    The server's own (`server`), sent to the coordinator when it lasts.
 
 Durable when
     Nothing here. A task that dies, with its worker, its executor or its node, is run again by Spark; it says hello
-    under the same server number, its session ends the dead one's, and the driver asks the destination what became of
+    under the same server number, its session ends the dead one's, and the coordinator asks the destination what became of
     the groups it had.
 
 The module imports nothing but the standard library at its head: grpc and psycopg must not be loaded before Spark's
@@ -29,18 +28,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protos import apply_pb2 as pb
     from protos.apply_link import CoordinatorLink
-    from spark_apply.application.job_config import ApplyJobConfig
+    from spark_apply.application.task_access import TaskAccess
     from spark_apply.server.apply_server import ApplyServer
     from streams.errors import StreamsError
 
-__all__ = ["TaskAccess", "die_with_parent", "start_apply_servers"]
+__all__ = ["die_with_parent", "serve"]
 
 _WELCOME_TIMEOUT_S = 30.0  # the driver answers at once, or is gone
 # A state that lasts shorter is not worth a message: a busy server goes through all of them for each group.
@@ -51,48 +48,6 @@ _LAST_WORDS_S = 2.0  # for the driver to read why the task ends
 _FAILURE_DELAY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskAccess:
-    """How a task reaches its driver.
-
-    Args:
-        endpoint: "host:port".
-        token: of the driver's incarnation: what proves the task to be its own.
-    """
-
-    endpoint: str
-    token: str
-
-
-# --------------------------------------------------------------------------- driver
-
-
-def start_apply_servers(
-    context: Any, config: ApplyJobConfig, access: TaskAccess, *, failed: Callable[[StreamsError], None],  # noqa: ANN401
-) -> None:
-    """Submit the apply servers as one Spark job that never ends by itself; returns at once.
-
-    Args:
-        context: the SparkContext.
-        config: of the apply process.
-        access: to the driver.
-        failed: told when the job ends by an error.
-    """
-    task = partial(serve, access, config.topology, config.apply)
-
-    def run() -> None:
-        from spark_apply.application.spark import SEE_LOG, SparkUnavailable
-
-        try:
-            servers = range(config.parallelism)
-            context.parallelize(servers, config.parallelism).mapPartitionsWithIndex(task).collect()
-        except Exception as error:  # noqa: BLE001 - whatever py4j raises: the main thread decides
-            first_line = str(error).strip().partition("\n")[0]
-            failed(SparkUnavailable(f"the Spark job of apply {config.apply} ended: {first_line}", hint=SEE_LOG))
-
-    threading.Thread(target=run, name="apply-servers", daemon=True).start()
 
 
 # --------------------------------------------------------------------------- task
@@ -106,8 +61,8 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
-def serve(access: TaskAccess, topology: str, apply: str, index: int, _rows: Iterable[int]) -> Iterator[int]:
-    """Run apply server `index` until the driver says stop; a failure is raised, so that Spark runs it again."""
+def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Iterable[int]) -> Iterator[bytes]:
+    """Run apply server `index` until the coordinator says stop; a failure is raised, so that Spark runs it again."""
     die_with_parent()
     task = _ServerTask(access, topology, apply, index)
     try:

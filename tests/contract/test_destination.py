@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from databases.ports import TruncatedTable
 from streams.errors import BugError, DatabaseUnavailable, DataError, UnfitTableError
-from streams.lcr_batch import ABSENT
+from streams.lcr_batch import ABSENT, Partition
 from tests.support.destination_contract import (
     commit,
     keyed,
@@ -146,13 +147,36 @@ def test_truncate_empties_tables_and_can_be_rolled_back(harness, session):
     first, second = keyed(harness, session, "t"), keyed(harness, session, "t2")
     commit(session, insert(first, [(int4(1), b"x", None)]), insert(second, [(int4(1), b"x", None)]))
     session.begin()
-    session.truncate([first, second], restart_identity=False)
+    session.truncate([TruncatedTable(table=first), TruncatedTable(table=second)], restart_identity=False)
     session.rollback()
     assert len(harness.rows("t")) == 1
     session.begin()
-    session.truncate([first, second], restart_identity=False)
+    session.truncate([TruncatedTable(table=first), TruncatedTable(table=second)], restart_identity=False)
     session.commit([], 0)
     assert harness.rows("t") == harness.rows("t2") == []
+
+
+def test_truncate_of_a_partition_of_the_source_s_deletes_its_rows_where_there_is_none(harness, session):
+    table = keyed(harness, session, "t")
+    commit(session, insert(table, [(int4(1), b"x", None), (int4(2), b"y", None)]))
+    session.begin()
+    partition = Partition(owner="public", name="t_x", rows="a = 'x'")
+    session.truncate([TruncatedTable(table=table, partition=partition)], restart_identity=False)
+    session.commit([], 0)
+    assert [row[0] for row in harness.rows("t")] == [int4(2)]
+
+
+@pytest.mark.parametrize("rows", ["", "what is this ="])
+def test_truncate_of_a_partition_whose_rows_cannot_be_told_is_a_data_error(harness, session, rows):
+    table = keyed(harness, session, "t")
+    commit(session, insert(table, [(int4(1), b"x", None)]))
+    session.begin()
+    with pytest.raises(DataError, match="t_x"):
+        session.truncate(
+            [TruncatedTable(table=table, partition=Partition(owner="public", name="t_x", rows=rows))], restart_identity=False,
+        )
+    session.rollback()
+    assert len(harness.rows("t")) == 1
 
 
 # --------------------------------------------------------------------------- errors

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.fault("SIGKILL of an actor")
-@pytest.mark.parametrize("kind", ["capture", "queue", "propagation", "site:src", "site:dst", "apply", CONTROLLER])
+@pytest.mark.parametrize("kind", ["capture", "queue", "propagation", "site:src", "site:dst", "apply", "spark", CONTROLLER])
 def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
     names = [component["name"] for component in one_way.deployment.overview()["components"]]
     victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]
@@ -22,7 +22,3 @@ def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System,
         for victim in victims:
             old = one_way.kill(victim)
             assert one_way.wait_restarted(victim, old) != old
-    if kind == "apply":
-        status = one_way.status(victims[0])
-        assert status["drivers_started"] == 1
-        assert status["driver_pid"]

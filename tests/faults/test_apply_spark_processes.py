@@ -1,55 +1,43 @@
-"""A process of the apply process's Spark application is killed while it applies."""
+"""A process of the site's Spark application is killed while its apply process applies: only tasks are run again."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.support.faults import apply_name, pgbench_through, spark_processes, wait_for_next_driver
+from tests.support.faults import (
+    application_name,
+    apply_name,
+    pgbench_through,
+    spark_processes,
+    wait_for_next_application,
+)
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
-@pytest.mark.fault("SIGKILL of the Spark driver")
-def test_killed_driver_is_started_again_with_a_higher_epoch(one_way: System):
-    before = one_way.status(apply_name(one_way))
+@pytest.mark.fault("SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end")
+@pytest.mark.parametrize(("victim", "words"), [
+    ("driver", "SIGKILL"), ("gateway", "JVM"), ("master", "no executor has come back"),
+])
+def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
+    application, before = one_way.status(application_name(one_way)), _coordinator(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()
-        (driver,) = spark_processes(one_way)["driver"]
-        driver.kill()
-        driver.wait(10)
-        after = wait_for_next_driver(one_way, driver.pid)
-    assert after["epoch"] > before["epoch"]
-    assert after["drivers_started"] == before["drivers_started"] + 1
-    assert "SIGKILL" in after["last_error"]["message"]
-
-
-@pytest.mark.fault("SIGKILL of the JVM of the Spark driver")
-def test_application_whose_driver_lost_its_jvm_is_replaced_by_itself(one_way: System):
-    before = one_way.status(apply_name(one_way))
-    with pgbench_through(one_way) as running:
-        running.wait_arriving()
-        (jvm,) = spark_processes(one_way)["gateway"]
-        jvm.kill()
-        after = wait_for_next_driver(one_way, before["driver_pid"])
-    assert after["epoch"] > before["epoch"]
-
-
-@pytest.mark.fault("SIGKILL of the application master, with which the executors end")
-def test_application_that_lost_its_master_is_replaced_by_itself(one_way: System):
-    before = one_way.status(apply_name(one_way))
-    with pgbench_through(one_way) as running:
-        running.wait_arriving()
-        (master,) = spark_processes(one_way)["master"]
-        master.kill()
-        after = wait_for_next_driver(one_way, before["driver_pid"])
-    assert after["epoch"] > before["epoch"]
-    assert "no apply server has come back" in after["last_error"]["message"]
+        (process,) = spark_processes(one_way)[victim]
+        process.kill()
+        wait_for_next_application(one_way, application["application_pid"])
+    after = one_way.status(application_name(one_way))
+    assert after["applications_started"] == application["applications_started"] + 1
+    assert words in after["last_error"]["message"]
+    assert _coordinator(one_way) == before
 
 
 @pytest.mark.fault("SIGKILL of a Spark executor's JVM")
-def test_killed_executor_is_replaced_under_the_same_driver(one_way: System):
-    before = one_way.status(apply_name(one_way))
+def test_killed_executor_is_replaced_under_the_same_application(one_way: System):
+    application, before = _application(one_way), _coordinator(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()
         wait_until("every apply server runs", lambda: _all_serve(one_way))
@@ -60,13 +48,12 @@ def test_killed_executor_is_replaced_under_the_same_driver(one_way: System):
             "every apply server runs on an executor that lives",
             lambda: _all_serve(one_way) and executor not in spark_processes(one_way)["executors"],
         )
-    after = one_way.status(apply_name(one_way))
-    assert (after["driver_pid"], after["epoch"]) == (before["driver_pid"], before["epoch"])
+    assert (_application(one_way), _coordinator(one_way)) == (application, before)
 
 
 @pytest.mark.fault("SIGKILL of a Spark executor's Python worker")
-def test_killed_worker_is_replaced_under_the_same_driver(one_way: System):
-    before = one_way.status(apply_name(one_way))
+def test_killed_worker_is_replaced_under_the_same_application(one_way: System):
+    application, before, attempts = _application(one_way), _coordinator(one_way), _attempts(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()
         wait_until("every apply server runs", lambda: _all_serve(one_way))
@@ -77,9 +64,22 @@ def test_killed_worker_is_replaced_under_the_same_driver(one_way: System):
             "every apply server runs in another process",
             lambda: _all_serve(one_way) and not set(victims) & set(spark_processes(one_way)["workers"]),
         )
-    after = one_way.status(apply_name(one_way))
-    assert (after["driver_pid"], after["epoch"]) == (before["driver_pid"], before["epoch"])
-    assert sum(server["attempts"] for server in after["servers"]) > sum(server["attempts"] for server in before["servers"])
+    assert (_application(one_way), _coordinator(one_way)) == (application, before)
+    assert _attempts(one_way) > attempts
+
+
+def _application(system: System) -> Any:
+    return system.status(application_name(system))["application_pid"]
+
+
+def _coordinator(system: System) -> tuple[int, Any]:
+    """The process and the epoch of the apply process."""
+    name = apply_name(system)
+    return system.pid(name), wait_until("it has an epoch", lambda: system.status(name).get("epoch"))
+
+
+def _attempts(system: System) -> int:
+    return sum(server["attempts"] for server in system.status(apply_name(system))["servers"])
 
 
 def _all_serve(system: System) -> bool:

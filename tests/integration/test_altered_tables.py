@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.faults import apply_name, spark_processes
+from tests.support.faults import apply_name
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -63,15 +63,9 @@ def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
     )
     hint = paused(altered)["hint"]
     assert hint.startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
-    (driver,) = spark_processes(altered)["driver"]
-    driver.kill()
-    driver.wait(10)
-
-    def next_one_waits() -> bool:
-        status = altered.status(apply_name(altered))
-        return status["driver_pid"] not in {0, driver.pid} and status["state"] == PAUSED
-
-    wait_until("the next driver waits", next_one_waits)
+    name = apply_name(altered)
+    altered.wait_restarted(name, altered.kill(name))
+    wait_until("the next driver waits", lambda: altered.status(name)["state"] == PAUSED)
     assert paused(altered)["hint"] == hint
     rows = goes_on(altered, hint)
     assert [str(row[-1]) for row in rows] == ["None", "None", "12.50", "12.50"]

@@ -61,7 +61,7 @@ def test_status_tells_of_every_component_and_flow(one_way: System):
     assert (flow["source"], flow["destination"]) == ("src", "dst")
     assert flow["lag_s"] is not None
     kinds = {component["kind"] for component in overview["components"]}
-    assert kinds == {"site", "queue", "capture", "propagation", "apply"}
+    assert kinds == {"site", "spark", "queue", "capture", "propagation", "apply"}
     code, out, _ = headrace(one_way, "status")
     assert code == DONE
     assert all(component["name"] in out for component in overview["components"])

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import DestinationTable
+from databases.ports import DestinationTable, TruncatedTable
 from databases.postgres.connection import connect
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
@@ -169,7 +169,7 @@ def test_types_wrapped_in_a_transaction_that_rolls_back_are_made_again(target, s
     for turn in range(3):
         session.begin()
         assert session.write([delete(table, [], version=version_of(table))]) == (0,)
-        session.truncate([table], restart_identity=False)  # the transaction has begun
+        session.truncate([TruncatedTable(table=table)], restart_identity=False)  # the transaction has begun
         assert session.write([insert(table, row)]) == (1,)
         session.savepoint()
         assert session.write([update(table, row, row)]) == (1,)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
-from protos.apply_link import ApplyControlClient
-from spark_apply.application import job
-from spark_apply.application.job_config import ApplyJobConfig
+from spark_apply.application import runs
+from spark_apply.application.task_access import TaskAccess
+from spark_apply.driver import apply_driver
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.gate import Gate
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -23,51 +28,56 @@ LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 
 
-class Job:
-    def __init__(self, parts: int, task: Any) -> None:
-        self._parts, self._task = parts, task
+class Run:
+    """In place of `TaskRun`: tasks on threads of the test."""
 
-    def collect(self) -> list[Any]:
-        threads = [threading.Thread(target=lambda n=n: list(self._task(n, iter(())) or ()), daemon=True) for n in range(self._parts)]
-        for thread in threads:
+    error, problem, results = None, "", ()
+
+    def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
+        module, _, function = runs._CODE[kind].partition(":")
+        code = getattr(importlib.import_module(module), function)
+        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
+        moved(True)
+        self._threads = [
+            threading.Thread(
+                target=lambda n=number: list(code(access, runner.config.topology, runner.config.apply, n, iter(items[n : n + 1]))),
+                daemon=True,
+            )
+            for number in range(tasks)
+        ]
+        for thread in self._threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-        return []
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        deadline = time.monotonic() + (timeout_s or WAIT_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None: ...
 
 
-class Context:
-    """As much of a SparkContext as a driver uses for tasks that do not end by themselves."""
+@dataclass
+class Runner:
+    """In place of `TaskRunner`."""
 
-    def parallelize(self, rows: Any, parts: int) -> Context:
-        found = Context()
-        found.parts = parts
-        return found
+    config: ApplyConfig
+    find: Any
+    gate: Gate
+    endpoint: str
+    epoch: int
 
-    def mapPartitionsWithIndex(self, task: Any) -> Job:
-        return Job(self.parts, task)
-
-
-class Application:
-    """In place of `SparkApplication`."""
-
-    slots = 3
-
-    def __init__(self, config: ApplyJobConfig) -> None:
-        self._config, self.context = config, Context()
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def queue_endpoint(self) -> str:
-        return self._config.queue_endpoint
+    def start(
+        self, kind: int, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
+        moved: Callable[[bool], None] = lambda _: None,
+    ) -> Run:
+        return Run(self, kind, tasks, items, moved)
 
 
 def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(job, "SparkApplication", Application)
+    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     for dsn in (source_database, destination_database):
         execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
         execute(dsn, "CREATE TABLE nothing ()")
@@ -76,32 +86,20 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     execute(source_database, "INSERT INTO late SELECT i, 0 FROM generate_series(1, 3000) i")
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
     access = partial(DatabaseAccess, kind="postgres")
-    config = ApplyJobConfig(
+    config = ApplyConfig(
         topology="threads_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
-        destination=access(site="dbs2", dsn=destination_database), queue="", queue_name=queue.apply.queue, ray_address="",
-        ray_namespace="", state_dir=str(tmp_path), parallelism=2, queue_endpoint=queue.server.endpoint,
+        destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2,
         tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
     )
-    endpoints: list[str] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            job.ApplyDriver(config, endpoints.append).run()
-        except BaseException as error:  # noqa: BLE001 - shown below
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    wait_for("the endpoint", lambda: endpoints or failed, WAIT_S)
-    assert not failed
-    client = ApplyControlClient(endpoints[0])
+    driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
+    driver.start()
+    client = driver.control
 
     def states() -> dict[str, str]:
         return {table.name: table.state for table in client.status().instantiation}
 
     def there(table: str, number: int) -> bool:
-        assert not failed, failed
+        driver.outcome()
         return execute(destination_database, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
 
     try:
@@ -139,11 +137,11 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
         wait_for("the late table to be done", lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"}, WAIT_S)
     finally:
-        client.stop(5.0)
-        client.close()
-        thread.join(60.0)
+        driver.stop(5.0)
+        has_ended = driver.join(60.0)
         queue.close()
-    assert not failed
+    assert has_ended
+    driver.outcome()
 
 
 def _named(queue: MinedQueue) -> Any:

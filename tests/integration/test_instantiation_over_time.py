@@ -17,9 +17,9 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
-from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -79,11 +79,10 @@ class Sites:
             for table in self.source.captured(TOPOLOGY)
         )
 
-    def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyJobConfig:
-        return ApplyJobConfig(
+    def config(self, tables: tuple[TableToInstantiate, ...]) -> ApplyConfig:
+        return ApplyConfig(
             topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", queue_name="",
-            ray_address="", ray_namespace="", state_dir="", tables=tables,
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", tables=tables,
         )
 
     def instantiate(self, tables: tuple[TableToInstantiate, ...]) -> dict[str, Scn]:
@@ -92,7 +91,7 @@ class Sites:
         self.progress.clear()
         nothing: Any = None
         made = _Copied(
-            application=nothing, config=self.config(tables), access=nothing, gate=nothing, source=self.source,
+            runner=nothing, config=self.config(tables), gate=nothing, source=self.source,
             destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
         )
         return {name: scn for (_, name), scn in made.run().items()}
@@ -186,6 +185,18 @@ def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_dest
     assert sites.instantiate(sites.tables()) == {"a2": first["a"], "b": first["b"]}
     assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
     assert sites.rows("dst", "a2") == [(1, "first")]
+
+
+def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(sites: Sites):
+    sites.run("src", "ALTER TABLE a RENAME TO a2")
+    sites.run("dst", "CREATE TABLE a2 (id int PRIMARY KEY, body text)")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert 'ALTER TABLE "public"."a" RENAME TO "a2"' in sites.progress["a2"].problem
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+    sites.run("dst", "DROP TABLE a2", "ALTER TABLE a RENAME TO a2")
+    sites.instantiate(sites.tables())
+    assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
 
 
 def test_new_table_is_not_copied_over_the_rows_of_a_renamed_one(sites: Sites):

@@ -12,7 +12,8 @@ import pytest
 from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
-from databases.ports import Finding
+from databases.ports import Finding, TruncatedTable
+from databases.postgres.claim import PostgresClaim
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
@@ -94,7 +95,7 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
     row = [(int4(1), int4(0) + int4(0) + int4(23))]
     session.begin()
     assert session.write([insert(table, row), update(table, row, row)]) == (1, 1)
-    session.truncate([table], restart_identity=False)
+    session.truncate([TruncatedTable(table=table)], restart_identity=False)
     session.commit([], 0)
     again = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
     destination.raise_epoch("top", "a")
@@ -125,7 +126,7 @@ def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_d
 def test_bounds_are_checked(admin, destination):
     origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
     found = destination.preflight("top", sessions=5000)
-    assert [needed_and_free(finding)[0] for finding in found] == [5000, 5002]
+    assert [needed_and_free(finding)[0] for finding in found] == [5000, 5003]
     for finding, setting in zip(found, (origins, "max_connections"), strict=True):
         (now,) = admin.execute("SELECT current_setting(%s)::int", (setting,)).fetchone()
         needed, free = needed_and_free(finding)
@@ -145,19 +146,21 @@ def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
     with closing(PostgresDestination(role_dsn, site="b")) as driver, closing(PostgresDestination(role_dsn, site="b")) as site:
         for statement in fixes(site.preflight("top", sessions=2)):
             admin.execute(statement)
-        # Two apply servers, the driver's administrative session, one for `status`, and the one that asks.
-        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 5")
+        # Two apply servers, the driver's administrative session, the claim, one for `status`, and the one that asks.
+        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 6")
         assert site.preflight("top", sessions=2) == ()
         driver.prepare("top")
         epoch = driver.raise_epoch("top", "a").epoch
         with ExitStack() as servers:
+            claim = servers.enter_context(closing(PostgresClaim(role_dsn, topology="top", site="b", place="here", identity="1")))
+            claim.hold()
             for server in range(2):
                 servers.enter_context(closing(driver.open_session("top", "a", server=server, epoch=epoch, tag=b"\x00")))
             assert site.preflight("top", sessions=2) == ()
             (more,) = site.preflight("top", sessions=3)
             assert more.problem == "2 connections are needed, the role may open 1 more"
             (others,) = site.preflight("top2", sessions=2)
-            assert others.problem == "4 connections are needed, the role may open 1 more"
+            assert others.problem == "5 connections are needed, the role may open 1 more"
             admin.execute(others.fix)
             assert site.preflight("top2", sessions=2) == ()
 

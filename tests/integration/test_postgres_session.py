@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import DestinationTable, Write
+from databases.ports import DestinationTable, TruncatedTable, Write
 from databases.postgres.destination import pipeline as destination_pipeline
 from databases.postgres.destination import writes
 from databases.postgres.destination.database import PostgresDestination
@@ -245,7 +245,7 @@ def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
     site.user.execute("INSERT INTO t VALUES (1); INSERT INTO only_here VALUES (1)")
     site.session.begin()
     with pytest.raises(DataError, match=r'Table "only_here" references "t", and did not travel in the same TRUNCATE') as caught:
-        site.session.truncate([parent], restart_identity=False)
+        site.session.truncate([TruncatedTable(table=parent)], restart_identity=False)
     site.session.rollback()
     assert "foreign key" in caught.value.hint
     assert site.rows("SELECT id FROM only_here") == site.rows("SELECT id FROM t") == [(1,)]
@@ -256,7 +256,7 @@ def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
     child = site.table("CREATE TABLE child (id int REFERENCES t, number int GENERATED ALWAYS AS IDENTITY)", "child")
     site.user.execute("INSERT INTO t VALUES (1); INSERT INTO child VALUES (1)")
     site.session.begin()
-    site.session.truncate([parent, child], restart_identity=True)
+    site.session.truncate([TruncatedTable(table=parent), TruncatedTable(table=child)], restart_identity=True)
     site.session.commit([], 0)
     assert site.rows("SELECT id FROM child UNION ALL SELECT id FROM t") == []
     assert site.rows("INSERT INTO child VALUES (NULL) RETURNING number") == [(1,)]
@@ -644,6 +644,10 @@ def test_dropped_and_recreated_table_is_found_again(site):
     ("CREATE TABLE t (a int, b int, PRIMARY KEY (b, a)); CREATE UNIQUE INDEX ON t (b, a)", False, False, (1, 0), {(1, 0)}),
     ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t (b) WHERE b > 0", True, True, (0,), {(0,)}),
     ("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE UNIQUE INDEX ON t ((b + 1))", True, True, (0,), {(0,)}),
+    ("CREATE TABLE t (a int NOT NULL, b int, UNIQUE (a, b))", False, False, (0, 1), {(0, 1)}),
+    ("CREATE TABLE t (a int, b int UNIQUE)", True, False, (), {(1,)}),
+    ("CREATE TABLE t (a int NOT NULL, b int, c int NOT NULL, d int NOT NULL, UNIQUE (a, b), UNIQUE (a, c, d))", False, True,
+     (0, 2, 3), {(0, 1), (0, 2, 3)}),
     ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE NULLS NOT DISTINCT)", True, True, (0,), {(0,)}),
     ("CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE DEFERRABLE)", True, True, (0,), {(0,)}),
     ("CREATE TABLE t (a int PRIMARY KEY, b int4range, EXCLUDE USING gist (b WITH &&))", True, True, (0,), {(0,)}),

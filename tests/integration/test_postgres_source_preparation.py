@@ -212,3 +212,23 @@ def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_
     assert after["again"].identity != before["again"].identity
     assert after["leaves"].identity != before["leaves"].identity
     assert after["leaves"].object_numbers == before["leaves"].object_numbers
+
+
+def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write_it(site: Site) -> None:
+    for statement in (
+        'CREATE SCHEMA "Ünï cödé"', 'CREATE TABLE "Ünï cödé".t (id int PRIMARY KEY)', 'CREATE SCHEMA "HR"',
+        'CREATE TABLE "HR".employees (id int PRIMARY KEY)',
+    ):
+        site.run(statement)
+    wanted = (("ünï cöde", "*"), ("hr", "*"), ("HR", "employes"), ("nothing_like_it", "*"))
+    for owner, name in wanted:
+        (found,) = site.source.preflight((RuleSet(include=(Rule(owner=owner, name=name),)),), streams=1)
+        expected = {
+            "ünï cöde": """did you mean the schema '"Ünï cödé"' (in YAML, with both quotes)?""",
+            "hr": "did you mean the schema HR?", "HR": "did you mean the table employees?", "nothing_like_it": "",
+        }[owner]
+        assert found.fix.endswith(expected)
+        assert ("did you mean" in found.fix) == bool(expected)
+    rules = (RuleSet(include=(Rule(owner="HR"), Rule(owner="ünï cöde"))),)
+    (warning,) = [f for f in site.source.preflight(rules, streams=1) if "matches no table" in f.problem]
+    assert "did you mean the schema" in warning.fix

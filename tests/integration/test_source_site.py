@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
+from redo.dictionary import NameOfNow
 from redo.mining import Miner
 from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
+from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.proxy import Proxy
@@ -49,7 +52,7 @@ class Source:
         self.host = DatabaseSite(self.spec, "dbs1", "fingerprint")
         self.host.start()
         self.wait("ready", lambda status: status["ready"])
-        self.host.prepare()
+        self.host.prepare(self.spec)
         self.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
 
     def run(self, statement: str) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -73,15 +76,25 @@ class Source:
         return self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]))
 
     def mined(self) -> list[LcrBatch]:
+        reader = self.miner()
+        found = self.batches(reader)
+        reader.close()
+        return found
+
+    def miner(self, names_of_now: Callable[[], Mapping[int, NameOfNow]] | None = None) -> Miner:
+        folder = self.folder / "sites" / "dbs1" / "redo"
+        return Miner(folder, "dbs1", FIRST_SCN, RULES, PostgresLogDecoder, names_of_now=names_of_now)
+
+    def batches(self, reader: Miner) -> list[LcrBatch]:
+        """All that can be mined now, up to a table that left the rules."""
         status = self.host.status()
         assert self.host._writer is not None
         position = self.host._writer.position
-        miner = Miner(self.folder / "sites" / "dbs1" / "redo", "dbs1", FIRST_SCN, RULES, PostgresLogDecoder)
         assert status["redo_segment"] <= position.segment
-        found = []
-        while (batch := miner.next_batch(RedoPosition(position.segment, position.offset, position.scn))) is not None:
-            found.append(batch)
-        miner.close()
+        found: list[LcrBatch] = []
+        with contextlib.suppress(TableLeftRules):
+            while (batch := reader.next_batch(RedoPosition(position.segment, position.offset, position.scn))) is not None:
+                found.append(batch)
         return found
 
     def drop_slot(self) -> None:
@@ -178,7 +191,7 @@ def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Ca
     assert "was dropped" in status["last_error"]["message"]
     assert "headrace down --purge" in status["last_error"]["hint"]
     with pytest.raises(Exception, match="was dropped"):
-        source.host.prepare()
+        source.host.prepare(source.spec)
 
 
 def test_database_that_does_not_answer_is_neither_idle_nor_level(
@@ -216,7 +229,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Sou
     def slow(*arguments: Any) -> tuple[str, ...]:
         found = uncaptured(*arguments)
         if not asked.is_set():
-            prepare()
+            prepare(source.spec)
             asked.set()
         return found
 
@@ -235,10 +248,10 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(make: Callable[..., Sou
 def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
-    assert source.host.uncaptured() == ("public.u",)
+    assert source.host.uncaptured(source.spec) == ("public.u",)
     assert source.wait("it is shown", lambda status: status["uncaptured_tables"])["uncaptured_tables"] == ["public.u"]
-    source.host.prepare()
-    assert source.host.uncaptured() == ()
+    source.host.prepare(source.spec)
+    assert source.host.uncaptured(source.spec) == ()
     source.run("INSERT INTO u SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
     status = source.wait("it is full", lambda status: status["state"] == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in status["problem"]
@@ -282,3 +295,35 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(make: Callable[.
     assert sum(batch.row_count for batch in source.mined()) == rows[0]
     confirmed = f"SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
     source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status["redo_scn"])  # type: ignore[index]
+
+
+def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_it_out(make: Callable[..., Source]) -> None:
+    """Another schema is another name as well; a partition goes by its root's."""
+    source = make()
+    source.run("CREATE TABLE p (a int PRIMARY KEY) PARTITION BY LIST (a)")
+    source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")
+    source.host.prepare(source.spec)
+    source.run("CREATE SCHEMA elsewhere")
+    source.run("INSERT INTO t VALUES (1)")
+    for table in ("t", "p"):
+        source.run(f"ALTER TABLE {table} SET SCHEMA elsewhere")
+    source.run("INSERT INTO elsewhere.t VALUES (2)")
+    source.wait_written()
+    now = source.host.names_of_now()
+    assert {(name.owner, name.name, name.is_wanted) for name in now.values()} == {
+        ("elsewhere", "t", False), ("elsewhere", "p", False),
+    }
+    assert len(now) == 3  # with the partition
+    reader = source.miner(source.host.names_of_now)
+    assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
+    with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
+        reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
+    assert source.host.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
+    assert source.wait("it is shown", lambda status: status["strayed_tables"])["strayed_tables"] == ["elsewhere.p", "elsewhere.t"]
+
+    source.host.prepare(source.spec)
+    assert source.host.uncaptured(source.spec) == ()
+    assert source.host.names_of_now() == {}
+    reader = source.miner(source.host.names_of_now)
+    assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
+    assert reader.next_batch(source.host._writer.position) is None  # type: ignore[union-attr]

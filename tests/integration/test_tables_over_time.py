@@ -13,6 +13,10 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from headrace.status_view import is_healthy
+from headrace.verification import verify_topology
+from headrace.waiting import NotCaughtUp, wait_caught_up
+from streams.errors import ApplyError
 from tests.support.system import System, running, wait_until
 from topology.reading import read_topology
 
@@ -108,3 +112,37 @@ def test_table_that_was_renamed_at_both_sites_goes_on_with_the_next_driver_too(s
     system.assert_converged(["a", "b", "hr.ra2"])
     assert system.execute("dst", "SELECT name FROM headrace.instantiation WHERE owner = 'hr'") == [("ra2",)]
     assert system.execute("dst", "SELECT scn, identity FROM headrace.instantiation WHERE owner = 'hr'") == before
+
+
+def paused(system: System) -> dict[str, Any]:
+    name = f"capture:{system.spec.captures[0].name}"
+    return system.wait_state(name, "PAUSED: A TABLE LEFT THE RULES")
+
+
+def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_rules_know_its_name(system: System):
+    scn = system.execute("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'b'")
+    system.execute("src", "ALTER TABLE b RENAME TO b2")
+    system.execute("src", "INSERT INTO b2 VALUES (300, 'renamed')")
+    assert "public.b2" in paused(system)["detail"]
+    wait_until("status says so", lambda: not is_healthy(system.deployment.overview()))
+    with pytest.raises(NotCaughtUp, match="no rule takes"):
+        wait_caught_up(system.spec, system.deployment.connect(), timeout_s=10.0, overview=system.deployment.overview)
+    with pytest.raises(ApplyError, match="no rule takes"):
+        verify_topology(
+            system.spec, system.deployment.connect(), timeout_s=10.0, progress=lambda _: None,
+            overview=system.deployment.overview,
+        )
+    system.execute("dst", "ALTER TABLE b RENAME TO b2")
+    up(system, "public.a, public.b2, hr.*")
+    system.assert_converged(["a", "b2", "hr.ra2"])
+    assert system.execute("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'b2'") == scn  # not copied again
+
+
+def test_table_that_is_renamed_away_is_left_out_by_another_up(system: System):
+    system.execute("src", "ALTER TABLE b2 RENAME TO b_away")
+    system.execute("src", "INSERT INTO b_away VALUES (301, 'nobody wants it')")
+    paused(system)
+    system.execute("src", "INSERT INTO a VALUES (301, 'waits behind it')")
+    up(system, "public.a, public.b2, hr.*")
+    system.assert_converged(["a", "hr.ra2"])
+    assert system.execute("dst", "SELECT count(*) FROM b2 WHERE id = 301") == [(0,)]

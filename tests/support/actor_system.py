@@ -22,8 +22,10 @@ class FakeActors:
         self.prepared: list[str] = []
         self.new: set[str] = set()  # what `prepare` was last told of
         self.silent: set[str] = set()
+        self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.identities: dict[str, str] = {}  # of databases, by site
         self.versions: tuple[TableVersion, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
@@ -60,6 +62,8 @@ class FakeActors:
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
+        if method == "database_identity":
+            return self.identities.get(name, name)
         if method == "preflight":
             return self.findings.get(name, ())
         if method == "table_versions":
@@ -67,9 +71,15 @@ class FakeActors:
         if method == "preflight_tables":
             self.compared.append((name, tuple(version.name for version in arguments[0])))
             return self.table_findings.get(name, ())
+        if method == "reconfigure" and name in self.holds_back:
+            return None
+        if method == "reconfigure":
+            spec, fingerprint = arguments
+            self.running[name] = {**self.running[name], "spec": spec, "fingerprint": fingerprint}
+            return None
         assert method == "prepare"
         self.prepared.append(name)
-        self.new = set(arguments[0])
+        self.new = set(arguments[1])
         self.uncaptured.pop(name, None)
         return (f"CREATE something AT {name}",)
 

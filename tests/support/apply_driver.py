@@ -1,39 +1,43 @@
-"""An apply process under test: a real Spark driver, fed by a real queue with batches mined from a real stream.
+"""An apply process under test: its driver in a process of its own and a real Spark application, fed by a real queue with
+batches mined from a real stream.
 
-Everything but the driver and its Spark application runs in the test's process; the actors are not needed.
+Everything else runs in the test's process; the actors are not needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
 
+from actors.child_process import ChildProcess
 from actors.staging.queue import QueueCore
 from databases.connectors import DatabaseAccess, decoder_for
 from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
 from protos import codec
-from protos.apply_link import ApplyControlClient
 from protos.queue_link import EnqueueClient, QueueServer
+from protos.spark_link import fetch_health
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from spark_apply.application.job_config import ApplyJobConfig, ExecutorResources, TableToInstantiate
-from streams.errors import StreamsError, WouldBlock
+from spark_apply.application.config import ApplicationConfig
+from spark_apply.driver.apply_driver import ApplyDriver
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from spark_apply.driver.runs import ApplicationAccess
+from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
 from topology.reading import read_topology
@@ -142,18 +146,102 @@ class MinedQueue:
                 self._stop.wait(0.1)
 
 
+class SparkProcess:
+    """A site's Spark application, as its actor starts it.
+
+    Args:
+        ray_address: of a local cluster.
+        folder: for its files and its log.
+    """
+
+    def __init__(self, ray_address: str, folder: Path) -> None:
+        self.config = ApplicationConfig(topology="apply_test", site="dbs2", ray_address=ray_address, state_dir=str(folder))
+        self.log = folder / "application.log"
+        self.child = ChildProcess(
+            "spark:dbs2", "the Spark application", module="spark_apply.application.process",
+            file=folder / "application.json", log=self.log,
+        )
+        self.access: ApplicationAccess
+
+    def start(self) -> None:
+        """Returns when it serves; ends what this object started before."""
+        self.child.start(self.config.to_json())
+        answer = self.child.first_answer(STARTED_S, lambda: True)
+        self.access = ApplicationAccess(endpoint=answer["endpoint"], token=answer["token"])
+
+    def health(self) -> pb.HealthReply:
+        return fetch_health(self.access.endpoint, self.access.token)
+
+
+def serve_driver(
+    config: ApplyConfig, queue_endpoint: str, application: ApplicationAccess, requests: Connection, log: Path,
+) -> None:
+    """The process of a driver: answers (method, arguments) of its control until the pipe closes."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    found = [application]
+    driver = ApplyDriver(config, queue=lambda: queue_endpoint, application=lambda: found[-1])
+    driver.start()
+    with contextlib.suppress(EOFError):
+        while True:
+            method, arguments = requests.recv()
+            if method == "moved_to":
+                found += arguments
+                requests.send(None)
+                continue
+            try:
+                driver.outcome()
+                answer = getattr(driver.control, method)(*arguments)
+                requests.send(list(answer) if isinstance(answer, Iterator) else answer)
+                if method == "stop":
+                    os._exit(0 if driver.join(ENDED_S) else 1)
+            except StreamsError as error:
+                requests.send(error)
+    os._exit(0)
+
+
+class DriverClient:
+    """Asks a driver's control, in whatever process it is."""
+
+    def __init__(self, requests: Connection) -> None:
+        self._requests = requests
+        self._lock = threading.Lock()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        with self._lock:
+            try:
+                self._requests.send((method, arguments))
+                answer = self._requests.recv()
+            except (EOFError, OSError) as error:
+                raise PropagationError("the driver's process is gone") from error
+        if isinstance(answer, StreamsError):
+            raise answer
+        return answer
+
+    def compare(self, request: pb.CompareRequest) -> list[pb.TableComparison]:
+        return list(self.ask("compare", request))
+
+    def execute_errors(self, request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
+        return list(self.ask("execute_errors", request))
+
+    def delete_errors(self, request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
+        return list(self.ask("delete_errors", request))
+
+
 @dataclass
 class Driver:
-    """One running driver process."""
+    """One running driver, in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: Any
     log: Path
-    client: ApplyControlClient
-    endpoint: str
-    lines: list[str] = field(default_factory=list)
+    client: DriverClient
+    requests: Connection
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.process.is_alive())
 
     def status(self) -> pb.ApplyStatus:
-        return self.client.status()
+        return self.client.ask("status")
 
     def wait_ready(self) -> pb.ApplyStatus:
         return wait_for("every server to have its session", lambda: (s := self.status()).ready and s, STARTED_S)
@@ -164,33 +252,36 @@ class Driver:
     def wait_applied(self, scn: int) -> None:
         wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
 
-    def wait_exit(self) -> int:
-        return self.process.wait(ENDED_S)
+    def wait_failure(self) -> StreamsError:
+        """What ended the driver."""
 
-    def last_words(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        lines = [line for line in self.process.stdout if line.strip()]
-        return json.loads(lines[-1])
+        def failure() -> StreamsError | None:
+            try:
+                self.status()
+            except PropagationError:
+                raise
+            except StreamsError as error:
+                return error
+            return None
+
+        return wait_for("the driver to end", failure, ENDED_S)
 
     def server_pids(self) -> list[int]:
         return [server.pid for server in self.status().servers if server.pid]
 
-    def close_input(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.wait_exit()
+    def stop(self) -> int:
+        """End it in order; its process's exit code."""
+        self.client.ask("stop", 10.0)
+        self.process.join(ENDED_S)
+        return int(self.process.exitcode)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(ENDED_S)
+        self.process.join(ENDED_S)
 
     def end(self) -> None:
-        self.client.close()
-        if self.process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-                self.close_input()
-            self.process.kill()
-            self.process.wait(ENDED_S)
+        self.requests.close()
+        self.kill()
 
 
 def executor_of(worker_pid: int) -> psutil.Process:
@@ -208,23 +299,20 @@ class ApplyDrivers:
     """Starts drivers of one apply process; ends them all.
 
     Args:
-        ray_address: of a local cluster.
+        spark: runs their tasks.
         queue: what they dequeue from.
         folder: for logs.
         tables: what they replicate, in schema public.
     """
 
-    def __init__(self, ray_address: str, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
-        self._folder, self.queue = folder, queue
+    def __init__(self, spark: SparkProcess, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
+        self._folder, self.queue, self.spark = folder, queue, spark
         self.started: list[Driver] = []
-        self.config = ApplyJobConfig(
+        self.config = ApplyConfig(
             topology=queue.spec.name, apply=queue.apply.name,
             source=DatabaseAccess(site="dbs1", kind="postgres", dsn=queue.source_dsn),
             destination=DatabaseAccess(site="dbs2", kind="postgres", dsn=queue.destination_dsn),
-            queue=f"queue:{queue.apply.queue}", queue_name=queue.apply.queue, ray_address=ray_address,
-            ray_namespace=f"headrace-{queue.spec.name}", state_dir=str(folder), parallelism=2,
-            tables=self.to_instantiate(tables),
-            queue_endpoint=queue.server.endpoint, resources=ExecutorResources(),
+            queue=queue.apply.queue, parallelism=2, tables=self.to_instantiate(tables),
         )
 
     def to_instantiate(self, tables: Sequence[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
@@ -240,23 +328,19 @@ class ApplyDrivers:
             for table in captured if table.owner == "public" and table.name in tables
         )
 
-    def start(self, **changes: Any) -> Driver:
-        """Start a driver; returns when it serves its control endpoint."""
+    def start(self, *, queue_endpoint: str = "", **changes: Any) -> Driver:
+        """Start a driver."""
         log = self._folder / f"driver_{len(self.started)}.log"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "spark_apply.application.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                text=True, cwd="/",
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(replace(self.config, **changes).to_json() + "\n")
-        process.stdin.flush()
-        first = process.stdout.readline()
-        assert first, log.read_text()[-2000:]
-        endpoint = json.loads(first).get("endpoint")
-        assert endpoint, first
-        driver = Driver(process, log, ApplyControlClient(endpoint), endpoint)
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        config = replace(self.config, **changes)
+        process = spawn.Process(
+            target=serve_driver, daemon=True,
+            args=(config, queue_endpoint or self.queue.server.endpoint, self.spark.access, theirs, log),
+        )
+        process.start()
+        theirs.close()
+        driver = Driver(process, log, DriverClient(ours), ours)
         self.started.append(driver)
         return driver
 

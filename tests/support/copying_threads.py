@@ -40,7 +40,7 @@ class _Link:
 
 
 class _ThreadJob:
-    error = None
+    error, problem = None, ""
 
     def __init__(self, workers: ThreadWorkers, board: CopyBoard, places: list[CopyPlaces]) -> None:
         self._threads = []

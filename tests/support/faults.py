@@ -19,7 +19,7 @@ from tests.support.system import System, wait_until
 
 __all__ = [
     "Pgbench", "apply_name", "armed", "delete_errors", "errors", "pgbench_through", "propagation_name", "proxied_propagation",
-    "spark_processes", "wait_for_next_driver",
+    "application_name", "spark_processes", "wait_for_next_application",
 ]
 
 CLIENTS = 4
@@ -35,6 +35,11 @@ SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
 
 def apply_name(system: System) -> str:
     return f"apply:{system.spec.applies[0].name}"
+
+
+def application_name(system: System) -> str:
+    """The Spark application of the first apply process's site."""
+    return f"spark:{system.spec.applies[0].site}"
 
 
 def errors(system: System) -> list[dict[str, Any]]:
@@ -125,15 +130,15 @@ def armed(system: System, name: str, action: str = "kill", times: int = 1) -> It
 
 
 def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
-    """The processes of the apply process's Spark application.
+    """The processes of the Spark application of the first apply process's site.
 
-    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and `workers`. A
-    worker is a Python process with an apply server in it; `status` of the apply process names them.
+    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and the first apply
+    process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process names them.
     """
     status = system.status(apply_name(system))
     found: dict[str, list[psutil.Process]] = {"driver": [], "gateway": [], "master": [], "executors": [], "workers": []}
     with contextlib.suppress(psutil.NoSuchProcess):
-        driver = psutil.Process(status["driver_pid"])
+        driver = psutil.Process(system.status(application_name(system))["application_pid"])
         found["driver"].append(driver)
         found["gateway"] += [child for child in driver.children() if child.name() == "java"]
         found["master"] += _masters(driver)
@@ -148,14 +153,17 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
     return found
 
 
-def wait_for_next_driver(system: System, old: int) -> dict[str, Any]:
-    """The apply process's status once a driver other than process `old` applies."""
+def wait_for_next_application(system: System, old: int) -> dict[str, Any]:
+    """The status of every apply process of the site, by its name, once all apply in an application other than process `old`."""
+    names = [f"apply:{apply.name}" for apply in system.spec.applies if apply.site == system.spec.applies[0].site]
 
-    def applies() -> dict[str, Any] | None:
-        status = system.status(apply_name(system))
-        return status if status["driver_pid"] not in {0, old} and status.get("ready") else None
+    def apply() -> dict[str, Any] | None:
+        if system.status(application_name(system))["application_pid"] in {0, old}:
+            return None
+        found = {name: system.status(name) for name in names}
+        return found if all(status.get("ready") for status in found.values()) else None
 
-    return dict(wait_until("another driver applies", applies))
+    return dict(wait_until("every apply process applies in another application", apply))
 
 
 def _masters(driver: psutil.Process) -> list[psutil.Process]:

@@ -17,7 +17,7 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
-from spark_apply.application.job_config import ApplyJobConfig
+from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
@@ -198,7 +198,7 @@ class _Feed:
 
 
 class Beginning:
-    """What a driver does before it applies, as `spark_apply.application.job`: ask where it begins, then copy what is not copied.
+    """What a driver does before it applies, as `spark_apply.driver.apply_driver`: ask where it begins, then copy what is not copied.
 
     The first destinations begin with nothing, as their source does; one that is added copies every table, but keeps
     the one that the source's rows do not belong in.
@@ -275,7 +275,7 @@ class Beginning:
 
 
 class Driver:
-    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.application.job`.
+    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.driver.apply_driver`.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.
@@ -287,11 +287,10 @@ class Driver:
         self._sim, self._spec, self._store = sim, spec, store
         self._destination = destination = MemoryDestination(store=store)
         self.epoch = progress.epoch
-        self.token = f"token {sim.network.incarnation()}"
-        config = ApplyJobConfig(
+        config = ApplyConfig(
             topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
-            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue="", queue_name=spec.queue,
-            ray_address="", ray_namespace="", state_dir="", parallelism=spec.parallelism, tag=spec.tag,
+            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
+            parallelism=spec.parallelism, tag=spec.tag,
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
         )
         fits = TableFits(destination.describe, self._missing_alter)
@@ -308,7 +307,8 @@ class Driver:
             config, epoch=self.epoch, destination=destination, reader=self.reader, coordinator=self.coordinator,
             fits=fits, feed=self.feed, clock=sim.clock,
         )
-        self._gate = Gate(config, self.token)
+        self._gate = Gate(config)
+        self.token = self._gate.admit()
         self._gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, Task] = {}

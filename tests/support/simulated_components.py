@@ -240,6 +240,11 @@ class BufferedQueue(Component):
         folder = self.sim.folder / "sites" / self.sim.topology.queue(self._queue).site / "queues" / self._queue
         self.core = QueueCore(self.sim.topology, self._queue, folder, self.sim.clock)
 
+    def adopt(self) -> None:
+        """As `QueueHost`: the queue goes on with the subscribers of the changed topology; a dead one begins with them."""
+        if self.core is not None:
+            self.core.adopt(self.sim.topology)
+
     def work(self) -> None:
         core = self.core
         assert core is not None

@@ -337,15 +337,20 @@ class Simulation:
         return self._joins and self._left < 30 and "dbs4" not in self.stores and self.steps < HARM_STEPS_MAX
 
     def _join(self) -> None:
-        """Add dbs4 when redo was purged; everybody else is replaced in a while, each at a time of its own."""
+        """Add dbs4 when redo was purged; its queue's neighbours take that over in a while, or everybody is replaced."""
         segments = list_segments(self.site.folder)
         if not segments or segments[0].number == 1:
             return
         self.fired["destination added"] += 1
         self._left += 30  # the source goes on while it is copied, and redo is purged again
         self.topology = _with_dbs4(self.topology, self.rng.choice(["q_dbs1", "q_relay"]))
-        for component in self.components:
-            self._later(component.kill)
+        if self.rng.random() < 0.5:
+            for component in self.components:
+                self._later(component.kill)
+        else:
+            self.fired["taken over"] += 1
+            for queue in self.queues.values():
+                self._later(queue.adopt)
         store = self.stores["dbs4"] = MemoryStore(clock=self.clock)
         for table in (*TABLES, JOURNAL, COUNTER, RETURNED, WIDE):
             table.create(store)
@@ -408,9 +413,7 @@ class Simulation:
 
     def _stop_destination(self) -> None:
         store = self.rng.choice(list(self.stores.values()))
-        for process in store.processes.values():
-            for session in list(process.sessions.values()):
-                session.close()
+        store.end_life()
         store.is_reachable = False
         self._later(lambda: setattr(store, "is_reachable", True))
 

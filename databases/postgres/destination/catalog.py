@@ -150,7 +150,10 @@ SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'b
              JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
              JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace ORDER BY k.place) AS operators,
        EXISTS (SELECT FROM unnest((i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(oid)
-               JOIN pg_catalog.pg_collation l ON l.oid = c.oid AND NOT l.collisdeterministic) AS is_nondeterministic
+               JOIN pg_catalog.pg_collation l ON l.oid = c.oid AND NOT l.collisdeterministic) AS is_nondeterministic,
+       NOT EXISTS (SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(number, oid)
+                   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
+                   WHERE a.attcollation <> c.oid) AS has_columns_collations
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
 WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
   AND (i.indrelid = %(oid)s
@@ -202,7 +205,7 @@ class CatalogColumn:
         name: quoted.
         form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
-        equals: the key index's equality operator for the column; empty when it is in no key.
+        equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
         is_hashable: `hash_record_extended` can hash it.
         conversions: other types whose values it takes.
     """
@@ -314,10 +317,11 @@ def _catalog_table(
     given = [[function for function in functions if function["name"] == column["name"]] for column in columns]
     port_columns = tuple(_port_column(column, own) for column, own in zip(columns, given, strict=True))
     unique, hidden = _unique_keys(indexes, position_of)
-    key = _choose_key(unique, port_columns)
+    identifying = _identifying(unique, port_columns)
+    key = identifying[0] if identifying else None
     in_keys = {position for index in unique for position in index.columns}
     unhashable = any(port_columns[position].equality == "none" for position in in_keys)
-    operators = dict(zip(key.columns, key.operators, strict=True)) if key else {}
+    operators = {column: found for index in reversed(identifying) for column, found in zip(index.columns, index.operators, strict=True)}
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
@@ -399,16 +403,26 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> 
         numbers = index["columns"]
         if (
             index["excludes"] or index["is_partial"] or index["of_partition"] or index["indnullsnotdistinct"]
-            or index["is_nondeterministic"] or not index["indimmediate"] or 0 in numbers
+            or not index["indimmediate"] or 0 in numbers
         ):
             hidden = True
             continue
+        if index["is_nondeterministic"]:
+            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's collation.
+            hidden = True
+            if not index["has_columns_collations"]:
+                continue
         columns = tuple(position_of[number] for number in numbers)
         unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
 
 
-def _choose_key(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> _Index | None:
-    # The catalog query already has the primary key first, then the smallest.
-    usable = (index for index in unique if all(columns[position].not_null for position in index.columns))
-    return next(usable, None)
+def _identifying(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> list[_Index]:
+    """The keys that find rows, best first; the catalog query has the primary key first, then the smallest.
+
+    Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns": the smallest unique index with at least
+        one NOT NULL column. One without any NULL comes first here, since it identifies every row.
+    """
+    whole = [index for index in unique if all(columns[position].not_null for position in index.columns)]
+    partly = [index for index in unique if index not in whole and any(columns[position].not_null for position in index.columns)]
+    return [*whole, *partly]

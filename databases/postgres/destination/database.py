@@ -29,8 +29,9 @@ from databases.ports import (
     Instantiation,
     PlannedApply,
     PlannedStatement,
+    TableShape,
 )
-from databases.postgres.connection import connect, translated
+from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.destination.fencing import (
@@ -41,15 +42,17 @@ from databases.postgres.destination.fencing import (
     refuse_epoch,
     take_apply_lock,
 )
-from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, preflight, preflight_tables
+from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.schema import prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
+from databases.postgres.shapes import shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,12 +79,33 @@ class PostgresDestination:
 
     # ------------------------------------------------------------------ set-up
 
+    def database_identity(self) -> str:
+        """See `DestinationDatabase.database_identity`."""
+        with self._use("asking for the database's identity") as connection:
+            return database_identity(connection)
+
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
             return preflight(
                 connection, topology, site=self._site, sessions=sessions, allow_any_version=self._allow_any_version
             )
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """See `DestinationDatabase.filled`."""
+        with self._use("looking whether tables are empty") as connection:
+            return tuple(table for table in tables if has_rows(connection, table))
+
+    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_shapes`."""
+        columns = {TableName.of(version): frozenset(column.name for column in version.columns) for version in versions}
+        wanted = {TableName.of(shape): shape for shape in shapes}
+        with self._use("comparing the shapes of the tables") as connection:
+            here = table_shapes(connection, list(wanted))
+        return tuple(
+            finding for shape in here for name in [TableName.of(shape)]
+            for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name])
+        )
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""

@@ -7,23 +7,26 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import Query
 from psycopg.rows import dict_row
 
 from databases.ports import Finding
+from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
 from streams.lcr_batch import TableVersion
+from streams.table_name import TableName
 
-__all__ = ["ADMINISTRATIVE_NAME", "preflight", "preflight_tables"]
+__all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
-# Besides the apply servers: the administrative session, and one for `status` or `errors`.
-_OTHER_SESSIONS = 2
+# Besides the apply servers: the administrative session, the topology's claim, and one for `status` or `errors`.
+_OTHER_SESSIONS = 3
 
 _SERVER = """
 SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in_recovery() AS standby,
@@ -40,10 +43,11 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
          - coalesce(current_setting('reserved_connections', true)::int, 0) - open.clients AS connections,
        (SELECT rolconnlimit - open.roles FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0)
          AS role_connections,
-       open.servers AS own_servers, open.administrators > 0 AS has_administrator
+       open.servers AS own_servers, open.administrators > 0 AS has_administrator, open.claims > 0 AS has_claim
 FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
              count(*) FILTER (WHERE usename = current_user) AS roles,
              count(*) FILTER (WHERE is_ours AND starts_with(application_name, %(name)s)) AS servers,
+             count(*) FILTER (WHERE is_ours AND application_name = %(claim)s) AS claims,
              count(*) FILTER (WHERE is_ours AND application_name = %(administrator)s AND pid <> pg_backend_pid())
                AS administrators
       FROM (SELECT *, usename = current_user AND datname = current_database() AS is_ours,
@@ -63,7 +67,9 @@ LIMIT 1
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
 _CONSTRAINTS = """
-SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition
+SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+             ORDER BY a.attnum) AS columns
 FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p', 'u', 'x', 'f') ORDER BY c.conname
 """
 
@@ -88,6 +94,7 @@ def preflight(
     with connection.cursor(row_factory=dict_row) as cursor:
         parameters = {
             "own": f"headrace:{topology}/", "name": f"headrace {topology}/", "administrator": ADMINISTRATIVE_NAME,
+            "claim": claim_name(topology),
         }
         found = cursor.execute(_SERVER, parameters).fetchone()
     assert found is not None
@@ -175,7 +182,7 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
         )
     # When everything runs already, those sessions are open: what they take is taken by us.
     running = min(found["own_servers"], sessions)
-    needed = sessions + _OTHER_SESSIONS - running - (running > 0 and found["has_administrator"])
+    needed = sessions + _OTHER_SESSIONS - found["has_claim"] - running - (running > 0 and found["has_administrator"])
     if found["connections"] < needed:
         most = found["connections_max"] + needed - found["connections"]
         yield Finding(
@@ -187,6 +194,19 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
             path=path, problem=f"{needed} connections are needed, the role may open {max(found['role_connections'], 0)} more",
             fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;",
         )
+
+
+def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
+    """Whether a table exists, may be read, and has a row. A right that is missing has a finding of its own."""
+    readable = connection.execute(
+        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')", (table.owner, table.name),
+    ).fetchone()
+    if readable is None or not readable[0]:
+        return False
+    query: Query = f"SELECT FROM {qualified(table.owner, table.name)} LIMIT 1".encode()
+    return connection.execute(query).fetchone() is not None
 
 
 def preflight_tables(
@@ -244,12 +264,40 @@ def _table_findings(
             path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
             fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
         )
+    yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
         )
+
+
+def _key_findings(
+    path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
+) -> Iterator[Finding]:
+    """Unique and foreign keys with columns that the source does not have: what meets in them cannot be told from the log."""
+    arriving = {column.name for column in version.columns}
+    columns = catalog.table.columns
+    for key in catalog.table.unique_keys:
+        names = [columns[place].name for place in key]
+        own = [name for name in names if name not in arriving]
+        if own and len(own) < len(names):
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the unique key ({', '.join(names)}) has columns that the source does not have ({', '.join(own)}): which"
+                " changes meet in it cannot be told, and transactions on the table run one after the other",
+                fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique at the source",
+            )
+    for found in constraints:
+        own = [name for name in found["columns"] if name not in arriving]
+        if found["kind"] == "f" and own:
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
+                " nobody checks it for changes that are applied",
+                fix="drop it, or keep those columns right yourself",
+            )
 
 
 def _table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import pq
 
-from databases.ports import DestinationTable, ErrorTransaction, ScnRange, Write
+from databases.ports import DestinationTable, ErrorTransaction, ScnRange, TruncatedTable, Write
 from databases.postgres.connection import connect, qualified, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
@@ -56,7 +56,13 @@ from databases.postgres.destination.fencing import (
     take_server_lock,
 )
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
-from databases.postgres.destination.write_errors import explain, explain_referred, is_stale, raise_refused
+from databases.postgres.destination.truncation import (
+    delete_partition,
+    explain_referred,
+    explain_undescribed,
+    same_partition,
+)
+from databases.postgres.destination.write_errors import explain, is_stale, raise_refused
 from databases.postgres.destination.writes import (
     COPY_ROWS_MIN,
     WritePlan,
@@ -337,21 +343,43 @@ class PostgresSession:
         self._run_writes(writes, statements, counts)
         return tuple(counts)
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`."""
         self._in_transaction()
-        names = ", ".join(self._relation(table) for table in tables)
+        names: list[str] = []
+        for found in tables:
+            relation = self._relation(found.table) if found.partition is None else self._partition(found)
+            if relation:
+                names.append(relation)
+            else:
+                self._delete_partition(found)
+        if not names:
+            return
         restart = " RESTART IDENTITY" if restart_identity else ""
+        truncated = [found.table for found in tables]
         try:
-            self._run([Statement(sql=f"TRUNCATE {names}{restart} RESTRICT")], "truncating")
+            self._run([Statement(sql=f"TRUNCATE {', '.join(dict.fromkeys(names))}{restart} RESTRICT")], "truncating")
         except DatabaseError as error:
-            explain_referred(error, [f"{table.owner}.{table.name}" for table in tables])
-            self._explain(error, tables, "TRUNCATE")
+            explain_referred(error, [f"{table.owner}.{table.name}" for table in truncated])
+            self._explain(error, truncated, "TRUNCATE")
             raise
 
     def _relation(self, table: DestinationTable) -> str:
         catalog = self._tables.get((table.owner, table.name))
         return catalog.relation if catalog else qualified(table.owner, table.name)
+
+    def _partition(self, found: TruncatedTable) -> str:
+        with self._own_statements("looking for a partition"):
+            return same_partition(self._connection, found)
+
+    def _delete_partition(self, found: TruncatedTable) -> None:
+        statement = delete_partition(self._relation(found.table), found)
+        try:
+            self._run([Statement(sql=statement)], "deleting the rows of a truncated partition")
+        except DatabaseError as error:
+            explain_undescribed(error, found)
+            self._explain(error, [found.table], "TRUNCATE")
+            raise
 
     def _plan(self, write: Write) -> WritePlan:
         version = write.version
@@ -363,7 +391,7 @@ class PostgresSession:
         )
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
-            write.compare_columns, write.set_columns, moves,
+            write.compare_columns, write.set_columns, write.paired, moves,
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -527,7 +555,7 @@ class PostgresSession:
         """See `databases.copying.TableWriter.empty_tables`."""
         try:
             self.begin()
-            self.truncate(tables, restart_identity=False)
+            self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
             self.commit([], Scn(0))
         except DatabaseUnavailable:
             raise

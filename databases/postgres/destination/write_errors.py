@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psycopg
-
 from streams.errors import DatabaseError, DataError, UnfitTableError
 
-__all__ = ["explain", "explain_referred", "is_stale", "raise_refused"]
+__all__ = ["NO_RIGHT", "explain", "is_stale", "raise_refused"]
 
 # The table is not what its description says: it was altered meanwhile.
 _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
@@ -18,8 +16,7 @@ _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846",
 # or a function of the destination (09, 27, 2F, 38, 39, P0, HV, or a state its author made up), a limit (54: an index entry
 # too long), or something the destination does not do (0A: truncating what others refer to).
 _OPERATOR_CLASSES = frozenset({"0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "F0", "XX"})
-_REFERRED_TO = "0A000"  # of a TRUNCATE: a table that is not truncated with it refers to it
-_NO_RIGHT = "42501"
+NO_RIGHT = "42501"
 
 
 def is_stale(error: DatabaseError) -> bool:
@@ -46,36 +43,15 @@ def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
             f"the destination table {named} is not as it was described: {error.message}",
             hint="it is described again at the next attempt", table=named,
         ) from error
-    if error.context.get("sqlstate") == _NO_RIGHT and not error.hint:
+    if error.context.get("sqlstate") == NO_RIGHT and not error.hint:
         error.hint = f"run the GRANT that `headrace check` prints for {named}, then `headrace start` the apply process"
     raise_refused(error)
-
-
-def explain_referred(error: DatabaseError, names: Sequence[str]) -> None:
-    """Say of a refused TRUNCATE which table of the destination refers to one of those that travelled, and what to do.
-
-    Args:
-        error: caught while tables were truncated.
-        names: the tables, as `owner.name`.
-
-    Raises:
-        DataError: another table refers to one of them.
-    """
-    if error.context.get("sqlstate") != _REFERRED_TO:
-        return
-    diagnostics = error.__cause__.diag if isinstance(error.__cause__, psycopg.Error) else None
-    # The server's DETAIL names two tables here, never a row.
-    detail = (diagnostics.message_detail if diagnostics else None) or "a foreign key refers to it"
-    raise DataError(
-        f"{error.message}: {detail.rstrip('.')}, and did not travel in the same TRUNCATE",
-        hint="drop the foreign key at the destination, then `headrace errors execute`; or delete the rows there yourself,"
-        " then `headrace errors delete`",
-        **{**error.context, "table": ", ".join(names), "command": "TRUNCATE"},
-    ) from error
 
 
 def raise_refused(error: DatabaseError) -> None:
     """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
     state = str(error.context.get("sqlstate", ""))
     if type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES:
-        raise DataError(error.message, hint=error.hint, **error.context) from error
+        refused = DataError(error.message, hint=error.hint, **error.context)
+        refused.detail = error.detail
+        raise refused from error

@@ -10,7 +10,7 @@ runs in lockstep without storing it):
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
 1.00 to somebody who reads it. A row is found by its key through the key index's own operator.
 
-Without a unique key in the values that find the row ("paired"), equal rows are numbered on both sides and matched one
+Without a unique key in the values that find the row, or with a NULL in it ("paired"), equal rows are numbered on both sides and matched one
 to one, then changed by ctid: so a set changes exactly as many rows as it has.
 
 A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change are deleted and inserted again with
@@ -31,7 +31,6 @@ import numpy as np
 
 from databases.ports import Write
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from databases.postgres.destination.write_kernels import array_sizes, fill_arrays, fill_copy_rows, row_bytes
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -218,8 +217,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
     builder = _Builder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
-    key = set(catalog.table.key)
-    paired = not key or not key <= {at[p] for p in find}
+    found_by = {at[p] for p in find}
+    paired = write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys)
     if paired:
         with_, source, condition = _paired(builder)
     else:
@@ -357,6 +356,8 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         if count:
             yield 0, count
         return
+    from databases.postgres.destination.write_kernels import row_bytes
+
     total = np.zeros(count, np.int64)
     for values, columns in large:
         total += row_bytes(_read_only(values.lengths), columns)
@@ -371,6 +372,9 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
 
 def parameters(statement: SetStatement, write: Write, first: int, last: int) -> list[NDArray[np.uint8]]:
     """The parameters of a statement for the rows first..last-1."""
+    # Here, not at the head: a site's actor, which asks its database and writes nothing, does without numba's 25 MB.
+    from databases.postgres.destination.write_kernels import array_sizes, fill_arrays
+
     found: list[NDArray[np.uint8]] = []
     for values, columns in ((write.old, statement.old), (write.new, statement.new)):
         if columns is None:
@@ -404,6 +408,8 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) -> Iterator[NDArray[np.uint8]]:
     """The bytes COPY reads for an INSERT: header, rows chunk by chunk, trailer."""
+    from databases.postgres.destination.write_kernels import fill_copy_rows
+
     assert write.new is not None
     yield _COPY_HEADER
     lengths, data, starts = _read_only(write.new.lengths), _read_only(write.new.data), _read_only(write.new.starts)

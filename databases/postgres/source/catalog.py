@@ -11,12 +11,13 @@ from typing import Any
 import psycopg
 
 from databases.ports import CapturedTable, DictionaryTable, SourceTable
+from databases.postgres.partitions import partition_rows
 from rules.rule import RuleSet, TruthValue
 from streams.scn import ObjectNumber
 
 __all__ = [
     "BinaryObstacle", "CatalogTable", "Leaf", "UnloggedTable", "binary_obstacles", "captured_tables", "publication_tables",
-    "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "unlogged_tables",
+    "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
@@ -125,6 +126,11 @@ def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[
         (persistence, _EXCLUDED_SCHEMAS),
     ).fetchall()
     return [(int(number), owner, name) for number, owner, name in rows]
+
+
+def table_names(connection: psycopg.Connection[Any]) -> tuple[tuple[str, str], ...]:
+    """Schema and name of every table that a rule could select."""
+    return tuple((owner, name) for _, owner, name in _names(connection, "p"))
 
 
 def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
@@ -288,9 +294,11 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
         """,
         (publication,),
     ).fetchall()
+    held = partition_rows(connection, [int(row[0]) for row in rows])
     return tuple(
         DictionaryTable(
-            object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4]
+            object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
         )
         for row in rows
     )

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
-from databases.postgres.connection import connect, qualified, quote, translated
+from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.shapes import table_shapes
 from databases.postgres.source.catalog import (
     CatalogTable,
     binary_obstacles,
@@ -30,13 +31,16 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
+from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import TableVersion
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 if TYPE_CHECKING:
+    from databases.ports import TableShape
     from databases.postgres.source.replication_stream import PostgresLogStream
+    from streams.table_name import TableName
 
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
@@ -48,27 +52,6 @@ _POLL_S = 0.05
 # How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
 _VISIBLE_TIMEOUT_S = 60.0
 _VISIBLE_POLL_S = 0.002  # what a commit's flush takes
-# A slot and a snapshot wait for transactions in any database of the server; pid 0 stands for prepared ones.
-# Only who may read all of pg_stat_activity sees what other roles' sessions run.
-_HOLDING_UP = """
-    SELECT DISTINCT CASE WHEN holder.pid IS NOT NULL THEN
-        format('the open transaction of pid %%s: it began %%s ago, role %%s, application %%s, database %%s, %%s; its last query: %%s',
-               holder.pid, date_trunc('second', clock_timestamp() - holder.xact_start), holder.usename,
-               coalesce(nullif(holder.application_name, ''), '(no name)'), holder.datname,
-               coalesce(holder.state, '(state hidden)'),
-               left(regexp_replace(coalesce(nullif(holder.query, ''), '(none)'), '[[:space:]]+', ' ', 'g'), 200))
-    ELSE coalesce(
-        (SELECT format('the prepared transaction %%L of %%s in database %%s, since %%s', gid, owner, database, prepared)
-         FROM pg_prepared_xacts ORDER BY prepared LIMIT 1),
-        'a transaction that has just ended')
-    END
-    FROM pg_stat_activity AS ours
-    CROSS JOIN LATERAL unnest(pg_blocking_pids(ours.pid)) AS blocking (pid)
-    LEFT JOIN pg_stat_activity AS holder ON holder.pid = blocking.pid
-    WHERE ours.datname = current_database() AND ours.application_name LIKE %(ours)s
-      AND coalesce(holder.application_name, '') NOT LIKE %(ours)s
-    ORDER BY 1
-"""
 # What is running now is in none of the exported snapshot's parts that count as committed.
 _IS_VISIBLE = """
     SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
@@ -119,6 +102,11 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ what there is
 
+    def database_identity(self) -> str:
+        """See `SourceDatabase.database_identity`."""
+        with translated("asking for the database's identity"):
+            return database_identity(self._session())
+
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`. Neither partitions, temporary, unlogged and system tables, nor our own schema."""
         with translated("reading the catalog"):
@@ -131,6 +119,11 @@ class PostgresSource:
         with translated("describing the tables"):
             found = [describe_table(self._session(), table.owner, table.name) for table in tables]
             return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """See `SourceDatabase.table_shapes`."""
+        with translated("reading the shapes of the tables"):
+            return table_shapes(self._session(), tables)
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
@@ -156,8 +149,7 @@ class PostgresSource:
     def holding_up(self) -> tuple[str, ...]:
         """See `SourceDatabase.holding_up`: what the sessions of Headrace in this database wait for."""
         with translated("asking who holds Headrace up"):
-            rows = self._session().execute(_HOLDING_UP, {"ours": "headrace %"}).fetchall()
-        return tuple(row[0] for row in rows)
+            return holding_up(self._session())
 
     # ------------------------------------------------------------------ publication and slot
 

@@ -6,7 +6,6 @@ types ('Y', right before the description that needs them), new origins ('O'), TR
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,16 +56,6 @@ class PostgresLogDecoder:
         self._scratch = _Scratch(_ROWS_MIN)
         self._index_tables()
         self._index_origins()
-
-    def learn(self, versions: Iterable[TableVersion]) -> None:
-        """Take table versions from the start of a segment, so that values in another form are noticed.
-
-        Not needed to decode: without it only the correction of `Column.is_binary` starts with the table's next
-        description.
-        """
-        for version in versions:
-            self._tables[version.object_number] = version
-        self._index_tables()
 
     def reset(self) -> None:
         """See `LogDecoder.reset`."""

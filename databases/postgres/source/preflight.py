@@ -6,8 +6,10 @@ statements would start to fail; a warning is something the operator should know.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import psycopg
@@ -19,13 +21,15 @@ from databases.postgres.source.catalog import (
     CatalogTable,
     binary_obstacles,
     select_tables,
+    table_names,
     unlogged_tables,
 )
 from databases.postgres.versions import version_findings
-from rules.rule import RuleSet
+from rules.rule import Rule, RuleSet
 
 __all__ = ["identity_breaks", "preflight_source"]
 
+_PLAIN_NAME = re.compile(r'[^\s."*?]+')  # what a topology file writes without quotes
 _OBSTACLES_SHOWN = 3  # columns named in one warning
 
 
@@ -82,7 +86,7 @@ def preflight_source(
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
         *_role_findings(server, path),
-        *_rule_findings(rules, tables, path),
+        *_rule_findings(rules, tables, table_names(connection), path),
     ]
     for table in tables:
         findings += _table_findings(table, server, path)
@@ -180,23 +184,51 @@ def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
         )
 
 
-def _rule_findings(rules: Sequence[object], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
+def _rule_findings(
+    rules: Sequence[object], tables: Sequence[CatalogTable], known: Sequence[tuple[str, str]], path: str
+) -> Iterator[Finding]:
     if not tables:
         yield Finding(
             path=path, problem="no table of this database is selected by the rules",
-            fix="create the tables, and run the command again; or mend the names in `replicate` or `include`",
+            fix="create the tables, and run the command again; or correct the names in `replicate` or `include`"
+            + "".join(f": {hint}" for hint in sorted({_did_you_mean(rule, known) for rule in _rules(rules)} - {""})),
         )
         return
     reported = set()
+    for rule in _rules(rules):
+        name = f"{rule.owner}.{rule.name}"
+        if rule.dml and name not in reported and not any(rule.matches_object(t.owner, t.name) for t in tables):
+            reported.add(name)
+            hint = _did_you_mean(rule, known)
+            fix = f"{hint} Correct the name, or remove the rule" if hint else (
+                "correct the name (upper and lower case count), or remove the rule"
+            )
+            yield Finding(path=f"{path} rule {name}", problem="matches no table here", fix=fix, is_error=False)
+
+
+def _rules(rules: Sequence[object]) -> Iterator[Rule]:
     for rule_set in rules:
-        for rule in (rule_set.include or ()) if isinstance(rule_set, RuleSet) else ():
-            name = f"{rule.owner}.{rule.name}"
-            if rule.dml and name not in reported and not any(rule.matches_object(t.owner, t.name) for t in tables):
-                reported.add(name)
-                yield Finding(
-                    path=f"{path} rule {name}", problem="matches no table here",
-                    fix="correct the name (upper and lower case count), or remove the rule", is_error=False,
-                )
+        yield from (rule_set.include or ()) if isinstance(rule_set, RuleSet) else ()
+
+
+def _did_you_mean(rule: Rule, known: Sequence[tuple[str, str]]) -> str:
+    """The name that is nearest to a rule's, among the tables that there are; empty: none is near."""
+    owners = sorted({owner for owner, _ in known})
+    if not any(rule.matches_owner(owner) for owner in owners):
+        near = _near(rule.owner, owners)
+        return f"did you mean the schema {near}?" if near else ""
+    near = _near(rule.name, sorted({name for owner, name in known if rule.matches_owner(owner)}))
+    return f"did you mean the table {near}?" if near else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """The nearest of `known`, upper and lower case aside, as a topology file writes it."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    if not close:
+        return ""
+    found = by_lower[close[0]]
+    return found if _PLAIN_NAME.fullmatch(found) else f"""'"{found}"' (in YAML, with both quotes)"""
 
 
 def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator[Finding]:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
+from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
 from protos.redo_link import RedoWatchPosition
+from redo.dictionary import NameOfNow
 from redo.log_writer import LogWriter
+from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
 from streams.scn import FIRST_SCN, Scn
@@ -68,6 +70,7 @@ class Capture(CaptureHost):
         self.source = MemorySource()
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
+        self.names: dict[int, NameOfNow] = {}
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
@@ -78,7 +81,8 @@ class Capture(CaptureHost):
 
     def _begin(self, start_scn: Scn) -> None:
         self._waiting = None
-        self._miner = miner(self.folder / "redo", start_scn, clock=self._clock)
+        rules = RuleSet(include=(Rule(owner="hr", name="t"),))
+        self._miner = miner(self.folder / "redo", start_scn, rules, clock=self._clock, names_of_now=lambda: self.names)
 
     def insert(self) -> None:
         self.inserted += 1
@@ -153,6 +157,37 @@ def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> No
     first, again = capture.queue.sent
     assert first == again
     assert capture.details()["rewinds"] == 1
+
+
+def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_it_out(capture: Capture) -> None:
+    capture.step()
+    before = list(capture.queue.sent)
+    capture.source.rename_table("hr.t", "t2")
+    capture.names = {int(capture.source.table("hr.t2").version.object_number): NameOfNow(owner="hr", name="t2", is_wanted=False)}
+    with capture.source.transaction() as transaction:
+        transaction.insert("hr.t2", id="100")
+    drain(capture.writer, capture.source)
+    for _ in range(5):
+        capture.step()
+        capture._clock.advance(LEFT_INTERVAL_S / 2)
+        assert [through for _, through in capture.queue.sent[len(before):]] <= [before[-1][1]]
+    while not capture.details().get("detail"):
+        capture.step()
+    assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
+    assert "hr.t2" in capture.details()["detail"]
+    assert "headrace up" in capture.details()["hint"]
+    for _ in range(5):  # it is looked at again and again, and what to do is said all the time
+        capture._clock.advance(LEFT_INTERVAL_S)
+        capture.step()
+        assert "hr.t2" in capture.details()["detail"]
+    capture.names = {}
+    capture._clock.advance(LEFT_INTERVAL_S)
+    for _ in range(3):
+        capture.step()
+        capture._clock.advance(1.0)
+    assert capture.detail_state() == "WAITING FOR REDO"
+    assert "detail" not in capture.details()
+    assert capture.queue.sent[-1][1] > before[-1][1]
 
 
 def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:

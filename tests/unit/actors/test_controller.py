@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.controller import CONTROLLER, Controller, components_of, fingerprint_of, gather
+from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
 from rules.rule import Rule, RuleSet
 from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
+from topology.changes import components_of
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+from topology.ways import route
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     return controller
 
 
-EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x"}
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
@@ -81,6 +83,15 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert controller.overview()["findings"] == []
+
+
+def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, actors):
+    actors.identities = {"site:a": "postgres 1 5 0", "site:b": "postgres 1 5 0"}
+    controller = started(spec, actors)
+    assert controller.detail_state() == "REFUSED"
+    assert not actors.prepared
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, by another name")
 
 
 def table(owner: str, name: str) -> TableVersion:
@@ -249,28 +260,141 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     assert ("capture:c", "status") not in actors.calls[: actors.calls.index(("site:b", "leave_out"))]
 
 
-def test_changed_topology_prepares_again_and_replaces_the_components(spec, actors):
+def labels(actors: FakeActors) -> dict[str, str]:
+    return {name: str(arguments["fingerprint"]) for name, arguments in actors.running.items()}
+
+
+def reconfigured(actors: FakeActors) -> list[str]:
+    return [name for name, method in actors.calls if method == "reconfigure"]
+
+
+def with_another_destination(spec: TopologySpec) -> TopologySpec:
+    return route(replace(
+        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
+        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
+        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
+        applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
+    ))
+
+
+def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
     started(spec, actors)
+    before = labels(actors)
     actors.prepared.clear()
+    actors.killed.clear()
     changed = replace(spec, heartbeat_s=3.0)
     controller = started(changed, actors, steps=10)
     assert controller.detail_state() == "RUNNING"
     assert actors.prepared == ["site:a", "site:b"]
-    assert {arguments["fingerprint"] for arguments in actors.running.values()} == {fingerprint_of(changed)}
+    assert actors.killed == []
+    assert labels(actors) == before | {"site:a": fingerprint_of(changed), "site:b": fingerprint_of(changed)}
+    assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-def test_components_of_an_older_topology_end_together_once_everything_is_prepared(spec, actors):
+def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_take_it_over(spec, actors):
+    started(spec, actors)
+    before = labels(actors)
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10)
+    assert actors.killed == []
+    assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+    assert {name for name, label in labels(actors).items() if before.get(name) == label} == {
+        "site:b", "spark:b", "queue:qb", "capture:c", "propagation:p", "apply:x"
+    }
+    actors.calls.clear()
+    started(spec, actors, steps=10)
+    assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
+    assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+
+
+def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:
+    rules = RuleSet(include=tuple(Rule(owner="public", name=name) for name in names))
+    return replace(spec, captures=(replace(spec.captures[0], rules=rules),))
+
+
+def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_rules_over(spec, actors):
+    started(with_rules(spec, "t"), actors)
+    actors.calls.clear()
+    changed = with_rules(spec, "t", "u")
+    actors.holds_back.add("capture:c")
+    started(changed, actors, steps=10)
+    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.killed == ["apply:x"]
+    assert set(reconfigured(actors)) == {"site:a", "capture:c"}
+    # Until capture takes the table's changes, an instantiation SCN of it could be too low.
+    assert "apply:x" not in actors.running
+    actors.holds_back.clear()
+    started(changed, actors, steps=3)
+    assert actors.running["apply:x"]["spec"] == changed
+    assert actors.created.count("capture:c") == 1
+
+
+def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_running(spec, actors):
+    """The other destination gets a table more, so more is captured; what comes to this one stays the same."""
+    only_t = replace(spec.propagations[0], rules=RuleSet(include=(Rule(owner="public", name="t", tagged=True),)))
+    both = with_another_destination(replace(spec, propagations=(only_t,)))
+    started(with_rules(both, "t"), actors)
+    actors.calls.clear()
+    started(with_rules(both, "t", "u"), actors, steps=10)
+    assert set(actors.killed) == {"apply:y"}
+    assert set(reconfigured(actors)) == {"site:a", "capture:c"}
+
+
+def test_components_that_restart_end_together_once_everything_is_prepared(spec, actors):
     started(spec, actors)
     actors.killed.clear()
-    actors.calls.clear()
-    changed = Controller(replace(spec, heartbeat_s=3.0), actors=actors)
+    changed = Controller(replace(
+        spec, queues=(replace(spec.queues[0], memory_bytes_max=1 << 20), spec.queues[1]),
+        applies=(replace(spec.applies[0], parallelism=5),),
+    ), actors=actors)
     changed.open()
     while changed.detail_state() != "RUNNING":
-        assert not set(actors.killed) - {"site:a", "site:b"}
+        assert not set(actors.killed) - {"apply:x"}
         changed.step()
-    assert set(actors.killed) == EVERYTHING
-    assert set(actors.running) == {"site:a", "site:b"}
+    assert set(actors.killed) == {"queue:qa", "apply:x"}
     changed.step()
+    assert set(actors.running) == EVERYTHING
+
+
+def test_a_refused_change_touches_nothing_and_the_file_before_it_still_fits(spec, actors):
+    started(spec, actors)
+    before = labels(actors)
+    actors.findings["site:c"] = (Finding(path="sites.c", problem="no rights", fix="GRANT"),)
+    controller = started(with_another_destination(spec), actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    assert actors.killed == []
+    assert reconfigured(actors) == []
+    assert labels(actors).items() >= before.items()
+    started(spec, actors, steps=3)
+    assert set(actors.killed) == {"site:c"}
+    assert labels(actors) == before
+
+
+def test_a_component_that_missed_an_edit_is_created_again(spec, actors):
+    """It could take over what the last edit changed, but not what the one before did."""
+    started(spec, actors)
+    actors.running["queue:qa"] = {**actors.running["queue:qa"], "fingerprint": "of long ago"}
+    started(with_another_destination(spec), actors, steps=10)
+    assert actors.killed == ["queue:qa"]
+    assert labels(actors)["queue:qa"] == fingerprint_of(with_another_destination(spec))
+
+
+def test_a_controller_that_died_in_an_edit_goes_on_with_it(spec, actors):
+    started(spec, actors)
+    grown = with_another_destination(spec)
+    actors.holds_back |= {"queue:qa", "site:a"}
+    started(grown, actors, steps=10)
+    actors.holds_back.clear()
+    started(grown, actors, steps=4)
+    assert actors.killed == []
+    assert labels(actors)["queue:qa"] == labels(actors)["site:a"] == fingerprint_of(grown)
+
+
+def test_everything_ends_when_it_is_not_known_what_runs(spec, actors):
+    started(spec, actors)
+    (spec.state_dir / "desired.json").write_text('{"topology": "one_way", "prepared": "?", "components": []}')
+    started(replace(spec, heartbeat_s=3.0), actors, steps=10)
+    assert set(actors.killed) == EVERYTHING
     assert set(actors.running) == EVERYTHING
 
 

@@ -193,3 +193,60 @@ def test_wake_ends_a_pause(hosts):
     wait_state(host, "ENABLED")
     host.wake()
     assert reached.wait(WAIT_S)
+
+
+class ChangingHost(ScriptedHost):
+    """Remembers what it took over, and whether it was open then."""
+
+    taken: tuple[object, str, bool] | None = None
+
+    def adopt(self, spec, fingerprint):
+        self.taken = spec, fingerprint, self.opened > self.closed
+
+
+class ChangingOpenHost(ChangingHost):
+    adopts_open = True
+
+
+def wait_taken(host: ChangingHost, fingerprint: str) -> None:
+    waiter = threading.Event()
+    for _ in range(int(WAIT_S / 0.005)):
+        if host.taken is not None and host.taken[1] == fingerprint:
+            return
+        waiter.wait(0.005)
+    pytest.fail(f"{fingerprint} was not taken over")
+
+
+@pytest.mark.parametrize(("kind", "opened"), [(ChangingHost, 2), (ChangingOpenHost, 1)])
+def test_changed_topology_is_taken_over_between_two_steps_by_opening_again_or_without(tmp_path, kind, opened):
+    host = kind(tmp_path, [])
+    try:
+        host.start()
+        wait_state(host, "ENABLED")
+        host.reconfigure("changed", "two")
+        wait_taken(host, "two")
+        assert host.taken == ("changed", "two", opened == 1)
+        wait_state(host, "ENABLED")
+        assert (host.opened, host.closed) == (opened, opened - 1)
+    finally:
+        host.end()
+
+
+@pytest.mark.parametrize("kind", [ChangingHost, ChangingOpenHost])
+def test_component_that_gave_up_tries_again_with_the_changed_topology_and_a_stopped_one_stays_stopped(tmp_path, kind):
+    host = kind(tmp_path, [LogGone("the slot is gone")])
+    try:
+        host.start()
+        wait_state(host, "ABORTED")
+        host.reconfigure("changed", "two")
+        wait_taken(host, "two")
+        wait_state(host, "ENABLED")
+        host.stop_component()
+        wait_state(host, "DISABLED")
+        opened = host.opened
+        host.reconfigure("changed", "three")
+        wait_taken(host, "three")
+        wait_state(host, "DISABLED")
+        assert host.opened == opened
+    finally:
+        host.end()

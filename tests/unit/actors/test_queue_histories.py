@@ -21,6 +21,7 @@ from protos import codec
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch
 from tests.support.staging import History, Subscriber, one_way
+from topology.spec import TopologySpec
 
 NAMES = ("apply_a", "to_b")
 NEW = "to_c"
@@ -44,9 +45,12 @@ class QueueHistories(RuleBasedStateMachine):
         self.incarnation = 0
         self.start_queue()
 
+    @property
+    def topology(self) -> TopologySpec:
+        return one_way(self.folder, subscribers=tuple(self.models), memory=MEMORY, spill=SPILL)
+
     def start_queue(self) -> None:
-        topology = one_way(self.folder, subscribers=tuple(self.models), memory=MEMORY, spill=SPILL)
-        self.core = QueueCore(topology, "q_dbs1", self.folder / "q", self.clock)
+        self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
     def next_incarnation(self) -> str:
         self.incarnation += 1
@@ -126,10 +130,24 @@ class QueueHistories(RuleBasedStateMachine):
     # ------------------------------------------------------------------- subscribers
 
     @precondition(lambda self: NEW not in self.models)
-    @rule()
-    def subscriber_is_added(self) -> None:
+    @rule(is_live=st.booleans())
+    def subscriber_is_added(self, *, is_live: bool) -> None:
         self.models[NEW] = Subscriber()
-        self.queue_dies()
+        if is_live:
+            self.core.adopt(self.topology)
+        else:
+            self.queue_dies()
+
+    @precondition(lambda self: NEW in self.models)
+    @rule(is_live=st.booleans())
+    def subscriber_leaves(self, *, is_live: bool) -> None:
+        del self.models[NEW]
+        session = self.sessions.pop(NEW, None)
+        if is_live:
+            self.core.adopt(self.topology)
+            assert session is None or session.ended is not None
+        else:
+            self.queue_dies()
 
     @rule(name=st.sampled_from((*NAMES, NEW)))
     def connect_subscriber(self, name: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from benchmarks.__main__ import RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report, shortcomings, show
-from benchmarks.processes import Usage, stage_of
+from benchmarks.__main__ import FOOTPRINT_MAX_MB, RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report, shortcomings, show
+from benchmarks.processes import Footprint, Usage, footprint, stage_of
 from benchmarks.product import _TOPOLOGY
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from databases.postgres.source.catalog import slot_name
@@ -25,7 +27,7 @@ def run(seconds: float, *, verified: bool = True) -> Run:
 
 def result(
     native: list[float], native_on: list[float], headrace: list[float], *, p50_ms: float = 10.0, verified: bool = True,
-    memory: dict[str, object] | None = None,
+    memory: dict[str, object] | None = None, footprint_mb: float = 200.0,
 ) -> dict[str, Any]:
     workload = Bulk.of(1.0)
     seconds = {"native": native, "native_on": native_on, "headrace": headrace}
@@ -34,7 +36,7 @@ def result(
         for setting, found in seconds.items()
     })
     latency = {"headrace": LatencyResult(p50_ms=p50_ms, p99_ms=2 * p50_ms, max_ms=3 * p50_ms, count=3000)}
-    return report(bench, [workload], latency, memory or {})  # type: ignore[arg-type]
+    return report(bench, [workload], latency, memory or {}, {"apply:x": Footprint(footprint_mb, 1)})  # type: ignore[arg-type]
 
 
 def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting() -> None:
@@ -61,6 +63,20 @@ def test_one_run_with_other_contents_is_a_shortcoming_however_fast() -> None:
 def test_goals_that_are_missed_are_named(headrace_s: float, p50_ms: float, memory: dict[str, object] | None, missed: str) -> None:
     found = shortcomings(result([2.0] * 3, [3.0] * 3, [headrace_s] * 3, p50_ms=p50_ms, memory=memory))
     assert [text.startswith(missed) for text in found] == ([True] if missed else [])
+
+
+def test_footprint_above_the_goal_is_named_and_every_component_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = result([2.0] * 3, [3.0] * 3, [1.0] * 3, footprint_mb=FOOTPRINT_MAX_MB + 1)
+    assert shortcomings(found) == ["footprint: 2049.0 MB, wanted 2048.0"]
+    show(found)
+    assert "apply:x                             2049.0 MB    1 processes" in capsys.readouterr().out
+
+
+def test_footprint_of_a_process_is_its_share_of_what_it_maps() -> None:
+    found = footprint((os.getpid(),), {os.getpid(): "apply:x"})
+    resident = psutil.Process().memory_info().rss / (1 << 20)
+    assert 5.0 < found["apply:x"].pss_mb <= resident
+    assert found["apply:x"].processes == 1
 
 
 def test_both_ratios_stages_and_latency_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,8 +115,8 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
     ("postgres: bench_source: walsender postgres bench_headrace 127.0.0.1(4) START_REPLICATION", "source: walsender"),
     ("postgres: bench_destination: logical replication apply worker for subscription 16400", "destination: native apply"),
     ("postgres: bench_destination: postgres bench_headrace [local] idle", "destination: backends"),
-    ("python -m spark_apply.application.job", "apply driver"), ("python -m pyspark.daemon", "apply servers"),
-    ("bash", None),
+    ("python -m spark_apply.application.process", "Spark"), ("python -m spark_apply.application.daemon", "apply servers"),
+    ("java -cp spark --conf spark.python.daemon.module=spark_apply.application.daemon pyspark-shell", "Spark"), ("bash", None),
 ])
 def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
     assert stage_of(command) == stage

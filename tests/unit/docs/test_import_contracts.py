@@ -17,7 +17,7 @@ FORBIDDEN = {
     "streams.scn": "rules.rule",
     "protos.codec": "grpc",
     "actors.apply": "ray",
-    "spark_apply.application.job": "raydp",
+    "spark_apply.application.process": "raydp",
     "spark_apply.driver.loop": "pyspark",
     "topology.spec": "pydantic",
     "databases.embedded": "psycopg",

@@ -411,3 +411,12 @@ def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys
     assert "slot" not in told[0]
     assert "the slot at a stays, and the database keeps its WAL for it (5.0 MB now)" in told[1]
     assert "a cannot be asked (connection refused): if a slot is there" in told[2]
+
+
+def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, capsys):
+    file = tmp_path / "odd.yaml"
+    file.write_text(ONE_WAY.replace("tables: [public.*]", "schemas: [Ünï cödé]"))
+    assert run("check", file, "--offline") == FINDING
+    assert """'"Ünï cödé"'""" in capsys.readouterr().err
+    file.write_text(ONE_WAY.replace("tables: [public.*]", """schemas: ['"Ünï cödé"']"""))
+    assert run("check", file, "--offline") == DONE

@@ -103,7 +103,7 @@ class Looks:
 
 
 def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
-    old = overview(component("IDLE", "DONE", fingerprint="old"))
+    old = overview(component("IDLE", "DONE", outdated=True))
     new = overview(component("IDLE", "DONE"))
     assert Looks(monkeypatch, spec, old, old, new).deployment.up() is new
 

@@ -15,8 +15,10 @@ def described(number: int, name: str, *columns: str) -> TableVersion:
     )
 
 
-def entry(number: int, stored: str, root: str = "") -> DictionaryTable:
-    return DictionaryTable(object_number=number, owner="s", name=root or stored, stored_owner="s", stored_name=stored)
+def entry(number: int, stored: str, root: str = "", rows: str = "") -> DictionaryTable:
+    return DictionaryTable(
+        object_number=number, owner="s", name=root or stored, stored_owner="s", stored_name=stored, rows=rows,
+    )
 
 
 def build(scn: int, *tables: DictionaryTable) -> DictionaryBuild:
@@ -56,8 +58,8 @@ def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     for one in (dictionary, again):
         assert one.describe(described(1, "e1", "a"), 10).table.name == "e"
-        assert one.covers_all_partitions("s", "e", [2])
-        assert not one.covers_all_partitions("s", "e", [1])
+        assert one.covers_all_partitions(1, [2])
+        assert not one.covers_all_partitions(1, [1])
 
 
 def test_snapshot_says_everything_that_is_in_force():
@@ -70,3 +72,24 @@ def test_snapshot_says_everything_that_is_in_force():
     assert again.current(1) == dictionary.current(1)
     assert list(again.names()) == [("s", "e"), ("s", "übergröße")]
     assert again.current(2) == dictionary.current(2)
+
+
+def test_rows_of_a_truncated_partition_are_those_of_its_description_unless_the_catalog_was_read_later():
+    dictionary = Dictionary()
+    dictionary.add_build(build(10, entry(1, "e1", "e", "a < 5")))
+    dictionary.describe(described(1, "e1", "a"), 12)
+    dictionary.add_build(build(50, entry(1, "e1", "e", "a < 3")))
+
+    def rows(one: Dictionary, scn: int) -> str:
+        known = one.current(1)
+        truncated = one.truncated(known, scn)
+        assert (truncated.name, truncated.partition.name) == ("e", "e1")
+        return truncated.partition.rows
+
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    for one in (dictionary, again):
+        assert rows(one, 30) == "a < 5"  # other bounds would have been described before it
+        one.describe(described(1, "e1", "a"), 31)
+        once_more = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(one.snapshot())))
+        assert rows(one, 32) == rows(once_more, 32) == ""
+        assert rows(one, 50) == rows(once_more, 50) == "a < 3"

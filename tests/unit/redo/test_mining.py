@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
+from redo.dictionary import NameOfNow
 from redo.mining import Miner
 from redo.records import RedoPosition
 from redo.segments import list_segments
-from rules.rule import Rule, RuleSet
+from rules.rule import Rule, RuleSet, TruthValue
 from streams.clock import VirtualClock
-from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError
-from streams.lcr_batch import Column, LcrBatch, OldImage
-from streams.scn import Scn
+from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
+from streams.lcr_batch import Column, LcrBatch, OldImage, Partition
+from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.redo_logs import (
     SOURCE,
@@ -244,14 +245,15 @@ def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path)
 
 def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
     source = MemorySource()
-    source.create_table("s.e1", ["id"], key=["id"], root="s.e")
-    source.create_table("s.e2", ["id"], key=["id"], root="s.e")
+    source.create_table("s.e1", ["id"], key=["id"], root="s.e", holds="id = '1'")
+    source.create_table("s.e2", ["id"], key=["id"], root="s.e", holds="id = '2'")
     with source.transaction() as transaction:
         transaction.truncate("s.e1")
         transaction.truncate("s.e1", "s.e2")
     writer = write_redo(tmp_path, source)
     (batch,) = mine(miner(tmp_path, rules=RuleSet(include=(Rule(owner="s", name="e"),))), writer)
-    assert [row[2] for row in rows_of(batch)] == [("s.e1",), ("s.e",)]
+    assert [row[2] for row in rows_of(batch)] == [("s.e",), ("s.e",)]
+    assert [table.partition for table in batch.tables] == [Partition(owner="s", name="e1", rows="id = '1'"), None]
 
 
 def test_table_is_named_as_it_was_when_the_change_was_made(tmp_path):
@@ -406,6 +408,21 @@ def test_everything_that_is_left_is_mined_after_purging(tmp_path):
     assert received(batches, mark.through_scn) == committed(source, ALL, mark.through_scn)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be_had_from_there(tmp_path, seed):
+    """Else its queue refuses nobody, and asks for the same again and again."""
+    source = busy_source(seed, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    assert writer.purge(source.log[40].commit_scn) > 0
+    for needed in (Scn(1), *(each.commit_scn for each in source.log)):
+        try:
+            miner(tmp_path, needed).next_batch(writer.position)
+        except LogGone as error:
+            first = Scn(int(error.context["first_scn"]))
+            assert first > needed
+            assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(source, ALL, first)
+
+
 def test_missing_segment_is_an_error_that_names_it(tmp_path):
     source = busy_source(2, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
@@ -456,3 +473,87 @@ def test_folder_without_redo_is_mined_once_there_is_some(tmp_path):
     source = source_with(2)
     writer = write_redo(tmp_path, source)
     assert received(mine(reader, writer)) == committed(source)
+
+
+# --------------------------------------------------------------------------- tables that are renamed
+
+RA_ONLY = RuleSet(include=(Rule(owner="hr", name="ra"), Rule(owner="hr", name="other")))
+RA2_ONLY = RuleSet(include=(Rule(owner="hr", name="ra2"), Rule(owner="hr", name="other")))
+
+
+def renamed_source(*, back: bool = False) -> tuple[MemorySource, Scn]:
+    """hr.ra is renamed to hr.ra2 between two of its rows; the SCN of the last transaction before."""
+    source = MemorySource()
+    for name in ("hr.ra", "hr.other"):
+        source.create_table(name, ["id"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("hr.ra", id="1")
+    with source.transaction() as transaction:
+        transaction.insert("hr.other", id="1")
+    before = source.current_scn()
+    source.rename_table("hr.ra", "ra2")
+    with source.transaction() as transaction:
+        transaction.insert("hr.other", id="2")
+        transaction.insert("hr.ra2", id="2")
+    if back:
+        source.rename_table("hr.ra2", "ra")
+    with source.transaction() as transaction:
+        transaction.insert("hr.other", id="3")
+    return source, before
+
+
+def names_of_now(source: MemorySource, rules: RuleSet):
+    return lambda: {
+        number: NameOfNow(owner=t.owner, name=t.name, is_wanted=rules.prefilter(t.owner, t.name) is not TruthValue.FALSE)
+        for t in source.captured("t") for number in t.object_numbers
+    }
+
+
+def test_renamed_table_that_no_rule_takes_holds_up_everything_after_it_and_nothing_before(tmp_path):
+    source, before = renamed_source()
+    writer = write_redo(tmp_path, source)
+    start = FIRST_SCN
+    for _ in range(2):  # the next life meets the same change, also from where the first one had got
+        reader = miner(tmp_path, start, RA_ONLY, names_of_now=names_of_now(source, RA_ONLY))
+        given: list[LcrBatch] = []
+        with pytest.raises(TableLeftRules, match=r"called hr\.ra2 now") as caught:
+            given.extend(mine(reader, writer))
+        assert "headrace up" in caught.value.hint
+        assert reader.sent_scn <= reader.captured_scn <= before
+        with pytest.raises(TableLeftRules):
+            reader.next_batch(writer.position)
+        start = reader.sent_scn
+    assert start >= source.log[1].commit_scn
+
+
+def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
+    """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new one."""
+    source, _ = renamed_source()
+    writer = write_redo(tmp_path, source)
+    reader = miner(tmp_path, FIRST_SCN, RA2_ONLY, names_of_now=names_of_now(source, RA2_ONLY))
+    found = received(mine(reader, writer))
+    assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
+        ["hr.ra2"], ["hr.other"], ["hr.other", "hr.ra2"], ["hr.other"],
+    ]
+
+
+def test_table_that_was_renamed_and_renamed_back_loses_nothing(tmp_path):
+    source, _ = renamed_source(back=True)
+    writer = write_redo(tmp_path, source)
+    reader = miner(tmp_path, FIRST_SCN, RA_ONLY, names_of_now=names_of_now(source, RA_ONLY))
+    found = received(mine(reader, writer))
+    assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
+        ["hr.ra"], ["hr.other"], ["hr.other", "hr.ra"], ["hr.other"],
+    ]
+
+
+@pytest.mark.parametrize("names", ["not captured any more", "another capture process takes it"])
+def test_renamed_table_that_was_taken_out_or_is_anothers_is_left_out(tmp_path, names):
+    source, _ = renamed_source()
+    writer = write_redo(tmp_path, source)
+    everybodys = RuleSet(include=(Rule(owner="hr"),))
+    now = (dict) if names == "not captured any more" else names_of_now(source, everybodys)
+    found = received(mine(miner(tmp_path, FIRST_SCN, RA_ONLY, names_of_now=now), writer))
+    assert [sorted(row[1] for row in transaction.rows) for transaction in found] == [
+        ["hr.ra"], ["hr.other"], ["hr.other"], ["hr.other"],
+    ]

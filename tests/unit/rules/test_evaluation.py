@@ -96,3 +96,12 @@ def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
         assert after.is_progress_mark != (batch.is_open or batch.continues)
         assert not after.groups
         assert not after.tables
+
+
+@pytest.mark.parametrize("first", RULES)
+@pytest.mark.parametrize("second", RULES)
+def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches, first, second):
+    for batch in batches:
+        after = RuleEvaluation(first, second).filter(batch)
+        other = RuleEvaluation(second).filter(RuleEvaluation(first).filter(batch))
+        assert (rows_of(after), after.transactions.commit_scn.tolist()) == (rows_of(other), other.transactions.commit_scn.tolist())

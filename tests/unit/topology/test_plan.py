@@ -130,3 +130,18 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
         "a1: independent groups in parallel": (False, "parallelism is 1"),
         "c1: combined capture and apply": (False, "known but not yet built: LCRs go through the queues"),
     }
+
+
+def test_the_plan_says_which_components_restart_and_why(tmp_path):
+    before = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]")
+    after = read(tmp_path, SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]")
+    lines = make_plan(after, prepared=before).as_text().splitlines()
+    start = lines.index("Changes to what runs")
+    assert lines[start + 1 : start + 5] == [
+        "  site:dbs1 goes on, and takes over its captures",
+        "  apply:apply_from_dbs1_at_dbs2 restarts: other tables",
+        "  capture:capture_dbs1 goes on, and takes over its rules",
+        "  not touched: site:dbs2, site:dbs3, site:relay, spark:dbs2, queue:q_dbs1, queue:q_dbs2_in, "
+        "propagation:dbs1_to_dbs2",
+    ]
+    assert "Changes to what runs" not in make_plan(after).as_text()

@@ -37,6 +37,11 @@ class Queue:
             self.topology = one_way(self.folder, subscribers=subscribers)
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
+    def adopt(self, *subscribers: str) -> None:
+        """Go on with these subscribers."""
+        self.topology = one_way(self.folder, subscribers=subscribers)
+        self.core.adopt(self.topology)
+
     def publisher(self) -> PublisherSession:
         self.incarnations += 1
         session = self.core.open_publisher("capture_dbs1", f"{self.incarnations:03d}", "dbs1")
@@ -666,6 +671,85 @@ def test_statistics_speak_of_row_lcrs(tmp_path: Path) -> None:
     assert other["total_dequeued_msg"] == 6
 
 
+def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    assert len(queue.taken(first)) == len(queue.taken(second)) == 2
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("apply_a", "to_b", "to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 0, "to_c": 10}}
+
+    # The streams of the others go on.
+    assert (publisher.ended, first.ended, second.ended) == (None, None, None)
+    queue.send(publisher, insert_batch([30], previous=20))
+    assert [each.header.through_scn for each in queue.taken(first)] == [30]
+    assert [each.header.through_scn for each in queue.taken(second)] == [30]
+    third = queue.subscriber("to_c")
+    assert [(each.header.previous_scn, each.header.through_scn) for each in queue.taken(third)] == [(0, 10), (10, 20), (20, 30)]
+
+    # Nothing after 10 is DURABLE without the new one.
+    for session in (first, second):
+        queue.core.acknowledge(session, "dbs1", 30)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0  # not yet saved
+    queue.clock.advance(2.0)
+    positions = queue.core.positions_to_save()
+    assert positions is not None
+    queue.core.save_positions(positions)
+    queue.core.positions_saved(positions, None)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
+
+
+def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    assert len(queue.taken(first)) == 1
+    queue.core.acknowledge(first, "dbs1", 10)
+    assert queue.core.status()["batches"] == 1
+    queue.adopt("apply_a")
+    assert "no subscriber of queue q_dbs1 any more" in str(second.ended)
+    assert queue.core.dequeue(second) is None
+    queue.core.close_subscriber(second)
+    assert (queue.core.status()["batches"], queue.core.status()["memory_bytes"]) == (0, 0)
+    with pytest.raises(QueueError, match="no subscriber"):
+        queue.subscriber("to_b")
+    # It comes back as a new one.
+    queue.adopt("apply_a", "to_b")
+    assert [each.header.through_scn for each in queue.taken(queue.subscriber("to_b"))] == [10]
+
+
+def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_path: Path) -> None:
+    """The redo before that may be gone: DURABLE was told."""
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    queue.taken(first)
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"to_c": 10}}
+    found = queue.taken(queue.subscriber("to_c"))
+    assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
+
+
+def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(tmp_path: Path, monkeypatch) -> None:
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    with monkeypatch.context() as broken:
+        broken.setattr(PositionsFile, "save", full)
+        with pytest.raises(OSError, match="full"):
+            queue.adopt("apply_a", "to_c")
+    queue.send(publisher, insert_batch([10]))
+    assert [each.header.through_scn for each in queue.taken(first)] == [10]
+    assert [each["subscriber"] for each in queue.core.status()["subscribers"]] == ["apply_a"]
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "full")
+
+
 # --------------------------------------------------------------------------- redo that is gone
 
 
@@ -745,3 +829,34 @@ def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> 
     queue.core.gone(publisher, 30)
     shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
     assert (shown["apply_a"]["gone_scn"], shown["apply_b"]["gone_scn"]) == (None, 30)
+
+
+def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
+    """The destination failed over and lost commits; what its driver of before had said of them arrives late."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "apply_b"))
+    publisher, before, other = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
+    for k in range(3):
+        queue.send(publisher, insert_batch([10 * k + 10], previous=10 * k))
+    queue.taken(before), queue.taken(other)
+    queue.core.acknowledge(other, "dbs1", 30)
+    after = queue.subscriber("apply_a", needed=10)
+    queue.core.acknowledge(before, "dbs1", 30)
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 0
+    found = queue.taken(after)
+    assert [(each.header.previous_scn, each.header.through_scn, each.header.row_count) for each in found] == [
+        (10, 20, 1), (20, 30, 1),
+    ]
+
+
+def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    before, subscriber = queue.publisher(), queue.subscriber()
+    first, second = insert_batch([10], is_open=True), insert_batch([10], is_open=True, continues=True)
+    queue.send(before, first)
+    queue.core.close_publisher(before)
+    after = queue.publisher()
+    queue.send(after, first)
+    with pytest.raises(QueueError, match="was closed"):
+        queue.send(before, second)
+    assert sum(each.header.row_count for each in queue.taken(subscriber)) == 1

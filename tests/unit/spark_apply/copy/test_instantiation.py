@@ -13,10 +13,10 @@ from databases.memory_copying import MemoryTableReader, SourceTables, StoreTable
 from databases.memory_destination import MemoryDestination
 from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, destination_column
-from spark_apply.application.job_config import ApplyJobConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation, TableProgress
 from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
@@ -83,9 +83,8 @@ class World:
             for table in self.source.captured(TOPOLOGY)
         )
         access = DatabaseAccess(site="dbs1", kind="memory", dsn="")
-        config = ApplyJobConfig(
-            topology=TOPOLOGY, apply=APPLY, source=access, destination=access, queue="", queue_name="", ray_address="",
-            ray_namespace="", state_dir="", parallelism=2, tables=tables,
+        config = ApplyConfig(
+            topology=TOPOLOGY, apply=APPLY, source=access, destination=access, queue="", parallelism=2, tables=tables,
         )
         self.workers = ThreadWorkers(lambda server: CopyPlaces(
             source=lambda: self.reader("source"), destination=lambda: self.reader("destination"),

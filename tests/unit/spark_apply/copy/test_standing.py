@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from databases.ports import Instantiation
-from spark_apply.application.job_config import TableToInstantiate
-from spark_apply.copy.standing import Standing, standings
+from spark_apply.copy.standing import Standing, missing_rename, rename_statement, standings
+from spark_apply.driver.config import TableToInstantiate
+from streams.lcr_batch import OldImage, TableVersion
+from streams.scn import ObjectNumber
 from streams.table_name import TableName
 
 
@@ -70,3 +74,30 @@ def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
 def test_rows_of_a_copy_that_was_begun_are_ours(state: str, scn: int, is_begun: bool):
     (table,) = stand([wanted("1", "ra")], record("1", "ra", state, scn))
     assert (table.is_finished, table.is_begun) == (False, is_begun)
+
+
+def version(number: int, owner: str, name: str) -> TableVersion:
+    return TableVersion(
+        object_number=ObjectNumber(number), version=1, owner=owner, name=name, old_image=OldImage.KEY, columns=(),
+    )
+
+
+def test_table_that_arrives_under_a_new_name_is_asked_to_be_renamed_and_not_to_be_made():
+    before = replace(wanted("1", "ra"), object_numbers=(7, 8))
+    assert missing_rename(version(7, "hr", "ra2"), [before], [record("1", "ra")]) == TableName("hr", "ra")
+    assert missing_rename(version(8, "hr", "ra2"), [before], []) == TableName("hr", "ra")  # a partition's rows
+    after = replace(wanted("1", "ra2"), object_numbers=(7,))  # a driver that started after the rename
+    assert missing_rename(version(7, "hr", "ra2"), [after], [record("1", "ra")]) == TableName("hr", "ra")
+
+
+def test_table_that_is_missing_under_the_name_it_always_had_was_not_renamed():
+    table = replace(wanted("1", "ra"), object_numbers=(7,))
+    assert missing_rename(version(7, "hr", "ra"), [table], [record("1", "ra")]) is None
+    assert missing_rename(version(9, "hr", "ra2"), [table], [record("1", "ra")]) is None
+
+
+def test_statement_moves_a_table_to_its_new_schema_and_name():
+    assert rename_statement(TableName("hr", 'o"dd'), TableName("hr", "new")) == 'ALTER TABLE "hr"."o""dd" RENAME TO "new"'
+    assert rename_statement(TableName("hr", "ra"), TableName("s", "ra2")) == (
+        'ALTER TABLE "hr"."ra" SET SCHEMA "s"; ALTER TABLE "s"."ra" RENAME TO "ra2"'
+    )

@@ -61,7 +61,7 @@ def shown(steps: list) -> list[tuple]:
     found = []
     for step in steps:
         if isinstance(step, TruncateTables):
-            found.append(("TRUNCATE", *(table.name for table in step.tables)))
+            found.append(("TRUNCATE", *(found.table.name for found in step.tables)))
             continue
         write = step.write
         found.append((

@@ -1,4 +1,4 @@
-"""An apply server's task tells its driver that it lives, whatever its destination does."""
+"""An apply server's task tells its coordinator that it lives, whatever its destination does."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from protos import apply_link
 from protos import apply_pb2 as pb
+from spark_apply.application.task_access import TaskAccess
 from spark_apply.server import task as tasks
 from spark_apply.server.apply_server import ServerStep
-from spark_apply.server.task import TaskAccess
 
 TOLD_S = 30.0
 
 
 class Link:
-    """The driver's end."""
+    """The coordinator's end."""
 
     def __init__(self, _endpoint: str, _hello: pb.ServerHello, inbox: Any) -> None:
         self.states: list[str] = []

@@ -206,11 +206,6 @@ def test_values_in_another_form_correct_the_description_before_their_row() -> No
     assert second.value_binary.tolist() == [True, False, False]
     again = decode(pg.stream(pg.relation(5, "s", "t", columns)), decoder)
     assert [c.is_binary for c in again.versions[0].columns] == [True, False, False], "what was learned is kept"
-    other = PostgresLogDecoder(options(binary=True))
-    other.learn(first.versions)
-    after = decode(pg.stream(pg.begin(3, 1), row + one + b"n" + b"t" + (1).to_bytes(4, "big") + b"z", pg.commit(3, 4)), other)
-    assert [c.is_binary for c in after.versions[0].columns] == [True, False, False]
-    assert len(after.command) == 1
 
 
 def test_built_in_type_without_binary_form_is_text_from_the_start() -> None:

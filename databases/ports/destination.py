@@ -1,8 +1,4 @@
-"""What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
-
-A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `databases.copying`. Positions are SCNs here; a connector translates its own.
-"""
+"""A database that changes are applied to: sessions, writes, progress, the error queue, instantiation."""
 
 from __future__ import annotations
 
@@ -17,419 +13,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from streams.lcr_batch import ColumnValues, Command, TableVersion
-    from streams.scn import ObjectNumber, Scn
-    from streams.tags import Tag
-
-# --------------------------------------------------------------------------- source: the log
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """How the bytes of a log stream are to be read; stored in every redo segment's header.
-
-    Args:
-        database_kind: which connector's decoder reads the bytes ("postgres", "memory").
-        system_identifier: which database cluster wrote the log; never changes for a site.
-        timeline: of the log; changes at failover.
-        binary: values in the database's binary form where a type has one.
-        encoding: of text, as the database names it.
-        server_version: major version number, e.g. 18.
-    """
-
-    database_kind: str
-    system_identifier: str
-    timeline: int
-    binary: bool
-    encoding: str
-    server_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogChunk:
-    """Whole messages from a log stream, as they came.
-
-    Args:
-        data: the messages' bytes, framed so that the connector's decoder can read them; may be empty.
-        end_scn: the source has sent everything it will ever send of transactions that committed up to here.
-            Moves with keepalives too, when only other tables change; 0: not told in this chunk.
-        commit_scn: commit SCN of the last transaction that ends in `data`; 0: none ends.
-        is_open: a transaction is open after `data`.
-        objects: tables whose description appears in `data` (relation messages).
-        commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
-            begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
-    """
-
-    data: bytes
-    end_scn: Scn
-    commit_scn: Scn
-    is_open: bool
-    objects: tuple[ObjectNumber, ...] = ()
-    commit_end: int = 0
-
-
-class LogStream(Protocol):
-    """An open stream of the source's log. Transactions come whole, one after the other, in commit order."""
-
-    @property
-    def options(self) -> StreamOptions:
-        """How to read the bytes."""
-        ...
-
-    @property
-    def start_scn(self) -> Scn:
-        """Where the stream begins: it brings every transaction that commits after this SCN.
-
-        What the stream was opened with; for FIRST_SCN where the source last knew us durable.
-        """
-        ...
-
-    def read(self, timeout_s: float) -> LogChunk | None:
-        """Take what has arrived, in gulps; answers keepalives.
-
-        Args:
-            timeout_s: how long to wait when nothing is there.
-
-        Returns:
-            The next whole messages (bounded by the stream's gulp size), or None when nothing came.
-
-        Raises:
-            DatabaseUnavailable: the connection broke: open a new stream.
-        """
-        ...
-
-    def confirm(self, scn: Scn) -> None:
-        """Tell the source that everything up to `scn` is durable here: it may drop its log below."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection; idempotent."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DictionaryTable:
-    """One table in a dictionary build: what the log itself does not tell.
-
-    Args:
-        object_number: the source's number of the table (of a partition: its own).
-        owner: schema of the table that LCRs shall name; of a partition: of its partitioned root.
-        name: likewise.
-        stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
-        stored_name: likewise.
-    """
-
-    object_number: ObjectNumber
-    owner: str
-    name: str
-    stored_owner: str
-    stored_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DictionaryBuild:
-    """The source's objects as of `scn`: `headrace dictionary build` and every new segment write one."""
-
-    scn: Scn
-    tables: tuple[DictionaryTable, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodedChunk:
-    """What a decoder found in log bytes: arrays over rows, values and transactions.
-
-    Offsets point into the bytes that were decoded (`data` itself is not copied).
-
-    Args:
-        consumed: bytes that were decoded; the caller goes on from there (decoding stops right before a
-            table description that follows row changes, so that all rows of a chunk have one version each).
-        versions: table descriptions that came before the chunk's rows, as the log gives them: `owner`/`name`
-            are the stored table's; the caller maps partitions through its dictionary.
-        command: uint8[n], `Command` per row; n rows in source order.
-        object_number: int64[n].
-        old_image: uint8[n], `OldImage` of the row's old values (NONE: no old values in the log).
-        old_first: int64[n], index of the row's first old value in the value arrays; -1 for none.
-        new_first: int64[n], likewise of its first new value.
-        value_offset: int64[v], where the value's bytes begin.
-        value_length: int32[v], their number, or NULL, UNCHANGED.
-        value_binary: bool[v], the value is in binary form.
-        truncates: row number -> (object numbers, cascade, restart identity).
-        transaction_id: int64[t]; transactions that have at least one record in this chunk, in order; the
-            first may have begun in an earlier chunk (`continues`), the last may be open (`commit_scn` 0).
-        order_scn: int64[t].
-        commit_scn: int64[t].
-        commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its first
-            row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
-        first_row: int32[t + 1].
-        tags: the tags found.
-        continues: the first transaction began in an earlier chunk.
-        messages: markers and heartbeats found: (order_scn of their transaction, prefix, content).
-    """
-
-    consumed: int
-    versions: tuple[TableVersion, ...]
-    command: NDArray[np.uint8]
-    object_number: NDArray[np.int64]
-    old_image: NDArray[np.uint8]
-    old_first: NDArray[np.int64]
-    new_first: NDArray[np.int64]
-    value_offset: NDArray[np.int64]
-    value_length: NDArray[np.int32]
-    value_binary: NDArray[np.bool_]
-    truncates: dict[int, tuple[tuple[int, ...], bool, bool]]
-    transaction_id: NDArray[np.int64]
-    order_scn: NDArray[np.int64]
-    commit_scn: NDArray[np.int64]
-    commit_time_us: NDArray[np.int64]
-    tag: NDArray[np.int16]
-    first_row: NDArray[np.int32]
-    tags: tuple[Tag, ...]
-    continues: bool
-    messages: tuple[tuple[int, str, bytes], ...] = ()
-
-
-class LogDecoder(Protocol):
-    """Turns log bytes into arrays. Keeps only what a transaction in progress needs between two calls."""
-
-    def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
-        """Decode whole messages from `data[start:]`.
-
-        Stops at its end, at `rows_max` rows, or at a table description that follows rows.
-
-        Args:
-            data: bytes of one redo DATA record (always whole messages).
-            start: where to begin.
-            rows_max: stop after that many rows (a transaction may then continue in the next call).
-        """
-        ...
-
-    def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
-        """Every table description in `data` (whole messages), in order; neither needs nor changes any state.
-
-        The log writer's and a restarting miner's way to the dictionary without decoding row changes. `owner`
-        and `name` are the stored table's, as in `DecodedChunk.versions`; `version` need not be set.
-        """
-        ...
-
-    def reset(self) -> None:
-        """Forget the transaction in progress (a RESUME record: the source sends it again, whole)."""
-        ...
-
-
-# --------------------------------------------------------------------------- source: administration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing a preflight found.
-
-    Args:
-        path: what it is about ("sites.dbs1", "sites.dbs1 table public.t").
-        problem: what is wrong.
-        fix: the statement or setting that mends it.
-        is_error: replication cannot start; False: a warning the operator should know.
-    """
-
-    path: str
-    problem: str
-    fix: str
-    is_error: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStatement:
-    """One thing that `prepare`, instantiation or apply would do to a database, for `headrace plan`.
-
-    Args:
-        statement: as it would be sent (shortened where it repeats), without secrets.
-        effect: what it creates or changes, in one sentence.
-        lock: what it locks, how, and how long; empty: nothing that a user's statement could wait for.
-        breaks: user statements that would start to fail, and why; empty: none.
-        is_done: the database has it already: `up` changes nothing.
-    """
-
-    statement: str
-    effect: str
-    lock: str = ""
-    breaks: tuple[str, ...] = ()
-    is_done: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedApply:
-    """An apply process, as far as its destination notices it.
-
-    Args:
-        name: of the apply process.
-        source: whose changes it applies.
-        parallelism: apply servers, a session each.
-        tag: what marks its changes.
-    """
-
-    name: str
-    source: str
-    parallelism: int
-    tag: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTable:
-    """A table the rules select at a source: root tables and plain tables, never partitions."""
-
-    owner: str
-    name: str
-    columns: tuple[str, ...]
-    is_partitioned: bool
-    row_estimate: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapturedTable:
-    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
-
-    Args:
-        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
-            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
-            dropped and made again, and when its changes were not captured for a while.
-        owner, name: what the table is called now; the root of a partitioned one.
-        object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
-    """
-
-    identity: str
-    owner: str
-    name: str
-    object_numbers: tuple[ObjectNumber, ...]
-
-
-class Snapshot(Protocol):
-    """A consistent view of the source that other sessions can share while it is held open."""
-
-    @property
-    def scn(self) -> Scn:
-        """Transactions with `commit_scn <= scn` are in it, later ones are not: the instantiation SCN."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """What other sessions of the same source need to see it."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it; idempotent."""
-        ...
-
-
-class SourceDatabase(Protocol):
-    """A database whose changes are captured. One instance per process; not shared between threads."""
-
-    def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
-        """Every table at least one of the rule sets (`rules.rule.RuleSet`) selects, by owner and name."""
-        ...
-
-    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
-        """These tables as the log will describe them: for comparing them with a destination's beforehand."""
-        ...
-
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
-        """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
-        ...
-
-    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
-        ...
-
-    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Create or adjust what the source needs (publication, then slot), idempotently.
-
-        Returns:
-            The statements that were run, for the plan and the log.
-        """
-        ...
-
-    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> LogStream:
-        """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
-
-        Args:
-            topology: whose stream.
-            start: see above.
-            allow_binary: False: in text form, whatever the tables' types are.
-
-        Raises:
-            LogGone: the source no longer has `start`, or the slot is new or ahead of it.
-        """
-        ...
-
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
-        """Tell whether the published tables, as they are now, can travel as an open stream's options say.
-
-        Raises:
-            UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
-        """
-        ...
-
-    def check_prepared(self, topology: str, start: Scn) -> None:
-        """Tell whether what `prepare` created is still there; asked every second while the log is read.
-
-        Args:
-            topology: whose.
-            start: how far redo is durable.
-
-        Raises:
-            LogGone: it is not, and changes are missing in the log stream since then.
-        """
-        ...
-
-    def retained_bytes(self, topology: str) -> int | None:
-        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
-        ...
-
-    def holding_up(self) -> tuple[str, ...]:
-        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
-
-        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
-        """
-        ...
-
-    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
-        ...
-
-    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """Every table whose changes are in the log, by owner and name.
-
-        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
-        snapshot in the log, as long as the identity is the same afterwards.
-        """
-        ...
-
-    def dictionary_build(self, topology: str) -> DictionaryBuild:
-        """Read the published tables from the catalog."""
-        ...
-
-    def write_marker(self, content: bytes) -> Scn:
-        """Write a marker into the log now. Everything committed before this call has a commit SCN <= the answer."""
-        ...
-
-    def current_scn(self) -> Scn:
-        """The end of the log now."""
-        ...
-
-    def open_snapshot(self, topology: str) -> Snapshot:
-        """Export a snapshot for instantiation (a temporary slot's)."""
-        ...
-
-    def remove(self, topology: str) -> tuple[str, ...]:
-        """Drop what `prepare` created (`down --purge`); returns the statements."""
-        ...
-
-    def close(self) -> None:
-        """Close every connection; idempotent."""
-        ...
-
-
-# --------------------------------------------------------------------------- destination
+    from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
+    from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
+    from streams.scn import Scn
+    from streams.table_name import TableName
+
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,8 +45,9 @@ class DestinationTable:
     Args:
         owner, name: as LCRs name it.
         columns: in the table's order.
-        key: positions in `columns` that identify a row: the primary key, else the smallest unique NOT NULL
-            index; empty: all columns together (duplicates are possible).
+        key: positions in `columns` that identify a row: the primary key, else the smallest unique key of columns that are
+            all NOT NULL, else the smallest with one that is; empty: all columns together (duplicates are possible). With a
+            NULL in it several rows may have it.
         unique_keys: column positions of every unique constraint and unique index, `key` included.
         serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
             expression unique index, exclusion constraint, no key): transactions on it run one after the other.
@@ -471,6 +61,12 @@ class DestinationTable:
     unique_keys: tuple[tuple[int, ...], ...]
     serialise: bool
     ordered: bool
+
+    @property
+    def identifying_keys(self) -> tuple[tuple[int, ...], ...]:
+        """The unique keys that can find a row, `key` first: those with a NOT NULL column."""
+        others = (key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key))
+        return (self.key, *others) if self.key else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -486,6 +82,7 @@ class Write:
         match_columns: positions in `version.columns` that find the row, taken from `old`.
         compare_columns: positions whose old value must equal the row's.
         set_columns: positions to write (INSERT: to insert).
+        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at most.
     """
 
     table: DestinationTable
@@ -496,12 +93,21 @@ class Write:
     match_columns: tuple[int, ...]
     compare_columns: tuple[int, ...]
     set_columns: tuple[int, ...]
+    paired: bool = False
 
     @property
     def row_count(self) -> int:
         """Rows in the write."""
         values = self.new if self.new is not None else self.old
         return 0 if values is None else values.row_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedTable:
+    """A table to truncate, or one partition of the source's table (None: all of it)."""
+
+    table: DestinationTable
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,15 +229,19 @@ class DestinationSession(TableWriter, Protocol):
         """Execute the writes in order in as few round trips as possible; rows affected per write."""
         ...
 
-    def truncate(self, tables: Sequence[DestinationTable], *, restart_identity: bool) -> None:
+    def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """Truncate these tables together, and no other: a table that refers to one of them must be among them.
+
+        Of a partition: the destination's partition of that name is truncated if it holds the same rows; where the table
+        is partitioned in another way, or not at all, the rows that the source's partition holds are deleted.
 
         Args:
             tables: what travelled in one TRUNCATE; not empty.
             restart_identity: restart the sequences their columns own.
 
         Raises:
-            DataError: a table that is not among them refers to one of them.
+            DataError: a table that is not among them refers to one of them; or the rows of a partition are not known, or
+                cannot be told here.
         """
         ...
 
@@ -706,6 +316,10 @@ class DestinationDatabase(Protocol):
     `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So nothing
     that one epoch was told to be committed is lost while it lasts, and no later commit hides that something was.
     """
+
+    def database_identity(self) -> str:
+        """As `SourceDatabase.database_identity`, in the same words."""
+        ...
 
     def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
@@ -828,9 +442,9 @@ class DestinationDatabase(Protocol):
     ) -> ApplyProgress:
         """Let copied tables take part, in one transaction: the low watermark goes back to the oldest copy among them.
 
-        Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes the oldest instantiation SCN
-        among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the sessions recorded before
-        is forgotten: each must be opened again before it commits. Calling it again with the same arguments changes nothing.
+        Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes the
+        oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the sessions
+        recorded before is forgotten: each must be opened again before it commits. Calling it again with the same arguments changes nothing.
 
         Args:
             topology: its name.
@@ -845,11 +459,25 @@ class DestinationDatabase(Protocol):
 
         Raises:
             FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
         """
+        ...
+
+    def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
+        """Those of the tables that exist here, may be read and have a row, in the order given."""
         ...
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """What keeps these source tables from being applied here: missing tables, columns that do not fit, ..."""
+        ...
+
+    def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+        """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
+
+        Args:
+            shapes: the tables at the source, under the names they have here.
+            versions: the same tables' columns, in any order.
+        """
         ...
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:

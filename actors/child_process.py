@@ -1,0 +1,216 @@
+"""A process that one actor owns: it lives at most as long as its owner, and one at a time.
+
+Job
+    Start it, hear its first line, say why it ended, and see an earlier life's gone before the next begins.
+
+States
+    Not started; started, with the pipe to its standard input open; ended.
+
+Durable when
+    The file names the process with its start time before the process is given its configuration, so the next life of the actor
+    can wait for it, or end it. The process itself ends when its standard input closes.
+
+Worked flow
+    the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor -> it waits
+    for the old process, ends it if it must -> starts another
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.log_bound import bound_log
+from streams.clock import SystemClock
+from streams.errors import ApplyError, DatabaseUnavailable, Retry, StreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["END_TIMEOUT_S", "ChildEnded", "ChildProcess", "ChildRefused"]
+
+END_TIMEOUT_S = 10.0  # for a process whose standard input is closed
+_LAST_WORDS_TIMEOUT_S = 1.0  # a line that was written before the end is read within milliseconds
+
+
+class ChildEnded(ApplyError):  # noqa: N818 - says what happened
+    """The process ended by itself or was killed; it is started again."""
+
+    code = "HDR-5020"
+    retry = Retry.TIMED
+
+
+class ChildRefused(ApplyError):  # noqa: N818 - says what happened
+    """The process ended with an error that an operator must act on; its words are the message."""
+
+    code = "HDR-5021"
+
+
+class ChildProcess:
+    """See the module.
+
+    Args:
+        name: of the owner, for messages.
+        what: the process in words, as "the Spark application".
+        module: run with `python -m`.
+        file: names the process for the owner's next life.
+        log: standard error is appended to it.
+    """
+
+    def __init__(self, name: str, what: str, *, module: str, file: Path, log: Path) -> None:
+        self._name, self._what, self._module, self._file, self._log = name, what, module, file, log
+        self._clock = SystemClock()
+        self._process: subprocess.Popen[str] | None = None
+        # A queue of its own per process: a late line of an older one must not be taken for this one's.
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0: none runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def start(self, configuration: str) -> None:
+        """End what an earlier life left, and start the process.
+
+        Args:
+            configuration: one line for its standard input.
+
+        Raises:
+            ChildEnded: it did not take its configuration.
+            DatabaseUnavailable: an older process cannot be ended.
+        """
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._end_predecessor()
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                cwd="/",
+            )
+        self._process, self._answers = process, queue.SimpleQueue()
+        self._remember(process.pid)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(configuration + "\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise ChildEnded(f"{self._name}: {self._what} did not take its configuration") from error
+        threading.Thread(
+            target=_read_lines, args=(process.stdout, self._answers), name=f"{self._name}-output", daemon=True
+        ).start()
+
+    def bound_log(self) -> None:
+        """Keep its log below a bound, while it runs too; to be called every few seconds."""
+        bound_log(self._log)
+
+    def first_answer(self, timeout_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        """Wait for the line that names its endpoint.
+
+        Args:
+            timeout_s: how long it may take.
+            is_wanted: asked between waits; False ends them.
+
+        Raises:
+            StreamsError: it ended, or does not come.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        last_words: dict[str, Any] = {}
+        while is_wanted() and self._clock.monotonic() < deadline:
+            try:
+                line = self._answers.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if line is None:
+                self._answers.put(None)  # that nothing more comes is news to `ended`, too
+                break
+            with contextlib.suppress(json.JSONDecodeError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and "endpoint" in answer:
+                    return answer
+                last_words = _words_of(answer) or last_words
+        if not is_wanted():
+            raise ChildEnded(f"{self._name}: stopped while {self._what} was starting")
+        if self.pid and self._clock.monotonic() >= deadline:
+            raise ChildEnded(f"{self._name}: {self._what} was not up within {timeout_s:g} s")
+        raise self.ended(last_words)
+
+    def ended(self, heard: Mapping[str, Any] | None = None) -> StreamsError:
+        """Why it ended: its own last words, of which some may have been heard already, or how its process ended."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_TIMEOUT_S)
+        last_words = dict(heard or {})
+        with contextlib.suppress(queue.Empty):
+            # The pipe ends with the process: its reader puts None behind the last line.
+            while (line := self._answers.get(timeout=_LAST_WORDS_TIMEOUT_S)) is not None:
+                with contextlib.suppress(json.JSONDecodeError, TypeError):
+                    last_words = _words_of(json.loads(line)) or last_words
+        if last_words:
+            kind = ChildEnded if last_words.get("retry") == Retry.TIMED.value else ChildRefused
+            message = f"{self._name}: {last_words['error']}: {last_words.get('message', '')}"
+            return kind(message, hint=str(last_words.get("hint", "")))
+        code = process.poll()
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+        return ChildEnded(f"{self._name}: {self._what} {how}", hint=f"see {self._log}")
+
+    def end(self) -> None:
+        """End it; returns when it is gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_TIMEOUT_S)
+                return
+
+    # ------------------------------------------------------------------ inside
+
+    def _remember(self, pid: int) -> None:
+        process = psutil.Process(pid)
+        self._file.write_text(json.dumps({"pid": pid, "created": process.create_time()}) + "\n", encoding="utf-8")
+
+    def _end_predecessor(self) -> None:
+        """Wait until the process of the owner's earlier life is gone; its standard input closed with that life."""
+        try:
+            known = json.loads(self._file.read_text(encoding="utf-8"))
+            process = psutil.Process(int(known["pid"]))
+            is_same = abs(process.create_time() - float(known["created"])) < 0.05
+        except (FileNotFoundError, json.JSONDecodeError, KeyError, psutil.Error):
+            return
+        if not is_same:
+            return
+        for end_it in (lambda: None, process.terminate, process.kill):
+            with contextlib.suppress(psutil.Error):
+                end_it()
+            if not psutil.wait_procs([process], timeout=END_TIMEOUT_S / 2)[1]:
+                return
+        raise DatabaseUnavailable(f"{self._name}: process {process.pid}, an older one of its own, cannot be ended")
+
+
+def _words_of(answer: object) -> dict[str, Any]:
+    """What a process says of its end; empty when it is something else."""
+    return answer if isinstance(answer, dict) and "error" in answer else {}
+
+
+def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:
+    """Hand the process's lines on; keeps reading, so that it never waits for a full pipe."""
+    assert stream is not None
+    for line in stream:
+        answers.put(line)
+    answers.put(None)

@@ -1,0 +1,66 @@
+"""The edit that a controller carries out: which components are of the wanted topology already, and what becomes of the others.
+
+Every component shows a label in its status: the fingerprint of the topology in which its own part was changed last. A component
+whose part an edit does not touch keeps its label, so nothing is done to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streams.errors import ConfigError
+from topology.changes import changes, components_of
+from topology.stored import spec_from_json
+
+if TYPE_CHECKING:
+    from topology.spec import TopologySpec
+
+__all__ = ["Edit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """From the topology that was prepared last to the one that is wanted.
+
+    Args:
+        labels: the label that each wanted component has when it is up to date.
+        takes_over: components that take the change over while they run, with the label that they have before. One with
+            another label missed an edit, and is created again.
+        ending: components that end once everything is prepared: they restart with another part, or are not wanted any more.
+        is_known: what was prepared last is known; if not, all that runs ends.
+    """
+
+    labels: Mapping[str, str]
+    takes_over: Mapping[str, str] = field(default_factory=dict)
+    ending: frozenset[str] = frozenset()
+    is_known: bool = True
+
+    @classmethod
+    def since(cls, prepared: Mapping[str, Any], spec: TopologySpec, fingerprint: str) -> Edit:
+        """The edit that is to be carried out.
+
+        Args:
+            prepared: what was written when a topology was prepared last; empty: none was.
+            spec: the wanted topology.
+            fingerprint: of `spec`.
+        """
+        if prepared.get("prepared") == fingerprint and "labels" in prepared:
+            return cls(labels=prepared["labels"], takes_over=prepared["takes_over"])
+        fresh = {component.name: fingerprint for component in components_of(spec)}
+        try:
+            before, known = spec_from_json(prepared["spec"]), prepared["labels"]
+        except (KeyError, ConfigError):
+            return cls(labels=fresh, is_known=False)
+        found = changes(before, spec)
+        same = {change.component: known[change.component] for change in found if change.action == "same"}
+        return cls(
+            labels=fresh | same,
+            takes_over={change.component: known[change.component] for change in found if change.action == "takes over"},
+            ending=frozenset(change.component for change in found if change.action in {"restarts", "ends"}),
+        )
+
+    def usable(self, site: str) -> set[str]:
+        """The labels of a site that can be asked and prepared for the wanted topology."""
+        return {self.labels[site], *([self.takes_over[site]] if site in self.takes_over else [])}

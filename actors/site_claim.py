@@ -1,0 +1,77 @@
+"""A site's claim on its database: held by the site's actor, asked by its threads, lost for good until an operator acts.
+
+See `databases.operator_ports.TopologyClaim` for what it is. A copy that lost it must not take it back by itself: two copies would
+take it from each other for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from actors.site_connection import claim_on
+from databases.ports import Finding
+from streams.errors import RunsElsewhere
+
+if TYPE_CHECKING:
+    from databases.operator_ports import TopologyClaim
+    from topology.spec import SiteSpec, TopologySpec
+
+__all__ = ["SiteClaim"]
+
+
+class SiteClaim:
+    """The claim of one site; callable from any thread.
+
+    Args:
+        spec: the topology.
+        site: whose database it is. An embedded one needs no claim: it belongs to the state folder.
+    """
+
+    def __init__(self, spec: TopologySpec, site: SiteSpec) -> None:
+        self._spec, self._site = spec, site
+        self._lock = threading.Lock()  # calls of the connector's claim must not overlap
+        self._claim: TopologyClaim | None = None
+        self.refused: RunsElsewhere | None = None
+
+    def hold(self, *, take_over: bool = False) -> None:
+        """Claim the database, or make sure that it still is.
+
+        Args:
+            take_over: end the claim of another copy of the topology.
+
+        Raises:
+            RunsElsewhere: another copy has it, now or when it was asked last; `forget` makes it ask again.
+            DatabaseUnavailable: the database does not answer.
+        """
+        with self._lock:
+            if self._site.database.kind == "embedded":
+                return
+            if self.refused is not None and not take_over:
+                raise self.refused
+            self._claim = self._claim or claim_on(self._spec, self._site)
+            try:
+                self._claim.hold(take_over=take_over)
+            except RunsElsewhere as error:
+                self.refused = error
+                raise
+            self.refused = None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Ask again, for a preflight: why the topology may not work with the database; empty: it may."""
+        self.forget()
+        try:
+            self.hold()
+        except RunsElsewhere as error:
+            return (Finding(path=f"sites.{self._site.name}", problem=error.message, fix=error.hint),)
+        return ()
+
+    def forget(self) -> None:
+        """An operator acted: ask again."""
+        self.refused = None
+
+    def close(self) -> None:
+        """Give it up."""
+        with self._lock:
+            if self._claim is not None:
+                self._claim.close()

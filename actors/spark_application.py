@@ -1,0 +1,153 @@
+"""Spark application: supervises the one Spark application of a destination site.
+
+Job
+    Keep exactly one process of the site's application running, and tell its apply processes where it is.
+
+Main path
+    SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first line of
+    output names its endpoint and its token -> `access`, which apply processes ask -> SparkHost.step asks for its health.
+
+States
+    STARTING SPARK  the process was started and has not told its endpoint. Memory only.
+    RUNNING         it serves. Memory only.
+
+Durable when
+    Nothing is kept here. `application.json` names the process, so that the next life of this actor can see it gone before it
+    starts another.
+
+Worked flow
+    this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray restarts the
+    actor -> another process with another endpoint and token -> the site's apply processes, which have kept their coordinators
+    and epochs, ask for it and run their servers' tasks there
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.child_process import ChildEnded, ChildProcess
+from actors.host import Host
+from actors.site_connection import site_folder
+from spark_apply.application.spark import remove_left_scratch
+from streams.errors import PropagationError, StreamsError
+
+if TYPE_CHECKING:
+    from topology.spec import TopologySpec
+
+__all__ = ["SparkHost", "build"]
+
+START_TIMEOUT_S = 180.0  # Spark needs 12 s on an idle machine; a loaded small one has been seen to need a minute
+STATUS_INTERVAL_S = 0.5  # how soon a process that ended is noticed
+HEALTH_INTERVAL_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
+# A process that does not answer for this long is hung, not slow: the answer is ready in memory.
+SILENCE_MAX_S = 60.0
+
+
+class SparkHost(Host):
+    """One site's Spark application; see the module.
+
+    Args:
+        spec: of the topology.
+        name: the site's.
+        fingerprint: of the topology.
+    """
+
+    kind: ClassVar[str] = "spark"
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"spark:{name}", spec.state_dir)
+        self._spec, self._site, self._fingerprint = spec, name, fingerprint
+        self._folder = site_folder(spec, name) / "spark"
+        self._child = ChildProcess(
+            self.name, "the Spark application", module="spark_apply.application.process",
+            file=self._folder / "application.json", log=spec.state_dir / "logs" / f"spark.{name}.application.log",
+        )
+        self._access: dict[str, str] = {}
+        self._started = 0
+        self._executors = self._runs = 0
+        self._answered_at = self._health_at = 0.0
+
+    # ------------------------------------------------------------------ hosting
+
+    def open(self) -> None:
+        """End what an earlier life left, then start the process and wait for its endpoint."""
+        from actors.runtime import own_address, own_host
+        from spark_apply.application.config import ApplicationConfig, ExecutorResources
+
+        self._access = {}
+        configuration = ApplicationConfig(
+            topology=self._spec.name, site=self._site, ray_address=own_address(), state_dir=str(self._folder), host=own_host(),
+            resources=ExecutorResources(node=self._spec.site(self._site).node),
+        ).to_json()
+        self._started += 1
+        self._child.start(configuration)
+        remove_left_scratch(self._folder)
+        answer = self._child.first_answer(START_TIMEOUT_S, lambda: self._wanted and not self._ending)
+        self._access = {"endpoint": str(answer["endpoint"]), "token": str(answer["token"])}
+        self._answered_at = self._health_at = self._clock.monotonic()
+
+    def step(self) -> float:
+        """See that the process lives and answers; an ended or a hung one is an error that time heals."""
+        from protos.spark_link import fetch_health
+
+        if not self._child.pid:
+            raise self._child.ended()
+        now = self._clock.monotonic()
+        if now < self._health_at:
+            return STATUS_INTERVAL_S
+        self._health_at = now + HEALTH_INTERVAL_S
+        self._child.bound_log()
+        try:
+            health = fetch_health(self._access["endpoint"], self._access["token"], HEALTH_TIMEOUT_S)
+            self._executors, self._runs = health.executors, health.runs
+            self._answered_at = self._clock.monotonic()
+        except StreamsError as error:
+            if not self._child.pid:
+                raise self._child.ended() from error
+            if self._clock.monotonic() - self._answered_at > SILENCE_MAX_S:
+                raise ChildEnded(f"{self.name}: the Spark application did not answer for {SILENCE_MAX_S:g} s") from error
+        return STATUS_INTERVAL_S
+
+    def close(self) -> None:
+        """End the process; returns when it is gone."""
+        self._access = {}
+        self._executors = self._runs = 0
+        self._child.end()
+        remove_left_scratch(self._folder)
+
+    def detail_state(self) -> str:
+        """See the module."""
+        return "RUNNING" if self._access else "STARTING SPARK"
+
+    def status(self) -> dict[str, Any]:
+        """As every host's; while the process is being started it says so."""
+        status = super().status()
+        if status["state"] == "INITIALIZING":
+            status["state"] = self.detail_state()
+        return status
+
+    def details(self) -> dict[str, Any]:
+        """The process, and what it said last."""
+        return {
+            "site": self._site, "fingerprint": self._fingerprint, "application_pid": self._child.pid,
+            "applications_started": self._started, "executors": self._executors, "runs": self._runs,
+        }
+
+    # ------------------------------------------------------------------ what apply processes ask
+
+    def access(self) -> dict[str, str]:
+        """Where the application serves now, and the token that it wants.
+
+        Raises:
+            PropagationError: it does not serve (yet): ask again.
+        """
+        access = self._access
+        if not access:
+            raise PropagationError(f"{self.name}: the Spark application is not up yet")
+        return dict(access)
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> SparkHost:
+    """Factory of the actor."""
+    return SparkHost(spec, name, fingerprint)

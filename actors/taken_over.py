@@ -1,0 +1,61 @@
+"""The topology that a running component took over, kept for the next life of its process.
+
+Ray restarts an actor with the arguments of its creation. A component that took a changed topology over since then must not fall
+back: a capture process would leave out a table that was added, a queue would not wait for a new subscriber.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streams.durable_file import replace_file
+from topology.stored import spec_from_json, spec_to_json, with_secrets_of
+
+if TYPE_CHECKING:
+    from topology.spec import TopologySpec
+
+__all__ = ["TakenOver"]
+
+
+class TakenOver:
+    """One component's file.
+
+    Args:
+        state_dir: of the topology.
+        name: of the component.
+        creation: of its actor: what was taken over by an earlier actor of the same name does not count.
+    """
+
+    def __init__(self, state_dir: Path, name: str, creation: str) -> None:
+        self._file = state_dir / "components" / f"{name.replace(':', '.')}.topology.json"
+        self._creation = creation
+
+    def save(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Keep what the component takes over; durable when it returns.
+
+        Raises:
+            OSError: it could not be written; the component must not take it over.
+        """
+        document = {"creation": self._creation, "fingerprint": fingerprint, "spec": spec_to_json(spec)}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._file, json.dumps(document) + "\n")
+
+    def arguments(self, created_with: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments to build the component with: of its creation, or with the topology that it took over since.
+
+        Raises:
+            ConfigError: another version of Headrace wrote the file.
+        """
+        arguments = dict(created_with)
+        try:
+            document = json.loads(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return arguments
+        if document.get("creation") != self._creation:
+            return arguments
+        # Connection strings are not on disk. A component that depends on one does not take another one over.
+        spec = with_secrets_of(spec_from_json(document["spec"]), arguments["spec"])
+        return arguments | {"spec": spec, "fingerprint": document["fingerprint"]}

@@ -1,0 +1,120 @@
+"""What an operator's commands need of a database besides `databases.ports`: who works with it, its rows, its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from streams.lcr_batch import Column
+
+__all__ = ["ColumnSequence", "ColumnSequences", "RowReader", "TopologyClaim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSequence:
+    """A sequence that gives a column its values.
+
+    Args:
+        owner: schema of the table.
+        table: its name.
+        column: the column.
+        name: of the sequence, as the database writes it in statements.
+        next_value: the value it gives out next.
+        increment: between two values; negative for a descending one.
+        least: bound.
+        most: bound.
+    """
+
+    owner: str
+    table: str
+    column: str
+    name: str
+    next_value: int
+    increment: int
+    least: int
+    most: int
+
+
+class ColumnSequences(Protocol):
+    """The sequences of a database that give columns their values. Not shared between threads."""
+
+    def of(self, tables: Sequence[tuple[str, str]]) -> tuple[ColumnSequence, ...]:
+        """The sequences of all columns of these tables (owner, name), by ownership or by a column's default.
+
+        Raises:
+            DatabaseError: one may not be read.
+        """
+        ...
+
+    def set_next(self, sequence: ColumnSequence, value: int) -> None:
+        """Let a sequence give out `value` next; it is within the sequence's bounds.
+
+        Raises:
+            DatabaseError: a right is missing.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class RowReader(Protocol):
+    """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
+
+    def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
+        """Values as the database's own shell shows them.
+
+        Args:
+            columns: what each is a value of, as the source describes it.
+            values: in the form `columns` say; None: NULL.
+
+        Returns:
+            One text each; None: NULL. A value the database does not understand is shown in another readable form.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
+        """The rows of a table whose key has these values, as they are now: texts by column, two rows at most.
+
+        Args:
+            owner: the table's schema.
+            name: the table.
+            values: by column; those of the key are used.
+
+        Returns:
+            Empty: there is no such row or table, or the values do not tell the key.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class TopologyClaim(Protocol):
+    """That one copy of a topology works with a database, and no other. Not shared between threads."""
+
+    def hold(self, *, take_over: bool = False) -> None:
+        """Take the claim, or make sure that it is still held; idempotent, quick, to be called every few seconds.
+
+        Args:
+            take_over: end the session of another place's copy that has it.
+
+        Raises:
+            RunsElsewhere: another place's copy has it; the message names the place.
+            DatabaseUnavailable: it is unknown who has it; call again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give it up."""
+        ...

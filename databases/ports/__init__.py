@@ -1,0 +1,34 @@
+"""What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
+
+A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
+(`DestinationDatabase`, `DestinationSession`); one module for the log, one for each half, one for what both say beforehand. Positions
+are SCNs here; a connector translates its own.
+"""
+
+from __future__ import annotations
+
+from databases.ports.destination import (
+    ApplyProgress,
+    DestinationColumn,
+    DestinationDatabase,
+    DestinationSession,
+    DestinationTable,
+    ErrorTransaction,
+    Instantiation,
+    ScnRange,
+    TruncatedTable,
+    Write,
+)
+from databases.ports.log import (
+    DecodedChunk,
+    DictionaryBuild,
+    DictionaryTable,
+    LogChunk,
+    LogDecoder,
+    LogStream,
+    StreamOptions,
+)
+from databases.ports.planning import EnumLabels, Finding, PlannedApply, PlannedStatement, ShapedPartition, TableShape
+from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
+
+__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogStream", "PlannedApply", "PlannedStatement", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

@@ -1,0 +1,113 @@
+"""What a database says beforehand: what is missing, and what would be done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streams.table_name import TableName
+
+__all__ = ["EnumLabels", "Finding", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing a preflight found.
+
+    Args:
+        path: what it is about ("sites.dbs1", "sites.dbs1 table public.t").
+        problem: what is wrong.
+        fix: the statement or setting that mends it.
+        is_error: replication cannot start; False: a warning the operator should know.
+    """
+
+    path: str
+    problem: str
+    fix: str
+    is_error: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStatement:
+    """One thing that `prepare`, instantiation or apply would do to a database, for `headrace plan`.
+
+    Args:
+        statement: as it would be sent (shortened where it repeats), without secrets.
+        effect: what it creates or changes, in one sentence.
+        lock: what it locks, how, and how long; empty: nothing that a user's statement could wait for.
+        breaks: user statements that would start to fail, and why; empty: none.
+        is_done: the database has it already: `up` changes nothing.
+    """
+
+    statement: str
+    effect: str
+    lock: str = ""
+    breaks: tuple[str, ...] = ()
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedApply:
+    """An apply process, as far as its destination notices it.
+
+    Args:
+        name: of the apply process.
+        source: whose changes it applies.
+        parallelism: apply servers, a session each.
+        tag: what marks its changes.
+    """
+
+    name: str
+    source: str
+    parallelism: int
+    tag: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedPartition:
+    """A partition, at any level.
+
+    Args:
+        owner, name: its own.
+        parent: what it is a partition of.
+        bound: as DDL spells it.
+        rows: which rows of the table it holds (`streams.lcr_batch.Partition`).
+        partitioned_by: how it is partitioned itself; empty: it is not.
+    """
+
+    owner: str
+    name: str
+    parent: TableName
+    bound: str
+    rows: str
+    partitioned_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnumLabels:
+    """An enumerated type and its labels, in their order."""
+
+    owner: str
+    name: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """What two databases may have differently though a table's columns fit.
+
+    Args:
+        owner, name: of the table.
+        partitioned_by: how; empty: it is not partitioned.
+        partitions: at every level, parents first.
+        enums: the types of its columns, and those that are part of them.
+        keys: columns of each unique key.
+        identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
+    """
+
+    owner: str
+    name: str
+    partitioned_by: str = ""
+    partitions: tuple[ShapedPartition, ...] = ()
+    enums: tuple[EnumLabels, ...] = ()
+    keys: tuple[tuple[str, ...], ...] = ()
+    identity: tuple[str, ...] = ()

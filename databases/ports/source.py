@@ -1,0 +1,180 @@
+"""A database whose changes are captured: its tables, what `prepare` makes there, snapshots and markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
+    from databases.ports.planning import Finding, PlannedStatement, TableShape
+    from streams.lcr_batch import TableVersion
+    from streams.scn import ObjectNumber, Scn
+    from streams.table_name import TableName
+
+__all__ = ["CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """A table the rules select at a source: root tables and plain tables, never partitions."""
+
+    owner: str
+    name: str
+    columns: tuple[str, ...]
+    is_partitioned: bool
+    row_estimate: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedTable:
+    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
+
+    Args:
+        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
+            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
+            dropped and made again, and when its changes were not captured for a while.
+        owner, name: what the table is called now; the root of a partitioned one.
+        object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
+    """
+
+    identity: str
+    owner: str
+    name: str
+    object_numbers: tuple[ObjectNumber, ...]
+
+
+class Snapshot(Protocol):
+    """A consistent view of the source that other sessions can share while it is held open."""
+
+    @property
+    def scn(self) -> Scn:
+        """Transactions with `commit_scn <= scn` are in it, later ones are not: the instantiation SCN."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What other sessions of the same source need to see it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; idempotent."""
+        ...
+
+
+class SourceDatabase(Protocol):
+    """A database whose changes are captured. One instance per process; not shared between threads."""
+
+    def database_identity(self) -> str:
+        """What tells this database from every other, whatever name it is reached by: equal only for one and the same."""
+        ...
+
+    def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
+        """Every table at least one of the rule sets (`rules.rule.RuleSet`) selects, by owner and name."""
+        ...
+
+    def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
+        """These tables as the log will describe them: for comparing them with a destination's beforehand."""
+        ...
+
+    def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
+        ...
+
+    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+        """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
+        ...
+
+    def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
+        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
+        ...
+
+    def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """Create or adjust what the source needs (publication, then slot), idempotently.
+
+        Returns:
+            The statements that were run, for the plan and the log.
+        """
+        ...
+
+    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> LogStream:
+        """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
+
+        Args:
+            topology: whose stream.
+            start: see above.
+            allow_binary: False: in text form, whatever the tables' types are.
+
+        Raises:
+            LogGone: the source no longer has `start`, or the slot is new or ahead of it.
+        """
+        ...
+
+    def check_stream(self, topology: str, options: StreamOptions) -> None:
+        """Tell whether the published tables, as they are now, can travel as an open stream's options say.
+
+        Raises:
+            UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
+        """
+        ...
+
+    def check_prepared(self, topology: str, start: Scn) -> None:
+        """Tell whether what `prepare` created is still there; asked every second while the log is read.
+
+        Args:
+            topology: whose.
+            start: how far redo is durable.
+
+        Raises:
+            LogGone: it is not, and changes are missing in the log stream since then.
+        """
+        ...
+
+    def retained_bytes(self, topology: str) -> int | None:
+        """Bytes of log that the database keeps for this topology; None: nothing is prepared that would make it keep any."""
+        ...
+
+    def holding_up(self) -> tuple[str, ...]:
+        """Who holds up a call of ours at this database now (transactions that are open), a sentence each; empty: nobody.
+
+        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
+        """
+        ...
+
+    def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
+        ...
+
+    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
+        """Every table whose changes are in the log, by owner and name.
+
+        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
+        snapshot in the log, as long as the identity is the same afterwards.
+        """
+        ...
+
+    def dictionary_build(self, topology: str) -> DictionaryBuild:
+        """Read the published tables from the catalog."""
+        ...
+
+    def write_marker(self, content: bytes) -> Scn:
+        """Write a marker into the log now. Everything committed before this call has a commit SCN <= the answer."""
+        ...
+
+    def current_scn(self) -> Scn:
+        """The end of the log now."""
+        ...
+
+    def open_snapshot(self, topology: str) -> Snapshot:
+        """Export a snapshot for instantiation (a temporary slot's)."""
+        ...
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """Drop what `prepare` created (`down --purge`); returns the statements."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        ...

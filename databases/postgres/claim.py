@@ -1,0 +1,133 @@
+"""One copy of a topology per database: a session that holds an advisory lock as long as the copy runs.
+
+A second copy of the same file, started in another folder or on another machine, would read the same slot and fence out
+the first one's apply processes; both would be stuck. It is refused instead, with the place of the first.
+
+States
+    held       the session is open and has the lock. It dies with the process, or when the server notices that the other
+               end vanished (`_KEEPALIVES`), so nothing has to be cleaned up after a crash.
+    elsewhere  another place's session has it.
+
+Who holds the lock stands in a comment of the session's last statement, where `pg_stat_activity` shows it: no table is
+needed, so a source is not written to.
+
+Worked flow
+    host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies -> its
+    session ends after 35 s -> B may start. Or A cannot be reached and its session stays: B takes over, which ends that
+    session; A, if it lives, finds the lock taken when it connects again, and stops.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+import time
+from typing import Any
+
+import psycopg
+
+from databases.postgres.connection import connect, translated
+from streams.errors import DatabaseUnavailable, RunsElsewhere
+
+__all__ = ["PostgresClaim", "claim_name"]
+
+_PLACE_CHARACTERS_MAX = 300  # pg_stat_activity shows 1,024 bytes of a statement if nothing else is configured
+# The server notices a vanished machine after 20 + 3 * 5 s; its own defaults take two hours.
+_KEEPALIVES = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+_ENDED_TIMEOUT_S = 10.0  # for a session that was told to end
+_POLL_S = 0.02
+_COMMENT = re.compile(r"/\* headrace claim (\{.*?\}) \*/")
+_HOLDER = """
+SELECT l.pid, a.query, a.client_addr::text, a.usename FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::oid AND l.objid = %s::oid AND l.objsubid = 1
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+"""
+
+
+def claim_name(topology: str) -> str:
+    """What the session of a topology's claim calls itself."""
+    return f"headrace claim {topology}"
+
+
+class PostgresClaim:
+    """See `databases.operator_ports.TopologyClaim`. Connects when it is first held; calls must not overlap.
+
+    Args:
+        dsn: of the database.
+        topology: its name.
+        site: the site whose database it is.
+        place: "host:folder" where this copy keeps its state, for people.
+        identity: of the state folder: tells two places of the same name apart.
+    """
+
+    def __init__(self, dsn: str, *, topology: str, site: str, place: str, identity: str) -> None:
+        self._dsn = dsn
+        self._topology = topology
+        self._key = int.from_bytes(hashlib.sha256(f"headrace:claim:{topology}/{site}".encode()).digest()[:8], "big", signed=True)
+        self._place, self._identity = place[:_PLACE_CHARACTERS_MAX], identity
+        since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        document = json.dumps({"place": self._place, "identity": identity, "since": since})
+        # Neither end nor beginning of a comment can stand in what a folder is called.
+        self._comment = f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def hold(self, *, take_over: bool = False) -> None:
+        """See `TopologyClaim.hold`."""
+        try:
+            with translated("claiming the database for this topology"):
+                if self._connection is not None and not self._connection.closed:
+                    self._connection.execute(f"{self._comment} SELECT 1".encode())
+                    return
+                self._connection = connect(self._dsn, application_name=claim_name(self._topology))
+                self._connection.execute(_KEEPALIVES)
+                self._take(self._connection, take_over=take_over)
+        except BaseException:
+            self.close()  # the next call connects again
+            raise
+
+    def close(self) -> None:
+        """See `TopologyClaim.close`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _take(self, connection: psycopg.Connection[Any], *, take_over: bool) -> None:
+        deadline = time.monotonic() + _ENDED_TIMEOUT_S
+        while True:
+            row = connection.execute(f"{self._comment} SELECT pg_catalog.pg_try_advisory_lock({self._key})".encode()).fetchone()
+            if row is not None and row[0]:
+                return
+            holder = connection.execute(_HOLDER, ((self._key >> 32) & 0xFFFFFFFF, self._key & 0xFFFFFFFF)).fetchone()
+            if holder is not None:
+                told = _told(holder[1])
+                is_own = (told.get("place"), told.get("identity")) == (self._place, self._identity)
+                if not is_own and not take_over:
+                    raise self._elsewhere(holder, told)
+                connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))  # an earlier life of this process, or what is taken over
+            if time.monotonic() > deadline:
+                raise DatabaseUnavailable("the session that claimed the database before does not end", pid=holder[0] if holder else 0)
+            time.sleep(_POLL_S)
+
+    def _elsewhere(self, holder: tuple[Any, ...], told: dict[str, str]) -> RunsElsewhere:
+        pid, _, client, role = holder
+        where = (
+            f"from {told['place']} since {told['since']}" if {"place", "since"} <= told.keys()
+            else f"elsewhere (session {pid}{f' of role {role}' if role else ''}{f' from {client}' if client else ''})"
+        )
+        return RunsElsewhere(
+            f"topology {self._topology} runs already {where}",
+            hint="end it there with `headrace down`; if that machine is gone for good, `headrace up FILE --take-over` here",
+            pid=int(pid),
+        )
+
+
+def _told(query: str | None) -> dict[str, str]:
+    """What the holder's last statement says of it; empty: this role may not see it."""
+    found = _COMMENT.match(query or "")
+    try:
+        document = json.loads(found.group(1)) if found else {}
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in document.items()}

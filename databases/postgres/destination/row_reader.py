@@ -1,0 +1,120 @@
+"""Rows and values for a person, as psql shows them: asked of the database that will have to take them.
+
+The server's own output functions write the text, so enumerations show their labels, arrays their braces and times their
+zone, whatever type it is. A value the server does not take (its type is not there) is shown by `value_text`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from databases.postgres.connection import connect, quote, translated
+from databases.postgres.destination.catalog import describe_table
+from databases.postgres.value_text import value_text
+from streams.lcr_batch import Column
+
+__all__ = ["PostgresRowReader"]
+
+_FIRST_USER_TYPE = 16384  # types below have the same number in every database
+_ROWS_MAX = 2  # one is expected; a second one says that the key does not tell them apart
+_ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
+
+
+class PostgresRowReader:
+    """See `databases.operator_ports.RowReader`. Connects when it is first asked.
+
+    Args:
+        dsn: of the destination's database.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: psycopg.Connection[Any] | None = None
+        self._types: dict[str, tuple[int, int]] = {}
+
+    def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
+        """See `RowReader.texts`."""
+        with translated("reading values of an error transaction"):
+            result = self._execute(b"SELECT ", columns, values)
+            if result is not None:
+                return tuple(_text(result.get_value(0, number)) for number in range(len(columns)))
+            if len(columns) == 1:
+                value = values[0]
+                return (None if value is None else value_text(columns[0], value),)
+        # One of them is not understood: the others are.
+        return tuple(text for pair in zip(columns, values, strict=True) for text in self.texts(pair[:1], pair[1:]))
+
+    def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
+        """See `RowReader.beside`."""
+        with translated("reading the destination's row"):
+            found = describe_table(self._session(), owner, name)
+            if found is None or not found.table.key:
+                return ()
+            key = [found.table.columns[place].name for place in found.table.key]
+            if any(column not in values or values[column][1] is None for column in key):
+                return ()
+            shown = [column.name for column in found.table.columns]
+            table = sql.Identifier(owner, name).as_string(None)
+            condition = " AND ".join(f"{quote(column)} = ${number}" for number, column in enumerate(key, 1))
+            query = f"SELECT {', '.join(map(quote, shown))} FROM {table} WHERE {condition} LIMIT {_ROWS_MAX}"
+            pairs = [values[column] for column in key]
+            result = self._execute(query.encode(), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        if result is None:
+            return ()
+        return tuple(
+            {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)} for row in range(result.ntuples)
+        )
+
+    def close(self) -> None:
+        """See `RowReader.close`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _execute(self, query: bytes, columns: Sequence[Column], values: Sequence[bytes | None]) -> PGresult | None:
+        """Run a query with these parameters ("SELECT " alone: of them); None: the server does not take a value."""
+        connection = self._session()
+        if query == b"SELECT ":
+            query += ", ".join(f"${number}" for number in range(1, len(columns) + 1)).encode()
+        types = [self._type(column) for column in columns]
+        given = [
+            _with_element(value, element) if column.is_binary and element and value else value
+            for column, value, (_, element) in zip(columns, values, types, strict=True)
+        ]
+        result = connection.pgconn.exec_params(query, given, [number for number, _ in types], [int(c.is_binary) for c in columns], 0)
+        return result if result.status == ExecStatus.TUPLES_OK else None
+
+    def _type(self, column: Column) -> tuple[int, int]:
+        """The number of a column's type here, and of its elements if it is an array of a user's type (else 0)."""
+        if 0 < column.type_number < _FIRST_USER_TYPE:
+            return column.type_number, 0
+        if column.type_name not in self._types:
+            owner, _, name = column.type_name.partition(".")
+            row = self._session().execute(
+                "SELECT t.oid::int8, CASE WHEN t.typcategory = 'A' THEN t.typelem::int8 ELSE 0 END FROM pg_catalog.pg_type t"
+                " JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s", (owner, name),
+            ).fetchone()
+            self._types[column.type_name] = (int(row[0]), int(row[1])) if row else (0, 0)
+        return self._types[column.type_name]
+
+    def _session(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, application_name="headrace errors")
+            self._connection.execute("SET default_transaction_read_only = on")
+        return self._connection
+
+
+def _with_element(value: bytes, element: int) -> bytes:
+    """An array in binary form, with this database's number of its element type."""
+    return value[:_ELEMENT_OFFSET] + struct.pack(">I", element) + value[_ELEMENT_OFFSET + 4 :]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,181 @@
+"""What two databases may have differently though a table's columns fit: its partitions, its enums' labels, its keys.
+
+Read the same way at a source and at a destination, and compared at the destination, before the first row fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from databases.ports import EnumLabels, Finding, ShapedPartition, TableShape
+from databases.postgres.connection import qualified, quote
+from databases.postgres.partitions import partition_rows
+from streams.table_name import TableName
+
+__all__ = ["shape_findings", "table_shapes"]
+
+_DEFAULT = "DEFAULT"  # the bound of a default partition
+
+_TABLE = """
+SELECT c.oid::int8, coalesce(pg_catalog.pg_get_partkeydef(c.oid), '') AS partitioned_by
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+_PARTITIONS = """
+SELECT c.oid::int8, n.nspname::text AS owner, c.relname::text AS name, pn.nspname::text AS parent_owner, p.relname::text AS parent_name,
+       pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound, coalesce(pg_catalog.pg_get_partkeydef(c.oid), '') AS partitioned_by
+FROM pg_catalog.pg_partition_tree(%s::oid) t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class p ON p.oid = t.parentrelid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE t.level > 0 ORDER BY t.level, n.nspname COLLATE "C", c.relname COLLATE "C"
+"""
+
+# Also what is an array's element, a domain's base or a composite's field.
+_ENUMS = """
+WITH RECURSIVE walk (oid) AS (
+    SELECT a.atttypid FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  UNION
+    SELECT part.oid FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typelem UNION ALL SELECT t.typbasetype
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS part (oid)
+    WHERE part.oid <> 0
+)
+SELECT n.nspname::text AS owner, t.typname::text AS name,
+       ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
+FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typtype = 'e' ORDER BY 1, 2
+"""
+
+_KEYS = """
+SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k (number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place) AS columns,
+       CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END AS is_identity
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ORDER BY i.indisprimary DESC, x.relname COLLATE "C"
+"""
+
+
+def table_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+    """Read the shapes of those tables that exist.
+
+    Args:
+        connection: with an empty search_path.
+        tables: plain tables and roots of partitioned ones.
+    """
+    return tuple(shape for table in tables if (shape := _table_shape(connection, table)) is not None)
+
+
+def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> TableShape | None:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_TABLE, (table.owner, table.name)).fetchone()
+        if found is None:
+            return None
+        partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
+        enums = cursor.execute(_ENUMS, (found["oid"],)).fetchall()
+        keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
+    rows = partition_rows(connection, [partition["oid"] for partition in partitions])
+    return TableShape(
+        owner=table.owner, name=table.name, partitioned_by=found["partitioned_by"],
+        partitions=tuple(
+            ShapedPartition(
+                owner=each["owner"], name=each["name"], parent=TableName(each["parent_owner"], each["parent_name"]),
+                bound=each["bound"], rows=rows.get(each["oid"], ""), partitioned_by=each["partitioned_by"],
+            )
+            for each in partitions
+        ),
+        enums=tuple(EnumLabels(owner=each["owner"], name=each["name"], labels=tuple(each["labels"])) for each in enums),
+        keys=tuple(tuple(key["columns"]) for key in keys),
+        identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
+    )
+
+
+def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
+    """What fails or scans later, though every column fits.
+
+    Args:
+        path: of the findings.
+        wanted: the table at the source.
+        here: at the destination.
+        columns: those that arrive.
+    """
+    yield from _missing_partitions(path, wanted, here)
+    yield from _missing_labels(path, wanted, here)
+    yield from _other_keys(path, wanted, here, columns)
+
+
+def _missing_partitions(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    if not here.partitioned_by or here.partitioned_by != wanted.partitioned_by:
+        return  # one table takes all rows; or which partition takes which cannot be told from the bounds
+    held = {partition.rows for partition in here.partitions}
+    with_default = {partition.parent for partition in here.partitions if partition.bound == _DEFAULT}
+    for partition in wanted.partitions:
+        if partition.parent in with_default or partition.rows in held:
+            continue
+        made = f"CREATE TABLE {qualified(partition.owner, partition.name)} PARTITION OF {qualified(*partition.parent)} {partition.bound}"
+        below = f" PARTITION BY {partition.partitioned_by}" if partition.partitioned_by else ""
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"no partition here has the bounds of the source's {partition.owner}.{partition.name} ({partition.bound}): rows of it"
+            " that no other partition takes are refused",
+            fix=f"{made}{below}; -- unless other partitions take these rows",
+        )
+
+
+def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    there = {(enum.owner, enum.name): enum.labels for enum in here.enums}
+    for enum in wanted.enums:
+        labels = there.get((enum.owner, enum.name))
+        lacking = [] if labels is None else [label for label in enum.labels if label not in labels]
+        if lacking:
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the enum {enum.owner}.{enum.name} lacks labels that the source has ({', '.join(lacking)}): rows with"
+                " one of them are refused",
+                fix="\n".join(_additions(enum, labels or ())),
+            )
+
+
+def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
+    """Statements that add what is missing, in the source's order: it decides how values compare."""
+    for place, label in enumerate(enum.labels):
+        if label in labels:
+            continue
+        following = next((other for other in enum.labels if other in labels), "")
+        where = f" AFTER {_literal(enum.labels[place - 1])}" if place else f" BEFORE {_literal(following)}" if following else ""
+        yield f"ALTER TYPE {qualified(enum.owner, enum.name)} ADD VALUE {_literal(label)}{where};"
+
+
+def _literal(text: str) -> str:
+    return sql.Literal(text).as_string(None)
+
+
+def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
+    """Keys that the source does not have, and the source's identity where nothing here finds a row by it."""
+    table = qualified(here.owner, here.name)
+    for key in here.keys:
+        if columns.issuperset(key) and not any(set(other) <= set(key) for other in wanted.keys):
+            names = ", ".join(map(quote, key))
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the unique key ({', '.join(key)}) is none at the source: rows that are equal in it there are refused here",
+                fix=f"drop it here; or at the source, if no two rows are equal in it: CREATE UNIQUE INDEX ON {table} ({names});",
+            )
+    if wanted.identity and here.keys and not any(set(key) <= set(wanted.identity) for key in here.keys):
+        names = ", ".join(map(quote, wanted.identity))
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"rows are found by the source's identity ({', '.join(wanted.identity)}), which is no unique key here: an UPDATE or"
+            " DELETE may scan the table, and may find several rows",
+            fix=f"CREATE UNIQUE INDEX ON {table} ({names}); -- or, where that key cannot be, an index that is not unique",
+        )

@@ -1,0 +1,95 @@
+"""What the actor of a site's Spark application hands to the application's process: one JSON line on its standard input.
+
+No secret of a database is in it: an apply process tells its own tasks where its databases are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from streams.errors import ConfigError, StreamsError
+
+__all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources", "describe_failure"]
+
+EXECUTORS_DEFAULT = 2  # one goes on while Ray replaces the other (5.7 s measured)
+# Bounds of the JVMs' heaps. Data never passes through them, only task descriptions do; but Spark wants room for 450 MB, which it
+# does not use.
+EXECUTOR_MEMORY_MB_DEFAULT = 512
+DRIVER_MEMORY_MB_DEFAULT = 512
+# Of Ray's CPUs, per executor: apply servers wait for the database most of the time, and two applications whose
+# cores do not fit the node's CPUs would wait for each other for ever.
+EXECUTOR_CPUS_DEFAULT = 0.05
+# A slot is a number, no resource: a task costs memory when it runs, whatever the number is. With more slots per executor than
+# a site has tasks (parallelism of every apply process, and what copies and compares), applies come and go without Spark
+# being asked for another executor, and one executor carries all of them while Ray replaces the other.
+TASK_SLOTS = 256
+HOST_DEFAULT = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorResources:
+    """What the Spark application asks of Ray.
+
+    Args:
+        executors: Spark executors (Ray actors).
+        memory_mb: JVM heap of each executor.
+        driver_memory_mb: JVM heap of the driver.
+        cpus: of Ray's CPUs, per executor.
+        node: Ray custom resources that place executors on the site's nodes, as (name, amount).
+    """
+
+    executors: int = EXECUTORS_DEFAULT
+    memory_mb: int = EXECUTOR_MEMORY_MB_DEFAULT
+    driver_memory_mb: int = DRIVER_MEMORY_MB_DEFAULT
+    cpus: float = EXECUTOR_CPUS_DEFAULT
+    node: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationConfig:
+    """Everything one incarnation of a site's Spark application needs.
+
+    Args:
+        topology: its name.
+        site: the destination site whose apply processes it serves.
+        ray_address: of the Ray cluster.
+        state_dir: folder of this application.
+        host: address at which executors and apply processes reach it; also Spark's own.
+        resources: see `ExecutorResources`.
+    """
+
+    topology: str
+    site: str
+    ray_address: str
+    state_dir: str
+    host: str = HOST_DEFAULT
+    resources: ExecutorResources = field(default_factory=ExecutorResources)
+
+    def to_json(self) -> str:
+        """One line for the process's standard input."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> ApplicationConfig:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ConfigError: the line is not such a configuration (the message shows no values).
+        """
+        try:
+            fields = json.loads(line)
+            resources = fields.pop("resources")
+            resources["node"] = tuple((name, amount) for name, amount in resources["node"])
+            return cls(resources=ExecutorResources(**resources), **fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"the Spark application's configuration is not what it should be ({type(error).__name__})"
+            raise ConfigError(message) from None
+
+
+def describe_failure(error: StreamsError) -> dict[str, object]:
+    """What the process says of the error that ended it: one JSON object on its last line."""
+    return {
+        "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
+        "retry": error.retry.value,
+    }

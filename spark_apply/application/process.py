@@ -1,0 +1,188 @@
+"""The process of a site's Spark application: `python -m spark_apply.application.process`, held by `actors.spark_application`.
+
+Job
+    Start Spark, then run what the site's apply processes ask for, and end as soon as Spark cannot do that any more.
+
+Main path
+    main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its token
+    are the line on standard output) -> SparkRuns.run for each call; _watch looks at the executors meanwhile.
+
+States
+    None: runs live as long as their calls, see `spark_apply.application.runs`.
+
+Durable when
+    Never.
+
+Ends when
+    Standard input closes (the actor ended or wants it so), or the application is sick: its driver's JVM is gone, or no executor
+    has come back. Then everything of the application ends with it: see `spark_apply.application.spark`. The reason is the last
+    line on standard error and on standard output, as JSON; exit code 0: told to, 1: anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from typing import IO, TYPE_CHECKING
+
+from spark_apply.application.config import ApplicationConfig, describe_failure
+from spark_apply.application.spark import SEE_LOG, SparkApplication, SparkUnavailable
+from streams.errors import BugError, StreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_apply.application.runs import SparkRuns
+
+__all__ = ["ApplicationWatch", "main"]
+
+_LOOK_INTERVAL_S = 1.0
+# All executors are gone: Ray replaces them within 10 s, unless the application master died, which nobody replaces. Another
+# application is up in 20 s.
+ALL_LOST_TIMEOUT_S = 30.0
+FIRST_TIMEOUT_S = 180.0  # for the first executor, on a loaded machine
+# The driver's JVM answers within milliseconds; one that is silent for this long is hung.
+SILENCE_MAX_S = 60.0
+
+log = logging.getLogger("headrace.spark")
+
+
+class ApplicationWatch:
+    """Decides whether an application can still run tasks.
+
+    Args:
+        executors: counts those that live; raises SparkUnavailable when the driver's JVM is gone.
+        counted: told each count.
+        now: seconds, monotonic.
+    """
+
+    def __init__(self, executors: Callable[[], int], counted: Callable[[int], None], now: float) -> None:
+        self._executors, self._counted = executors, counted
+        self._seen_at, self._looked_at = now, now
+        self._has_seen = False
+        self._failure: StreamsError | None = None
+
+    def look(self, now: float) -> None:
+        """Count the executors; blocks while the driver's JVM hangs, so `check` is called on another thread."""
+        try:
+            count = self._executors()
+        except StreamsError as error:
+            self._failure = error
+            return
+        self._counted(count)
+        self._looked_at = now
+        if count > 0:
+            self._seen_at, self._has_seen = now, True
+
+    def check(self, now: float) -> None:
+        """Raise when the application is of no use any more.
+
+        Raises:
+            SparkUnavailable: its driver's JVM is gone or hangs, or no executor has come back.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if now - self._looked_at > SILENCE_MAX_S:
+            raise SparkUnavailable(
+                f"the JVM of the Spark application's driver has not answered for {SILENCE_MAX_S:g} s", hint=SEE_LOG
+            )
+        lost_s = now - self._seen_at
+        if lost_s > (ALL_LOST_TIMEOUT_S if self._has_seen else FIRST_TIMEOUT_S):
+            words = "has come back" if self._has_seen else "started"
+            raise SparkUnavailable(
+                f"no executor {words} for {lost_s:.0f} s", hint=f"{SEE_LOG}: executors may lack memory or CPUs"
+            )
+
+
+def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) -> None:
+    """Run the application until it is of no use any more.
+
+    Args:
+        config: of the application.
+        tell: called once with endpoint and token, when it serves.
+
+    Raises:
+        StreamsError: it cannot go on.
+    """
+    application = SparkApplication(config)
+    application.start()
+    # Only now: gRPC must not exist in the process when Spark's gateway forks.
+    from protos.spark_link import serve_tasks
+    from spark_apply.application.runs import SparkRuns
+
+    runs, token = SparkRuns(application), secrets.token_hex(16)
+    server = serve_tasks(config.host, runs, token)
+    tell({"endpoint": server.endpoint, "token": token, "pid": os.getpid()})
+    _watch(application, runs)
+
+
+def _watch(application: SparkApplication, runs: SparkRuns) -> None:
+    def counted(executors: int) -> None:
+        runs.executors = executors
+
+    watch = ApplicationWatch(application.executors, counted, time.monotonic())
+
+    def look() -> None:
+        while True:
+            watch.look(time.monotonic())
+            time.sleep(_LOOK_INTERVAL_S)
+
+    threading.Thread(target=look, name="look", daemon=True).start()
+    while True:
+        time.sleep(_LOOK_INTERVAL_S)
+        watch.check(time.monotonic())
+
+
+# --------------------------------------------------------------------------- the process
+
+
+def _end_with_standard_input() -> None:
+    """Wait until standard input closes, then end at once: Ray and Spark end what belongs to this process."""
+    while sys.stdin.readline():
+        pass
+    os._exit(0)
+
+
+def _own_standard_output() -> IO[str]:
+    """Keep standard output for ourselves: Spark's JVM inherits descriptor 1 and would write its log there."""
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return own
+
+
+def main() -> None:
+    """Read the configuration, run, and say why it ended."""
+    output = _own_standard_output()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("headrace").setLevel(logging.INFO)
+
+    def tell(document: dict[str, object]) -> None:
+        output.write(json.dumps(document) + "\n")
+        output.flush()
+
+    failure: StreamsError
+    try:
+        config = ApplicationConfig.from_json(sys.stdin.readline())
+        threading.Thread(target=_end_with_standard_input, name="standard-input", daemon=True).start()
+        run(config, tell)
+        return
+    except StreamsError as error:
+        failure = error
+    except Exception as error:
+        log.exception("unexpected error")
+        failure = BugError(f"the Spark application: {type(error).__name__}: {error}", hint="see its log; report it")
+    line = describe_failure(failure)
+    sys.stderr.write(json.dumps(line) + "\n")
+    sys.stderr.flush()
+    tell(line)
+    # Threads of Ray, Spark and gRPC may still run: nothing of them is worth waiting for.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Runs of tasks: what the apply processes of a site ask its Spark application for, each a Spark job of its own.
+
+Job
+    Run a job for each call, and cancel it when the call ends.
+
+Main path
+    SparkRuns.run -> SparkApplication.run_job on a thread -> the tasks (`_CODE`) -> their results.
+
+States
+    None that outlives a call: an apply process asks again, and that is all there is to a restart.
+
+Durable when
+    Never. A task that is cancelled may have committed; its apply process reads at the destination what became of it.
+
+Worked flow
+    the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b never
+    notices -> the next life of a asks for job a/8/serve
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from protos import apply_pb2 as pb
+from spark_apply.application.task_access import TaskAccess
+from streams.errors import ProtocolError, StreamsError
+
+if TYPE_CHECKING:
+    from spark_apply.application.spark import SparkApplication
+
+__all__ = ["SparkRuns", "run_task"]
+
+# What a task runs, in its worker: a function of (access, topology, apply, number, items) that gives results.
+_CODE = {
+    pb.TASK_KIND_APPLY_SERVER: "spark_apply.server.task:serve",
+    pb.TASK_KIND_COPY: "spark_apply.copy.tasks:copy_pieces",
+    pb.TASK_KIND_DIGEST: "spark_apply.copy.tasks:digest_pieces",
+}
+# A job may be submitted a moment after it was cancelled: it is cancelled again this often until it has ended.
+_CANCEL_AGAIN_S = 0.5
+
+log = logging.getLogger("headrace.spark")
+
+
+@dataclass(slots=True)
+class SparkRuns:
+    """See the module, and `protos.spark_link.RunHandler`.
+
+    Args:
+        application: runs the jobs.
+        executors: how many live, as they were last counted.
+    """
+
+    application: SparkApplication
+    executors: int = 0
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _running: dict[str, threading.Thread] = field(default_factory=dict)
+
+    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
+        """See `RunHandler.run`."""
+        if request.kind not in _CODE:
+            raise ProtocolError(f"the Spark application knows no tasks of kind {request.kind}")
+        kind = pb.TaskKind.Name(request.kind).removeprefix("TASK_KIND_").lower()
+        group = f"{request.apply}/{request.epoch}/{kind}/{next(self._numbers)}"
+        outcome: queue.SimpleQueue[list[bytes] | StreamsError | None] = queue.SimpleQueue()
+        if not call_ended(lambda: outcome.put(None)):
+            return
+        log.info("%s: %d tasks", group, request.tasks)
+        thread = self._running[group] = self.application.start_thread(partial(self._work, group, request, outcome), group)
+        try:
+            yield pb.RunEvent(accepted=True)
+            found = outcome.get()
+            if isinstance(found, StreamsError):
+                log.warning("%s: %s", group, found.message)
+                raise found
+            if found is not None:
+                yield pb.RunEvent(results=pb.RunResults(results=found))
+        finally:
+            threading.Thread(target=self._end, args=(group, thread), name=f"end-{group}", daemon=True).start()
+
+    def health(self) -> pb.HealthReply:
+        """See `RunHandler.health`."""
+        return pb.HealthReply(executors=self.executors, runs=len(self._running))
+
+    # ------------------------------------------------------------------ inside
+
+    def _work(
+        self, group: str, request: pb.RunRequest, outcome: queue.SimpleQueue[list[bytes] | StreamsError | None],
+    ) -> None:
+        access = TaskAccess(endpoint=request.endpoint, token=request.token)
+        task = partial(run_task, _CODE[request.kind], access, request.topology, request.apply)
+        try:
+            items = list(request.items) or range(request.tasks)
+            outcome.put(self.application.run_job(group, task, items, request.tasks))
+        except StreamsError as error:
+            outcome.put(error)
+
+    def _end(self, group: str, thread: threading.Thread) -> None:
+        """Cancel the job for as long as it runs."""
+        while thread.is_alive():
+            self.application.cancel(group)
+            thread.join(_CANCEL_AGAIN_S)
+        self._running.pop(group, None)
+        log.info("%s: ended", group)
+
+
+# --------------------------------------------------------------------------- task
+
+
+def run_task(code: str, access: TaskAccess, topology: str, apply: str, number: int, items: Iterable[Any]) -> Iterator[bytes]:
+    """Run one task in a Spark worker.
+
+    Args:
+        code: "module:function"; imported here, in the worker, where its failpoints are armed.
+        access: to the apply process.
+        topology: its name.
+        apply: the apply process.
+        number: of the task, from 0; a task that runs again keeps its number.
+        items: this task's share.
+    """
+    module, _, function = code.partition(":")
+    results: Iterator[bytes] = getattr(importlib.import_module(module), function)(access, topology, apply, number, items)
+    return results

@@ -1,0 +1,289 @@
+"""One incarnation of an apply process: brings the tables there, then reads, coordinates and applies until told to end.
+
+Job
+    Be the one coordinator of its apply process, on threads of the process that hosts it.
+
+Main path
+    ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the first time:
+    ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
+    -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
+
+States
+    INITIALIZING    the destination is prepared; the queue says where it begins. Memory only.
+    INSTANTIATING   tables are being copied; each table's state is recorded at the destination.
+    then the coordinator's: see `coordinator` and `reader`.
+
+Durable when
+    Everything durable is at the destination. The process can be killed at any time: the next incarnation raises the epoch,
+    which ends whatever is left of this one there, and goes on from the progress it reads. Where an apply process begins
+    is its first low watermark, recorded before a table is copied: the queue keeps everything after it, and every
+    instantiation SCN is later, so nothing is missing between the two.
+
+Ends when
+    It is told to (`stop`), a newer incarnation took over, or nothing can go on; then `outcome` raises the reason. Its calls to the
+    Spark application end with it, and with them its tasks.
+
+Worked flow
+    epoch 7, progress 400 -> servers 0 and 1 of apply/7 join -> the application is killed: both are lost, two groups in doubt ->
+    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is handed out again
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from databases.connectors import open_destination, open_reader, open_source
+from protos import apply_pb2 as pb
+from protos.apply_link import serve_apply
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.workers import SparkCopyWorkers
+from spark_apply.driver.control import ApplyControl, Cores
+from spark_apply.driver.gate import Gate
+from spark_apply.driver.joining import JoinCalls
+from spark_apply.driver.runs import ApplicationAccess, TaskRunner
+from streams.backoff import Backoff
+from streams.errors import BugError, DatabaseUnavailable, StreamsError
+from streams.scn import FIRST_SCN
+
+if TYPE_CHECKING:
+    from databases.ports import ApplyProgress, DestinationDatabase
+    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.driver.loop import CoordinatorHost, Feed
+    from spark_apply.driver.reader import TableStart
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["ApplyDriver"]
+
+_ORDERLY_END_TIMEOUT_S = 2.0  # for servers that were told to stop to close their sessions
+_RUN_END_TIMEOUT_S = 5.0  # a call that was ended is over within milliseconds
+
+log = logging.getLogger("headrace.apply")
+
+_Found = TypeVar("_Found")
+
+
+class ApplyDriver:
+    """See the module.
+
+    Args:
+        config: of the apply process.
+        queue: asks where its queue serves now.
+        application: asks where the site's Spark application serves now; a StreamsError while it does not.
+    """
+
+    def __init__(
+        self, config: ApplyConfig, *, queue: Callable[[], str], application: Callable[[], ApplicationAccess],
+    ) -> None:
+        self._config, self._queue, self._application = config, queue, application
+        self.control = ApplyControl(config)
+        self._failure: StreamsError | None = None
+        self._has_stopped_applying = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"apply-{config.apply}", daemon=True)
+
+    # ------------------------------------------------------------------ whoever owns it
+
+    def start(self) -> None:
+        """Start; returns at once."""
+        self._thread.start()
+
+    def outcome(self) -> None:
+        """Raise why it ended, if it did.
+
+        Raises:
+            StreamsError: it cannot go on.
+        """
+        if not self._thread.is_alive() and self._failure is not None:
+            raise self._failure
+
+    def stop(self, timeout_s: float) -> None:
+        """Have it end in order: servers finish the group they are in, for as long as `timeout_s`."""
+        if self._thread.is_alive():
+            self.control.stop(timeout_s)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until nothing of it runs any more; False: not in time."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # ------------------------------------------------------------------ the driver's thread
+
+    def _run(self) -> None:
+        try:
+            with contextlib.closing(open_destination(self._config.destination)) as destination:
+                self._drive(destination)
+        except StreamsError as error:
+            if not self._should_end():
+                self._failure = error
+        except Exception as error:
+            log.exception("%s: unexpected error", self._config.apply)
+            self._failure = BugError(
+                f"apply {self._config.apply}: {type(error).__name__}: {error}", hint="see the component's log; report it"
+            )
+
+    def _drive(self, destination: DestinationDatabase) -> None:
+        config, control = self._config, self.control
+        self._persist(lambda: destination.prepare(config.topology))
+        progress = self._persist(lambda: destination.raise_epoch(config.topology, config.apply))
+        gate = Gate(config)
+        server = serve_apply(config.host, gate, servers=config.parallelism)
+        try:
+            runner = TaskRunner(
+                config=config, find=self._application, gate=gate, endpoint=server.endpoint, epoch=int(progress.epoch)
+            )
+            control.runner = runner
+            if progress.low_watermark == FIRST_SCN:
+                progress = self._begin(destination, progress)
+            with self._copying(runner, progress) as copying:
+                control.enter("INSTANTIATING")
+                control.instantiation = copying
+                copying.run_first()
+                if not self._should_end():
+                    self._apply(runner, destination, progress, copying)
+        finally:
+            control.runner = None
+            server.stop()
+
+    def _begin(self, destination: DestinationDatabase, progress: ApplyProgress) -> ApplyProgress:
+        """The first time: record where the queue begins for this apply process."""
+        from spark_apply.driver.feed import ask_beginning
+
+        config, control = self._config, self.control
+        scn = ask_beginning(
+            config, self._queue, should_end=self._should_end,
+            problem=lambda problem: control.enter("INITIALIZING", problem),
+        )
+        self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
+        return replace(progress, low_watermark=scn)
+
+    @contextlib.contextmanager
+    def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:
+        """What copies tables, on connections of its own."""
+        config, control = self._config, self.control
+        with contextlib.ExitStack() as opened:
+            source = opened.enter_context(contextlib.closing(open_source(config.source)))
+            destination = opened.enter_context(contextlib.closing(open_destination(config.destination)))
+            source_reader, destination_reader = (
+                opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace instantiation")))
+                for access in (config.source, config.destination)
+            )
+            yield TableInstantiation(
+                config=config, source=source, destination=destination, source_reader=source_reader,
+                destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
+                workers=SparkCopyWorkers(runner, workers=config.parallelism, should_end=self._copies_end),
+                should_end=self._copies_end,
+            )
+
+    def _apply(
+        self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,
+    ) -> None:
+        """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
+        from spark_apply.driver.feed import QueueFeed
+
+        feed = QueueFeed(self._config, self._queue)
+        starts, hold_scn = copying.starts()
+        cores = self._make_cores(feed, destination, progress, starts)
+        host = feed.listener = runner.gate.host = cores.host
+        host.joins.hold(hold_scn)
+        servers = runner.start(
+            pb.TASK_KIND_APPLY_SERVER, self._config.parallelism, is_kept=True,
+            moved=lambda is_accepted: host.tasks_accepted(is_accepted=is_accepted),
+        )
+        self.control.cores = replace(cores, servers=servers)
+        beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
+        beside.start()
+        try:
+            host.run(self._should_end)
+        finally:
+            self._has_stopped_applying.set()
+            feed.stop()
+            if self._should_end():
+                servers.join(_ORDERLY_END_TIMEOUT_S)
+            servers.close()
+            servers.join(_RUN_END_TIMEOUT_S)
+            beside.join()  # two of them must never live in one process: what waits for it ends the process
+
+    def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
+        """Copy tables while the others are applied; on a thread of its own."""
+        try:
+            copying.run_beside(JoinCalls(host, self._copies_end))
+        except StreamsError as error:
+            host.fail(error)
+        except Exception as error:
+            log.exception("%s: copying tables", self._config.apply)
+            host.fail(BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it"))
+
+    def _copies_end(self) -> bool:
+        """No table is copied any more: the driver ends, or its coordinator has."""
+        return self._should_end() or self._has_stopped_applying.is_set()
+
+    def _make_cores(
+        self, feed: Feed, destination: DestinationDatabase, progress: ApplyProgress,
+        starts: Mapping[tuple[str, str], TableStart],
+    ) -> Cores:
+        """Reader, coordinator and their host."""
+        from protos import codec
+        from rules.evaluation import RuleEvaluation
+        from spark_apply.driver.coordinator import ApplyCoordinator
+        from spark_apply.driver.loop import CoordinatorHost
+        from spark_apply.driver.reader import ApplyReader
+        from spark_apply.tables import TableFits
+
+        config = self._config
+        fits = TableFits(
+            lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
+            lambda version: self._persist(lambda: _missing_alter(destination, version, config)),
+        )
+        errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
+        reader = ApplyReader(
+            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
+            instantiation=starts, returned_from=config.returned_from,
+        )
+        coordinator = ApplyCoordinator(
+            progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
+            group_rows=config.group_rows,
+        )
+        host = CoordinatorHost(
+            config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,
+            feed=feed,
+        )
+        return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
+
+    def _should_end(self) -> bool:
+        return self.control.should_end
+
+    def _persist(self, ask: Callable[[], _Found]) -> _Found:
+        """Ask a database until it answers, or the driver shall end.
+
+        Raises:
+            DatabaseError: it answered with an error that time does not heal.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                found = ask()
+            except DatabaseUnavailable as error:
+                self.control.detail = error.message
+                if self.control.stopped.wait(backoff.next_s()):
+                    raise
+            else:
+                self.control.detail = ""
+                return found
+
+
+def _missing_alter(destination: DestinationDatabase, version: TableVersion, config: ApplyConfig) -> str:
+    """What must be done before rows of `version` can be applied; empty: they fit."""
+    from spark_apply.copy.standing import missing_rename, rename_statement
+    from streams.table_name import TableName
+
+    if destination.describe(version.owner, version.name) is None:
+        recorded = destination.instantiations(config.topology, config.apply)
+        old = missing_rename(version, config.tables, recorded)
+        if old is not None and destination.describe(*old) is not None:
+            return rename_statement(old, TableName.of(version))
+    return "\n".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)

@@ -1,0 +1,81 @@
+"""What an apply process is: everything its driver, its tasks' welcome and its copies need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from databases.connectors import DatabaseAccess
+from rules.rule import RuleSet
+from streams.errors import ConfigError
+from streams.table_name import TableName
+from streams.tags import DEFAULT_APPLY_TAG
+
+__all__ = ["ApplyConfig", "TableToInstantiate"]
+
+GROUP_TRANSACTIONS_DEFAULT = 1000
+GROUP_ROWS_DEFAULT = 10_000
+HOST_DEFAULT = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableToInstantiate:
+    """A table this apply process replicates.
+
+    Args:
+        identity: which table of the source it is, see `databases.ports.CapturedTable`.
+        source: its name at the source.
+        destination: its name at the destination, under which its changes arrive.
+        keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
+            a destination table that is not empty is refused.
+        object_numbers: of the table and its partitions, when the driver was started.
+        may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
+            before it is copied again; False: an operator decides.
+    """
+
+    identity: str
+    source: TableName
+    destination: TableName
+    keep_existing: bool = False
+    may_empty: bool = False
+    object_numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """Everything one incarnation of an apply process needs.
+
+    Args:
+        topology: its name.
+        apply: the apply process's name.
+        source: the source site and its database (for instantiation and comparison).
+        destination: the site applied to.
+        queue: name of the queue it dequeues from.
+        tables: what it replicates.
+        tag: what its changes are tagged with.
+        parallelism: apply servers.
+        group_transactions: most source transactions in one destination transaction.
+        group_rows: most rows in one group.
+        host: address at which executors reach the coordinator.
+        rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
+            what it was started for, also while the others adopt a change of their rules.
+        returned_from: apply processes whose changes were made here: they count as returned when they come back.
+    """
+
+    topology: str
+    apply: str
+    source: DatabaseAccess
+    destination: DatabaseAccess
+    queue: str
+    tables: tuple[TableToInstantiate, ...] = ()
+    tag: bytes = DEFAULT_APPLY_TAG
+    parallelism: int = 2
+    group_transactions: int = GROUP_TRANSACTIONS_DEFAULT
+    group_rows: int = GROUP_ROWS_DEFAULT
+    host: str = HOST_DEFAULT
+    rules: tuple[RuleSet, ...] = ()
+    returned_from: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:
+            message = f"apply {self.apply}: parallelism, group_transactions and group_rows are at least 1"
+            raise ConfigError(message)

@@ -1,0 +1,161 @@
+"""What `check` and `plan` see of real databases beside each other, before `up` would refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.ports import Finding
+from headrace.inspection import check_topology, plan_topology
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+FILE = """
+topology: checked
+state_dir: state
+sites:
+  a: {database: {kind: postgres, dsn: "${TEST_A_DSN}"}}
+  b: {database: {kind: postgres, dsn: "${TEST_B_DSN}"}}
+replicate:
+  - {schemas: [public], from: a, to: [b]}
+"""
+
+
+class Checked:
+    """Two databases and a file that names them."""
+
+    def __init__(self, a: str, b: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dsns = {"a": a, "b": b}
+        self.file = folder / "checked.yaml"
+        self.file.write_text(FILE)
+        for name, dsn in self.dsns.items():
+            monkeypatch.setenv(f"TEST_{name.upper()}_DSN", dsn)
+
+    def execute(self, site: str, *statements: str) -> None:
+        with psycopg.connect(self.dsns[site], autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def findings(self) -> tuple[Finding, ...]:
+        found = check_topology(self.file, ask_databases=True)
+        assert set(plan_topology(self.file, ask_databases=True).findings) == set(found)
+        return found
+
+    def about(self, table: str) -> list[Finding]:
+        return [finding for finding in self.findings() if finding.path.endswith(f"table public.{table}")]
+
+
+@pytest.fixture
+def checked(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Checked:
+    return Checked(fresh_database(pg_source), fresh_database(pg_destination), tmp_path, monkeypatch)
+
+
+def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked.execute("a", "CREATE TABLE t (id int PRIMARY KEY)")
+    name = psycopg.conninfo.make_conninfo(checked.dsns["a"], host="localhost")
+    assert name != checked.dsns["a"]
+    monkeypatch.setenv("TEST_B_DSN", name)
+    assert [(f.path, f.problem) for f in checked.findings() if "same database" in f.problem] == [
+        ("sites.b", "is the same database as sites.a, by another name"),
+    ]
+    monkeypatch.setenv("TEST_B_DSN", checked.dsns["b"])
+    assert not [f for f in checked.findings() if "same database" in f.problem]
+
+
+def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "u", "v")))
+    checked.execute("b", "INSERT INTO t VALUES (1)", "INSERT INTO v VALUES (1)")
+    assert [f.path for f in checked.findings() if "not empty" in f.problem] == ["sites.b table public.t", "sites.b table public.v"]
+    checked.execute("b", "TRUNCATE t, v")
+    assert not [f for f in checked.findings() if "not empty" in f.problem]
+
+
+def test_a_table_that_may_not_be_read_is_said_with_the_others(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    role = "headrace_checked_role"
+    checked.execute(
+        "b", f"DROP ROLE IF EXISTS {role}", f"CREATE ROLE {role} LOGIN PASSWORD 'secret'", "INSERT INTO t VALUES (1)",
+        "INSERT INTO u VALUES (1)", f"GRANT ALL ON u TO {role}",
+    )
+    monkeypatch.setenv("TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=role, password="secret"))
+    assert any("lacks" in finding.problem for finding in checked.about("t"))
+    assert any("not empty" in finding.problem for finding in checked.about("u"))
+    checked.execute("b", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Checked) -> None:
+    checked.execute("a", "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)")
+    checked.execute(
+        "b", "CREATE TABLE w (site int, id int, PRIMARY KEY (site, id))",
+        "CREATE TABLE t (id int PRIMARY KEY, v int, site int DEFAULT 1, UNIQUE (site, v), FOREIGN KEY (site, id) REFERENCES w)",
+        "CREATE TABLE u (id int UNIQUE NOT NULL, own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
+    )
+    said = [finding.problem for finding in checked.about("t") if "columns that the source does not have" in finding.problem]
+    assert [problem.partition(" has ")[0] for problem in said] == ["the unique key (site, v)", 'the foreign key "t_site_id_fkey"']
+    assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
+
+
+def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int, region text, PRIMARY KEY (id, region)) PARTITION BY RANGE (id)"
+    first = "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    checked.execute(
+        "a", table, first, "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (100) TO (200) PARTITION BY LIST (region)",
+        "CREATE TABLE t2_n PARTITION OF t2 FOR VALUES IN ('n', 'it''s')", "CREATE TABLE t3 PARTITION OF t DEFAULT",
+        "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        *(f"CREATE TABLE h{k} PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER {k})" for k in range(2)),
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT",
+    )
+    checked.execute(
+        "b", table, first, "CREATE TABLE h (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        "CREATE TABLE h0 PARTITION OF h FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "CREATE TABLE p (id int PRIMARY KEY)",
+    )
+    said = [finding for finding in checked.findings() if "no partition here" in finding.problem]
+    assert [finding.problem.split("'s public.")[1].split()[0] for finding in said] == ["h1", "t2", "t3", "t2_n"]
+    checked.execute("b", *(finding.fix for finding in said))
+    assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
+
+
+def test_a_default_partition_at_the_destination_takes_the_rows_of_every_missing_one(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"
+    checked.execute("a", table, "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)")
+    checked.execute("b", table, "CREATE TABLE rest PARTITION OF t DEFAULT")
+    assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
+
+
+def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_order(checked: Checked) -> None:
+    labels = ["zero", "one", "two", "it's", "four"]
+    domain = "CREATE DOMAIN moods AS mood[]"
+    table = "CREATE TABLE t (id int PRIMARY KEY, m moods)"
+    checked.execute("a", "CREATE TYPE mood AS ENUM ('zero', 'one', 'two', 'it''s', 'four')", domain, table)
+    checked.execute("b", "CREATE TYPE mood AS ENUM ('one', 'four', 'own')", domain, table)
+    (finding,) = [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    assert "(zero, two, it's)" in finding.problem
+    checked.execute("b", *finding.fix.splitlines())
+    assert not [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    with psycopg.connect(checked.dsns["b"]) as connection:
+        found = connection.execute("SELECT unnest(enum_range(NULL::mood))::text").fetchall()
+    assert [label for (label,) in found if label != "own"] == labels
+
+
+def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
+    columns = "id int NOT NULL, email text NOT NULL, v int"
+    checked.execute("a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))")
+    checked.execute("b", f"CREATE TABLE t ({columns}, PRIMARY KEY (email))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id), UNIQUE (id, v))")
+    assert not [finding for finding in checked.about("u") if "unique key" in finding.problem]
+    said = [finding for finding in checked.about("t") if "unique key" in finding.problem]
+    assert [finding.problem.partition(":")[0] for finding in said] == [
+        "the unique key (email) is none at the source",
+        "rows are found by the source's identity (id), which is no unique key here",
+    ]
+    checked.execute("b", said[1].fix)
+    checked.execute("a", said[0].fix.partition("equal in it: ")[2])
+    assert not [finding for finding in checked.about("t") if "unique key" in finding.problem]

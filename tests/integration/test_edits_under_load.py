@@ -1,0 +1,155 @@
+"""Edits of a running topology under load: what an edit does not touch keeps its process, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import psycopg
+import pytest
+
+from actors.site_connection import embedded_server
+from databases.embedded import EmbeddedServer
+from headrace.deployment import Deployment
+from tests.support.system import System, running, wait_until
+from topology.reading import read_topology
+from topology.spec import TopologySpec
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+TOPOLOGY = """
+topology: test_edits
+state_dir: state
+sites:
+  src: {{database: {{kind: embedded}}}}
+  old: {{database: {{kind: embedded}}}}
+{sites}
+replicate:
+  - {{tables: [public.notes{tables}], from: src, to: [{destinations}]}}
+"""
+TABLES = ("notes", "events")
+APPLY = "apply:apply_from_src_at_old"
+
+
+@pytest.fixture
+def folder():
+    made = Path(tempfile.mkdtemp(prefix="headrace-test-edits-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _spec(folder: Path, *added: str, tables: str = "") -> TopologySpec:
+    file = folder / "edits.yaml"
+    sites = "".join(f"  {site}: {{database: {{kind: embedded}}}}\n" for site in added)
+    file.write_text(TOPOLOGY.format(sites=sites, destinations=", ".join(["old", *added]), tables=tables))
+    return read_topology(file)
+
+
+def _tables(servers: dict[str, EmbeddedServer]) -> None:
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            for table in TABLES:
+                connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, body text)")
+
+
+@contextlib.contextmanager
+def _load(system: System) -> Iterator[None]:
+    """Write to every table all the time, a transaction after the other, until the block ends."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with system.connection("src") as connection:
+            number = 0
+            while not stop.wait(0.01):
+                number += 1
+                for table in TABLES:
+                    connection.execute(f"INSERT INTO {table} VALUES ({number}, 'new')")
+                    connection.execute(f"UPDATE {table} SET body = 'changed' WHERE id = {number // 2}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def _pids(system: System, names: set[str]) -> dict[str, int]:
+    actors = system.deployment.connect()
+    return {name: actors.pid(name) for name in names}
+
+
+class _Gaps:
+    """The longest time for which no row of `notes` arrived at a destination."""
+
+    def __init__(self, system: System, site: str) -> None:
+        self._system, self._site, self.longest_s = system, site, 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen, at = -1, time.monotonic()
+        with self._system.connection(self._site) as connection:
+            while not self._stop.wait(0.1):
+                (row,) = connection.execute("SELECT coalesce(max(id), 0) FROM notes").fetchall()
+                if row[0] != seen:
+                    seen, at = row[0], time.monotonic()
+                self.longest_s = max(self.longest_s, time.monotonic() - at)
+
+
+def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(one_way: System, folder: Path):
+    with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+        everything = {c["name"] for c in system.deployment.overview()["components"]}
+        before = _pids(system, everything)
+        application = system.status("spark:old")["application_pid"]
+        spec = _spec(folder, "new")
+        server = embedded_server(spec, spec.site("new"))
+        server.start()
+        _tables({"new": server})
+        grown = System(Deployment(spec, system.deployment.address), {**system.servers, "new": server}, system.folder)
+        try:
+            with _load(grown):
+                wait_until("rows arrive", lambda: grown.execute("old", "SELECT count(*) FROM notes") > [(20,)])
+
+                # A destination more: nothing of what ran is another process, and its changes go on all the time.
+                with _Gaps(grown, "old") as gaps:
+                    assert grown.deployment.up()["state"] == "RUNNING"
+                print(f"the longest time without a row at the other destination: {gaps.longest_s:.1f} s")
+                assert _pids(grown, everything) == before
+                assert grown.status("spark:old")["application_pid"] == application
+                statistics = [grown.status(c) for c in ("capture:capture_src", "queue:q_src", "propagation:src_to_old", APPLY)]
+                assert [status["opens_total"] for status in statistics] == [1, 1, 1, 1]
+
+                # A table more: only the apply processes, which copy it, begin anew.
+                more = Deployment(_spec(folder, "new", tables=", public.events"), system.deployment.address)
+                assert more.up()["state"] == "RUNNING"
+                after = _pids(grown, everything)
+                assert {name for name in everything if after[name] != before[name]} == {APPLY}
+            wider = System(more, grown.servers, grown.folder)
+            wider.assert_converged(TABLES)
+
+            # What Ray restarts is of the topology that it took over, not of the one that it was created with.
+            for name in ("capture:capture_src", "queue:q_src"):
+                wider.kill(name)
+            wider.execute("src", "INSERT INTO events VALUES (-1, 'after the kills')")
+            wider.assert_converged(TABLES)
+            assert wider.execute("new", "SELECT body FROM events WHERE id = -1") == [("after the kills",)]
+        finally:
+            problems = Deployment(_spec(folder, "new", tables=", public.events"), system.deployment.address).down(purge=True)
+        assert problems == []

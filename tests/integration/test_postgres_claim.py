@@ -1,0 +1,158 @@
+"""One copy of a topology per database: the second one is refused with the place of the first, and can take over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from actors.site_connection import claim_on
+from actors.source_database import DatabaseSite
+from databases.postgres.claim import PostgresClaim, claim_name
+from headrace.deployment import Deployment
+from streams.errors import DatabaseUnavailable, RunsElsewhere
+from tests.support.system import wait_until
+from topology.reading import read_topology
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+HERE, THERE = "machine-a:/srv/*/ headrace", "machine-b:/home/ü/*/hr"  # neither may end the comment it stands in
+
+
+def claim(dsn: str, place: str, identity: str = "1") -> PostgresClaim:
+    return PostgresClaim(dsn, topology="hr", site="dbs1", place=place, identity=identity)
+
+
+def test_second_copy_is_refused_with_place_and_time_of_the_first(source_database: str):
+    with closing(claim(source_database, HERE)) as first, closing(claim(source_database, THERE)) as second:
+        first.hold()
+        first.hold()
+        with pytest.raises(RunsElsewhere) as refused:
+            second.hold()
+        assert refused.value.message.startswith(f"topology hr runs already from {HERE} since 20")
+        assert "--take-over" in refused.value.hint
+        first.close()
+        wait_until("the lock is free", lambda: _held(second))
+
+
+def _held(claimed: PostgresClaim) -> bool:
+    try:
+        claimed.hold()
+    except RunsElsewhere:
+        return False
+    return True
+
+
+def test_copied_state_folder_is_another_place_and_so_is_a_place_of_the_same_name(source_database: str):
+    with closing(claim(source_database, HERE)) as first:
+        first.hold()
+        for other in (claim(source_database, THERE, "1"), claim(source_database, HERE, "2")):
+            with pytest.raises(RunsElsewhere):
+                other.hold()
+
+
+def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(source_database: str):
+    with closing(claim(source_database, HERE)) as before, closing(claim(source_database, HERE)) as after:
+        before.hold()
+        after.hold()
+        with pytest.raises(DatabaseUnavailable):
+            before.hold()
+
+
+def test_take_over_ends_the_other_copy_which_is_refused_from_then_on(source_database: str):
+    with closing(claim(source_database, HERE)) as first, closing(claim(source_database, THERE)) as second:
+        first.hold()
+        second.hold(take_over=True)
+        with pytest.raises(DatabaseUnavailable):
+            first.hold()  # its session is gone
+        with pytest.raises(RunsElsewhere, match="from machine-b"):
+            first.hold()
+        second.hold()
+
+
+def test_other_topologies_and_sites_of_the_database_are_not_in_the_way(source_database: str):
+    others = [
+        PostgresClaim(source_database, topology=topology, site=site, place=HERE, identity="1")
+        for topology, site in (("hr", "dbs1"), ("hr", "dbs2"), ("crm", "dbs1"))
+    ]
+    for other in others:
+        other.hold()
+    for other in others:
+        other.close()
+
+
+TOPOLOGY = """
+topology: copies
+sites:
+  a: {database: {kind: postgres, dsn: "${CLAIM_DSN}"}}
+  b: {database: {kind: embedded}}
+replicate:
+  - {tables: [public.*], from: a, to: [b]}
+"""
+
+
+@pytest.fixture
+def copies(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DatabaseSite]]:
+    """The site of two copies of one file, in two folders."""
+    monkeypatch.setenv("CLAIM_DSN", source_database)
+    hosts = []
+    for folder in ("one", "two"):
+        file = tmp_path / folder / "copies.yaml"
+        file.parent.mkdir()
+        file.write_text(TOPOLOGY)
+        hosts.append(DatabaseSite(read_topology(file), "a", "fingerprint"))
+    with psycopg.connect(source_database) as user:
+        user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    yield hosts
+    for host in hosts:
+        host.end()
+
+
+def state(host: DatabaseSite) -> dict[str, Any]:
+    return host.status()
+
+
+def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_over_when_told(
+    copies: list[DatabaseSite], source_database: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
+    one, two = copies
+    for host in copies:
+        host.start()
+        wait_until("the database answers", lambda host=host: state(host)["ready"])
+    assert [finding for finding in one.preflight(one._spec) if finding.is_error] == []
+    one.prepare(one._spec)
+    wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
+
+    (finding,) = two.preflight(two._spec)
+    assert finding.is_error
+    assert "topology copies runs already from" in finding.problem
+    assert str(one._spec.state_dir) in finding.problem
+    for refused in (lambda: two.prepare(two._spec), two.claimed_dsn, two.remove):
+        with pytest.raises(RunsElsewhere):
+            refused()
+    (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
+    assert "runs already from" in problem
+    assert state(one)["state"] in {"IDLE", "WRITING"}
+
+    two.take_over()
+    wait_until("the first one gives way", lambda: state(one)["state"] == "ABORTED")
+    assert str(two._spec.state_dir) in state(one)["last_error"]["message"]
+    with pytest.raises(RunsElsewhere):
+        one.claimed_dsn()
+    two.prepare(two._spec)
+    wait_until("the second one reads the log", lambda: state(two)["state"] in {"IDLE", "WRITING"})
+    with psycopg.connect(source_database) as user:
+        held = user.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (claim_name("copies"),)).fetchone()
+    assert held == (1,)
+
+
+def test_claim_of_a_state_folder_is_its_own_for_good(copies: list[DatabaseSite]):
+    specs = [host._spec for host in copies]
+    claims = [claim_on(spec, spec.site("a")) for spec in (specs[0], specs[0], specs[1])]
+    first, again, other = (claimed._identity for claimed in claims)  # type: ignore[attr-defined]
+    assert first == again != other

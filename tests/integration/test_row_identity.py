@@ -1,0 +1,140 @@
+"""Which columns find a row, and by which equality: from one real server's log to another real server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.postgres_pair import Pair
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+ROWS = "SELECT * FROM p ORDER BY 1, 2, 3"
+
+
+@pytest.fixture
+def pair(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[Pair]:
+    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def collating(
+    pg_source: EmbeddedServer, pg_icu: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[Pair]:
+    """A destination with a collation that ignores case: for that a server needs ICU."""
+    made = Pair(fresh_database(pg_source), fresh_database(pg_icu), tmp_path / "redo")
+    made.there.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    yield made
+    made.close()
+
+
+TWO_OF_THREE = "CREATE TABLE p (a int NOT NULL, b int, v text, UNIQUE (a, b)); ALTER TABLE p REPLICA IDENTITY FULL"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_with_a_null_in_their_key_are_told_apart_by_all_their_values(pair: Pair, seed: int) -> None:
+    """Several rows may have the key (1, NULL): no change of one may reach another, and none may be merged."""
+    pair.create(TWO_OF_THREE, TWO_OF_THREE)
+    rng = random.Random(seed)
+
+    def b() -> str:
+        return rng.choice(["NULL", "NULL", "1", "2"])
+
+    for turn in range(120):
+        one = f"(SELECT ctid FROM p WHERE a = {rng.randrange(3)} ORDER BY random() LIMIT 1)"
+        a, choice = rng.randrange(3), rng.random()
+        if choice < 0.45:
+            pair.run(f"INSERT INTO p VALUES ({a}, {b()}, '{turn % 4}') ON CONFLICT DO NOTHING")
+        elif choice < 0.65:
+            pair.run(f"UPDATE p SET v = '{turn % 4}' WHERE ctid = {one}")
+        elif choice < 0.8:
+            pair.run(f"UPDATE p SET b = NULL WHERE ctid = {one}")
+        else:
+            pair.run(f"DELETE FROM p WHERE ctid = {one}")
+    twins = "INSERT INTO p VALUES (9, NULL, 'twin'), (9, NULL, 'twin'), (9, NULL, 'other'), (9, 9, 'one')"
+    pair.run(twins, "DELETE FROM p WHERE ctid = (SELECT min(ctid) FROM p WHERE v = 'twin')", "UPDATE p SET v = 'two' WHERE b = 9")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same(ROWS)
+    assert pair.there.execute("SELECT b, v FROM p WHERE a = 9 ORDER BY 1, 2").fetchall() == [(9, "two"), (None, "other"), (None, "twin")]
+    assert pair.destination.describe("public", "p").key == (0, 1)
+
+
+def test_a_row_with_a_null_in_its_key_that_differs_is_an_error_and_no_other_row_is_changed(pair: Pair) -> None:
+    pair.create(TWO_OF_THREE, TWO_OF_THREE)
+    pair.run("INSERT INTO p VALUES (1, NULL, 'x')")
+    engine = pair.apply()
+    pair.there.execute("UPDATE p SET v = 'changed here'")
+    pair.run("UPDATE p SET v = 'y'")
+    pair.redo.catch_up()
+    engine.batches = list(pair.redo.mine(pair.redo.miner()))
+    engine.subscribe()
+    engine.run()
+    (error,) = pair.errors()
+    assert error.conflict_type == "update_missing"
+    assert "its key has a NULL" in error.message
+    assert pair.there.execute("SELECT v FROM p").fetchall() == [("changed here",)]
+
+
+def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> None:
+    """The destination's primary key is its own; without another key every UPDATE would scan the table, and differ by columns."""
+    pair.create(
+        "CREATE TABLE p (a int PRIMARY KEY, v text, w text); ALTER TABLE p REPLICA IDENTITY FULL",
+        "CREATE TABLE p (a int NOT NULL UNIQUE, v text, w text, own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
+    )
+    pair.run("INSERT INTO p VALUES (1, 'x', 'y'), (2, 'x', 'y')")
+    engine = pair.apply()
+    pair.there.execute("UPDATE p SET w = 'changed here' WHERE a = 1")
+    pair.run("UPDATE p SET v = 'z'", "DELETE FROM p WHERE a = 2")
+    pair.redo.catch_up()
+    engine.batches = list(pair.redo.mine(pair.redo.miner()))
+    engine.subscribe()
+    engine.run()
+    assert pair.errors() == ()
+    assert pair.there.execute("SELECT a, v, w FROM p").fetchall() == [(1, "z", "changed here")]
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_rows_are_found_by_the_equality_of_the_destination_s_own_collation(collating: Pair, identity: str) -> None:
+    collating.create(
+        f"CREATE TABLE p (id text PRIMARY KEY, v text, w int); ALTER TABLE p REPLICA IDENTITY {identity}",
+        "CREATE TABLE p (id text COLLATE nocase PRIMARY KEY, v text COLLATE nocase, w int)",
+    )
+    collating.run("INSERT INTO p SELECT 'key ' || i, 'v', 0 FROM generate_series(1, 20) i")
+    engine = collating.apply()
+    collating.there.execute("UPDATE p SET id = upper(id)")
+    collating.run(
+        "UPDATE p SET w = 1 WHERE id <> 'key 3'", "UPDATE p SET id = 'Key 4' WHERE id = 'key 4'", "DELETE FROM p WHERE id = 'key 5'",
+        "DELETE FROM p WHERE id = 'key 6'; INSERT INTO p VALUES ('KEY 6', 'new', 7)", "UPDATE p SET w = w + 1 WHERE id = 'Key 4'",
+    )
+    collating.redo.catch_up()
+    engine.batches = list(collating.redo.mine(collating.redo.miner()))
+    engine.subscribe()
+    engine.run()
+    assert collating.errors() == ()
+    collating.assert_same("SELECT lower(id), v, w FROM p ORDER BY 1")
+    assert collating.there.execute("SELECT count(*) FROM p").fetchone() == (19,)
+
+
+def test_old_values_are_compared_by_their_bytes_whatever_the_collation(collating: Pair) -> None:
+    collating.create(
+        "CREATE TABLE p (id text PRIMARY KEY, v text); ALTER TABLE p REPLICA IDENTITY FULL",
+        "CREATE TABLE p (id text COLLATE nocase PRIMARY KEY, v text COLLATE nocase)",
+    )
+    collating.run("INSERT INTO p VALUES ('k', 'old')")
+    engine = collating.apply()
+    collating.there.execute("UPDATE p SET v = 'OLD'")
+    collating.run("UPDATE p SET v = 'new'")
+    collating.redo.catch_up()
+    engine.batches = list(collating.redo.mine(collating.redo.miner()))
+    engine.subscribe()
+    engine.run()
+    assert [error.conflict_type for error in collating.errors()] == ["update_differs"]

@@ -1,0 +1,84 @@
+"""A database of the real server with its redo log: log writer and miners, driven by the test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+
+from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.pgoutput import PostgresLogDecoder
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseUnavailable
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN, Scn
+
+RULES = RuleSet(include=(Rule(owner="public"),))
+READ_TIMEOUT_S = 0.2
+WAIT_S = 20.0  # for a server to take note of what was sent to it, or of a closed connection
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class RedoSite:
+    """A database, its redo log, and a session of its user."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        self.dsn = dsn
+        self.folder = folder
+        self.user = psycopg.connect(dsn, autocommit=True)
+        self.source = PostgresSource(dsn)
+        self.writer = self.new_writer()
+
+    def new_writer(self) -> LogWriter:
+        return LogWriter(
+            self.folder, "dbs1", decoder_factory=PostgresLogDecoder,
+            dictionary_build=lambda: self.source.dictionary_build("topo"), segment_bytes=256 << 10,
+            redo_bytes_max=1 << 30, record_bytes=16 << 10,
+        )
+
+    def attach(self) -> None:
+        """The server may take a moment to see that the last stream is gone."""
+
+        def opened() -> bool:
+            try:
+                self.stream = self.source.open_stream("topo", self.writer.start_scn)
+            except DatabaseUnavailable:
+                return False
+            return True
+
+        wait_until(opened)
+        self.writer.attach(self.stream)
+
+    def catch_up(self) -> Scn:
+        """Write redo until it holds everything committed before this call."""
+        target = self.source.write_marker(b"caught up?")
+        while self.writer.position.scn < target:
+            try:
+                self.writer.step(READ_TIMEOUT_S)
+            except DatabaseUnavailable:
+                self.stream.close()
+                self.attach()
+        return target
+
+    def miner(self, start: int = FIRST_SCN, rules: RuleSet = RULES) -> Miner:
+        return Miner(self.folder, "dbs1", Scn(start), rules, PostgresLogDecoder)
+
+    def mine(self, miner: Miner) -> Iterator[LcrBatch]:
+        while (batch := miner.next_batch(self.writer.position)) is not None:
+            yield batch
+
+    def close(self) -> None:
+        self.writer.close()
+        self.stream.close()
+        self.source.close()
+        self.user.close()

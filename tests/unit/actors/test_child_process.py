@@ -1,0 +1,65 @@
+"""The owner of a process tells why it ended, in the process's own words; the process here is a small script."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors.child_process import ChildEnded, ChildProcess, ChildRefused
+
+START_S = 30.0
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChildProcess:
+    """Its program is `tmp_path/program`, a shell script that a test writes."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
+    return make(tmp_path)
+
+
+def make(folder: Path) -> ChildProcess:
+    return ChildProcess("spark:b", "the Spark application", module="m", file=folder / "child.json", log=folder / "child.log")
+
+
+def script(folder: Path, *lines: str) -> None:
+    program = folder / "program"
+    program.write_text("\n".join(["#!/bin/sh", "read -r configuration", *lines]) + "\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(("retry", "kind"), [("timed", ChildEnded), ("manual", ChildRefused), ("never", ChildRefused)])
+def test_words_of_a_process_that_ends_before_it_serves_are_told(child: ChildProcess, tmp_path: Path, retry: str, kind: type):
+    words = {"error": "SparkUnavailable", "message": "no room", "hint": "make room", "retry": retry}
+    script(tmp_path, f"echo '{json.dumps(words)}'", "exit 1")
+    child.start("{}")
+    with pytest.raises(kind, match="SparkUnavailable: no room") as told:
+        child.first_answer(START_S, lambda: True)
+    child.end()
+    assert told.value.hint == "make room"
+
+
+def test_process_that_ends_without_a_word_names_its_code_and_its_log(child: ChildProcess, tmp_path: Path):
+    script(tmp_path, "echo '[1]'", "echo not json", "exit 7")
+    child.start("{}")
+    with pytest.raises(ChildEnded, match="ended with code 7") as told:
+        child.first_answer(START_S, lambda: True)
+    child.end()
+    assert "child.log" in told.value.hint
+
+
+def test_process_of_an_earlier_life_is_gone_before_the_next_one_starts(child: ChildProcess, tmp_path: Path):
+    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    child.start("{}")
+    assert child.first_answer(START_S, lambda: True) == {"endpoint": "a:1"}
+    older = psutil.Process(child.pid)
+    after = make(tmp_path)
+    child._process.stdin.close()  # as the kernel does when the owner is killed
+    after.start("{}")
+    assert not older.is_running() or older.status() == psutil.STATUS_ZOMBIE
+    after.end()
+    child.end()
+    assert after.pid == 0

@@ -1,0 +1,70 @@
+"""The supervisor of a site's Spark application: a process that has ended or hangs is replaced, and asked for meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from actors import spark_application
+from actors.child_process import ChildEnded
+from actors.spark_application import SILENCE_MAX_S, SparkHost
+from protos import apply_pb2 as pb
+from protos import spark_link
+from streams.clock import VirtualClock
+from streams.errors import PropagationError
+from tests.support.topologies import ONE_WAY
+from topology.reading import read_topology
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SparkHost:
+    """Its process runs and serves."""
+    file = tmp_path / "t.yaml"
+    file.write_text(ONE_WAY)
+    spec = read_topology(file)
+    host = SparkHost(spec, spec.applies[0].site, "fingerprint")
+    host._clock = VirtualClock()
+    host._child = SimpleNamespace(  # type: ignore[assignment]
+        pid=17, ended=lambda: ChildEnded("it was killed"), end=lambda: None, bound_log=lambda: None,
+    )
+    host._access = {"endpoint": "127.0.0.1:1", "token": "secret"}
+    return host
+
+
+def test_apply_processes_are_told_where_it_serves_only_while_it_does(host: SparkHost):
+    assert host.access() == {"endpoint": "127.0.0.1:1", "token": "secret"}
+    assert host.detail_state() == "RUNNING"
+    host.close()
+    with pytest.raises(PropagationError, match="not up yet"):
+        host.access()
+    assert host.detail_state() == "STARTING SPARK"
+
+
+def test_token_is_not_shown(host: SparkHost):
+    assert "secret" not in repr(host.status())
+
+
+def test_process_that_has_ended_is_an_error_that_time_heals(host: SparkHost):
+    host._child.pid = 0  # type: ignore[misc]
+    with pytest.raises(ChildEnded, match="was killed"):
+        host.step()
+
+
+def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_not(
+    host: SparkHost, monkeypatch: pytest.MonkeyPatch,
+):
+    def silent(*_: object) -> pb.HealthReply:
+        raise PropagationError("no answer")
+
+    monkeypatch.setattr(spark_link, "fetch_health", lambda *_: pb.HealthReply(executors=2, runs=3))
+    host._answered_at = host._clock.monotonic()
+    host.step()
+    assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
+    monkeypatch.setattr(spark_link, "fetch_health", silent)
+    host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]
+    assert host.step() == spark_application.STATUS_INTERVAL_S
+    host._clock.advance(spark_application.HEALTH_INTERVAL_S + 1)  # type: ignore[attr-defined]
+    with pytest.raises(ChildEnded, match="did not answer"):
+        host.step()

@@ -1,0 +1,136 @@
+"""What an edit of a topology changes: every field of it changes some component's part, and only parts that depend on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rules.rule import Rule, RuleSet
+from streams.errors import ConfigError
+from tests.support.topologies import SITES, read
+from topology.changes import changes
+from topology.spec import TopologySpec
+from topology.stored import spec_from_json, spec_to_json, with_secrets_of
+
+ONE = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
+TWO_TABLES = SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]"
+TWO_SITES = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]"
+ONE_MORE_FOR_ANOTHER = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}, {tables: [hr.b], from: dbs1, to: [dbs3]}]"
+
+
+def edit(folder: Path, before: str, after: str) -> dict[str, str]:
+    """The action for every component that is touched."""
+    found = changes(read(folder, before), read(folder, after))
+    return {change.component: change.action for change in found if change.action != "same"}
+
+
+def test_the_same_topology_touches_nothing(tmp_path):
+    assert edit(tmp_path, ONE, ONE) == {}
+
+
+def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_restarts_nothing(tmp_path):
+    assert edit(tmp_path, ONE, TWO_SITES) == {
+        "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
+        "spark:dbs3": "new", "queue:q_dbs3_in": "new", "propagation:dbs1_to_dbs3": "new", "apply:apply_from_dbs1_at_dbs3": "new",
+    }
+    assert edit(tmp_path, TWO_SITES, ONE) == {
+        "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
+        "spark:dbs3": "ends", "queue:q_dbs3_in": "ends", "propagation:dbs1_to_dbs3": "ends", "apply:apply_from_dbs1_at_dbs3": "ends",
+    }
+
+
+def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
+    assert edit(tmp_path, ONE, TWO_TABLES) == {
+        "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "restarts",
+    }
+
+
+def test_a_table_for_another_destination_leaves_an_apply_process_alone(tmp_path):
+    """The propagation to the first one gets rules, as more is captured; its apply process gets what it got before."""
+    touched = edit(tmp_path, ONE, ONE_MORE_FOR_ANOTHER)
+    assert touched["capture:capture_dbs1"] == touched["propagation:dbs1_to_dbs2"] == "takes over"
+    assert "apply:apply_from_dbs1_at_dbs2" not in touched
+    assert "queue:q_dbs2_in" not in touched
+
+
+def test_a_change_names_what_changed(tmp_path):
+    found = {change.component: change.facets for change in changes(read(tmp_path, ONE), read(tmp_path, TWO_TABLES)) if change.facets}
+    assert found == {
+        "site:dbs1": ("captures",), "capture:capture_dbs1": ("rules",), "apply:apply_from_dbs1_at_dbs2": ("tables",),
+    }
+
+
+EXPLICIT = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p: {from: q1, to: q2}}
+applies: {a: {site: dbs2, source: dbs1, queue: q2}}
+"""
+OTHER = RuleSet(include=(Rule(owner="other"),))
+# Names and places in the file are no part of a component; sites and queues are changed by what refers to them.
+UNTOUCHED = {"file", "environment", "name", "sites", "queues", "captures", "propagations", "applies"}
+
+
+def other_values(value: object) -> object:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, RuleSet):
+        return OTHER
+    if isinstance(value, Path):
+        return value / "other"
+    if isinstance(value, bytes | str):
+        return value + value[:0] + (b"x" if isinstance(value, bytes) else "x")
+    if isinstance(value, int | float):
+        return value + 1
+    return ()
+
+
+def variants(spec: TopologySpec) -> dict[str, TopologySpec]:
+    """The topology with one field of one part changed, for every field of every kind of part."""
+    found: dict[str, TopologySpec] = {}
+    for each in dataclasses.fields(spec):
+        if each.name not in UNTOUCHED:
+            found[each.name] = replace(spec, **{each.name: other_values(getattr(spec, each.name))})
+    for kind in ("sites", "queues", "captures", "propagations", "applies"):
+        first, *others = getattr(spec, kind)
+        for each in dataclasses.fields(first):
+            value = getattr(first, each.name)
+            if each.name in UNTOUCHED or each.name in {"site", "source", "queue", "from_queue", "to_queue", "database"}:
+                continue
+            changed = (("x", 1.0),) if each.name == "node" else other_values(value)
+            found[f"{kind}.{each.name}"] = replace(spec, **{kind: (replace(first, **{each.name: changed}), *others)})
+    database = spec.sites[0].database
+    for each in dataclasses.fields(database):
+        if each.name not in UNTOUCHED:
+            changed = replace(database, **{each.name: other_values(getattr(database, each.name))})
+            found[f"database.{each.name}"] = replace(spec, sites=(replace(spec.sites[0], database=changed), *spec.sites[1:]))
+    return found
+
+
+def test_every_field_of_a_topology_changes_some_components_part(tmp_path):
+    """A field that is added one day and forgotten here would be changed in the file, and nowhere else."""
+    spec = read(tmp_path, EXPLICIT)
+    for field, changed in variants(spec).items():
+        assert any(change.action != "same" for change in changes(spec, changed)), field
+
+
+def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
+    text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}, node: {big: 1}}')
+    spec = read(tmp_path, text, {"D": "password=hunter2"})
+    stored = json.dumps(spec_to_json(spec))
+    assert "hunter2" not in stored
+    again = spec_from_json(json.loads(stored))
+    assert with_secrets_of(again, spec) == spec
+    assert all(change.action == "same" for change in changes(again, spec))
+    other = read(tmp_path, text, {"D": "password=hunter3"})
+    assert {c.component: c.action for c in changes(again, other) if c.action != "same"} == {"site:dbs1": "restarts", "apply:a": "restarts"}
+
+
+@pytest.mark.parametrize("document", [None, {}, [], {"name": "t"}, {"name": "t", "unknown": 1}])
+def test_what_is_no_stored_topology_is_refused(document):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        spec_from_json(document)

@@ -1,0 +1,188 @@
+"""What an edit of a topology changes: each component's own part, compared between two versions of the file.
+
+A component depends on its part of the topology and on nothing else. One whose part is the same in both versions keeps running
+untouched. Of one whose part changed, it depends on what changed: some facets a running component takes over while it
+goes on, for others it is ended and created again. `FIXED` names the latter, per kind of component.
+
+    an edit adds a destination  ->  site of the source: its captures and subscribers    taken over
+                                    queue of the source: its subscribers                taken over
+                                    capture, propagations to others, their applies      the same: untouched
+                                    queue, propagation, apply of the new destination    new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from topology.change_classes import ChangeClasses
+from topology.spec import ApplySpec, TopologySpec
+from topology.stored import without_secrets
+from topology.ways import ways_to
+
+__all__ = ["Change", "Component", "changes", "components_of", "interests_of", "published_to"]
+
+FIXED: Mapping[str, frozenset[str]] = {
+    "site": frozenset({"database", "node", "state folder", "bounds of the redo log"}),
+    "queue": frozenset({"site", "node", "state folder", "bounds"}),
+    "capture": frozenset({"site", "source", "node", "state folder"}),
+    "propagation": frozenset({"site", "node", "state folder"}),
+    "spark": frozenset({"site", "node", "state folder"}),
+    # Everything: the driver gets its configuration when it starts.
+    "apply": frozenset({
+        "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
+    }),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component of a topology.
+
+    Args:
+        name: of its actor: "<kind>:<name in the topology>".
+        kind: "site", "spark", "queue", "capture", "propagation" or "apply".
+        site: where it runs.
+    """
+
+    name: str
+    kind: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an edit means for one component.
+
+    Args:
+        component: its name.
+        action: "new", "same", "takes over" (it goes on and takes the change over), "restarts" or "ends".
+        facets: what of its part changed, as nouns for people.
+    """
+
+    component: str
+    action: str
+    facets: tuple[str, ...] = ()
+
+
+def components_of(spec: TopologySpec) -> tuple[Component, ...]:
+    """Every component of a topology, sites first."""
+    site_of = {queue.name: queue.site for queue in spec.queues}
+    kinds: tuple[tuple[str, Any], ...] = (
+        ("site", [(site.name, site.name) for site in spec.sites]),
+        # First among equals: Spark starts slowest.
+        ("spark", [(name, name) for name in dict.fromkeys(apply.site for apply in spec.applies)]),
+        ("apply", [(apply.name, apply.site) for apply in spec.applies]),
+        ("queue", [(queue.name, queue.site) for queue in spec.queues]),
+        ("capture", [(capture.name, capture.site) for capture in spec.captures]),
+        ("propagation", [(each.name, site_of[each.from_queue]) for each in spec.propagations]),
+    )
+    return tuple(
+        Component(name=f"{kind}:{name}", kind=kind, site=site) for kind, named in kinds for name, site in named
+    )
+
+
+def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
+    """What the edit from `before` to `after` means for every component of the two; one of them may lack its secrets."""
+    before, after = without_secrets(before), without_secrets(after)
+    known = {component.name: component for component in components_of(before)}
+    classes = ChangeClasses(
+        client.rules for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)
+        for client in clients
+    )
+    found = []
+    for component in components_of(after):
+        if component.name not in known:
+            found.append(Change(component=component.name, action="new"))
+            continue
+        old, new = (_part(spec, classes, component) for spec in (before, after))
+        facets = tuple(name for name in new if old[name] != new[name])
+        action = "same"
+        if facets:
+            action = "restarts" if FIXED[component.kind] & set(facets) else "takes over"
+        found.append(Change(component=component.name, action=action, facets=facets))
+    wanted = {component.name for component in components_of(after)}
+    return (*found, *(Change(component=name, action="ends") for name in known if name not in wanted))
+
+
+def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
+    """Subscribers of a queue and the sources each of them takes."""
+    interests = {each.name: each.sources for each in spec.propagations if each.from_queue == queue}
+    return interests | {each.name: (each.source,) for each in spec.applies if each.queue == queue}
+
+
+def published_to(spec: TopologySpec, queue: str) -> set[str]:
+    """The sources whose LCRs come into a queue."""
+    captured = {each.source for each in spec.captures if each.queue == queue}
+    return captured | {source for each in spec.propagations if each.to_queue == queue for source in each.sources}
+
+
+# --------------------------------------------------------------------------- the parts
+
+
+def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> dict[str, Any]:
+    """What a component depends on, by facet."""
+    name = component.name.partition(":")[2]
+    node = {site.name: site.node for site in spec.sites}[component.site]
+    place = {"site": component.site, "node": node, "state folder": (spec.name, spec.state_dir)}
+    if component.kind == "site":
+        return place | _site_part(spec, name)
+    if component.kind == "spark":
+        return place
+    if component.kind == "queue":
+        queue = spec.queue(name)
+        return place | {
+            "bounds": queue, "subscribers": interests_of(spec, name),
+            "sources": published_to(spec, name),
+        }
+    if component.kind == "capture":
+        capture = spec.capture(name)
+        return place | {"source": capture.source, "queue": capture.queue, "rules": capture.rules}
+    if component.kind == "propagation":
+        propagation = spec.propagation(name)
+        return place | {
+            "queues": (propagation.from_queue, propagation.to_queue), "rules": propagation.rules,
+            "sources": propagation.sources,
+        }
+    return _apply_part(spec, classes, spec.apply(name)) | {"state folder": place["state folder"]}
+
+
+def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
+    return {
+        "database": spec.site(name).database,
+        "bounds of the redo log": (spec.redo_bytes_max, spec.segment_bytes),
+        "heartbeat": spec.heartbeat_s,
+        "captures": [(each.name, each.rules) for each in spec.captures if each.source == name],
+        "applies from here": sum(1 for each in spec.applies if each.source == name),
+        "applies here": [replace(each, rules=_NO_RULES) for each in spec.applies if each.site == name],
+        "queues": [queue.name for queue in spec.queues if queue.site == name],
+    }
+
+
+def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> dict[str, Any]:
+    carried = _carried(spec, classes, apply)
+    others = 0
+    for other in spec.applies:
+        if other.name != apply.name and apply.site in (other.site, other.source):
+            others |= classes.tables_of(_carried(spec, classes, other))
+    return {
+        "settings": replace(apply, rules=_NO_RULES),
+        "sites": (spec.site(apply.source), spec.site(apply.site)),
+        # Not the rules themselves: other destinations of the source may widen what is captured.
+        "tables": carried,
+        "other writers of its tables": classes.tables_of(carried) & others,
+        "apply processes of returning changes": [
+            each.name for each in spec.applies if (each.site, each.source) == (apply.source, apply.site)
+        ],
+    }
+
+
+def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:
+    carried = 0
+    for way in ways_to(spec, apply):
+        carried |= classes.carried_by(way.clients)
+    return carried
+
+
+_NO_RULES = ApplySpec(name="", site="", source="", queue="").rules

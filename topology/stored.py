@@ -1,0 +1,99 @@
+"""A topology as JSON: what is kept on disk of the topology that was prepared last.
+
+Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from streams.errors import ConfigError
+from topology.spec import TopologySpec
+
+__all__ = ["PREPARED_FILE", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+
+PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
+
+_DIGEST = "digest:"
+
+
+def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
+    """The topology as plain data for `json`, without secrets."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(without_secrets(spec)), default=_plain))
+    return plain
+
+
+def prepared_topology(state_dir: Path) -> TopologySpec | None:
+    """The topology that was prepared last from this state folder; None: none was, or another version of Headrace did."""
+    try:
+        return spec_from_json(json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8"))["spec"])
+    except (OSError, json.JSONDecodeError, KeyError, ConfigError):
+        return None
+
+
+def without_secrets(spec: TopologySpec) -> TopologySpec:
+    """The topology with digests in the place of connection strings; idempotent."""
+    return _with_dsns(spec, {site.name: _digest(site.database.dsn) for site in spec.sites})
+
+
+def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
+    """The topology `spec` with the connection strings that sites of the same name have in `other`."""
+    return _with_dsns(spec, {site.name: site.database.dsn for site in other.sites})
+
+
+def _with_dsns(spec: TopologySpec, dsns: Mapping[str, str]) -> TopologySpec:
+    return dataclasses.replace(spec, sites=tuple(
+        dataclasses.replace(site, database=dataclasses.replace(site.database, dsn=dsns.get(site.name, site.database.dsn)))
+        for site in spec.sites
+    ))
+
+
+def _digest(dsn: str) -> str:
+    if not dsn or dsn.startswith(_DIGEST):
+        return dsn
+    return _DIGEST + hashlib.sha256(dsn.encode()).hexdigest()[:16]
+
+
+def spec_from_json(document: Any) -> TopologySpec:  # noqa: ANN401 - what `json` made of a file
+    """Read what `spec_to_json` wrote.
+
+    Raises:
+        ConfigError: it is not such a document: another version of Headrace wrote it.
+    """
+    try:
+        spec: TopologySpec = _read(TopologySpec, document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the stored topology cannot be read ({type(error).__name__})") from error
+    return spec
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Path):
+        return str(value)
+    message = f"{type(value).__name__} cannot be stored"
+    raise TypeError(message)
+
+
+def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the fields
+    """Build a value of the type `kind` from plain data."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is types.UnionType:  # only "or None" is used
+        return None if value is None else _read(next(each for each in get_args(kind) if each is not type(None)), value)
+    if get_origin(kind) is tuple:
+        members = get_args(kind)
+        if len(members) == 2 and members[1] is Ellipsis:
+            return tuple(_read(members[0], each) for each in value)
+        return tuple(_read(member, each) for member, each in zip(members, value, strict=True))
+    if kind is bytes:
+        return bytes.fromhex(value)
+    return kind(value)
