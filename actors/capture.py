@@ -211,9 +211,11 @@ class CaptureHost(Host):
 
     def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
         """The queue asked for redo that was purged: it refuses who needs it, and asks for what the others need."""
-        if "first_scn" not in error.context:
-            raise error
         log.warning("%s: %s", self.name, error.message)
+        if "first_scn" not in error.context:
+            # Purged while it was read: what was durable before a destination lost commits goes late. A new miner says from where.
+            self._begin(miner.sent_scn)
+            return 0.0
         miner.close()
         self._miner = None
         queue.gone(Scn(int(error.context["first_scn"])))

@@ -351,7 +351,9 @@ class QueueCore:
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        if subscription is None or subscription.session is not session or scn <= subscription.acknowledged_scn:
+        # A stream that was closed in order may be read to its end, as long as there is no other.
+        is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
+        if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
         subscription.acknowledged_scn = scn
         log = self._logs[source]

@@ -97,10 +97,11 @@ def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harne
             TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
         )
     progress = found.raise_epoch(TOPOLOGY, APPLY)
-    assert (progress.epoch, progress.low_watermark) == (2, 10)
-    session = found.open_session(TOPOLOGY, APPLY, server=0, epoch=2, tag=TAG)
+    assert progress.epoch > 1
+    assert progress.low_watermark == 10
+    session = found.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch, tag=TAG)
     commit(session, applied=ranges((10, 20)))
-    found.record_low_watermark(TOPOLOGY, APPLY, 2, 500)
+    found.record_low_watermark(TOPOLOGY, APPLY, progress.epoch, 500)
     session.close()
 
 

@@ -126,3 +126,17 @@ def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(place:
     place.commits(newer)
     with pytest.raises(psycopg.Error):
         older.connection.execute("COMMIT")
+
+
+def test_epoch_that_was_lost_with_a_restore_is_not_given_out_again(place: Place, frozen: psycopg.Connection) -> None:
+    """A driver that knows of commits the backup lacks must not write next to the one that began from the backup."""
+    place.destination.raise_epoch(TOPOLOGY, APPLY)
+    backup = frozen.execute("SELECT epoch FROM headrace.apply_process").fetchone()
+    older = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    with frozen.transaction():  # what a restored backup leaves
+        frozen.execute("UPDATE headrace.apply_process SET epoch = %s", backup)
+        frozen.execute("TRUNCATE headrace.apply_epoch, headrace.apply_session")
+    newer = place.session(place.destination.raise_epoch(TOPOLOGY, APPLY).epoch, 1)
+    with pytest.raises(FencedError):
+        place.session(older, 2)
+    place.commits(newer)

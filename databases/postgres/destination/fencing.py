@@ -45,9 +45,13 @@ EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
     AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
 
-_RAISE = """WITH raised AS (
+# The first epoch in a life of the server skips ahead to the time in milliseconds: a restore or a failover takes epochs back, and
+# one of those, whose driver may still run, must not be given out again.
+_RAISE = f"""WITH raised AS (
     INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%(topology)s, %(apply)s, 1)
-    ON CONFLICT (topology, apply) DO UPDATE SET epoch = p.epoch + 1, epoch_raised_at = pg_catalog.now() RETURNING epoch)
+    ON CONFLICT (topology, apply) DO UPDATE SET epoch_raised_at = pg_catalog.now(), epoch = CASE WHEN {EPOCH_LIVES}
+        THEN p.epoch + 1
+        ELSE greatest(p.epoch + 1, (1000 * extract(epoch FROM pg_catalog.clock_timestamp()))::bigint) END RETURNING epoch)
 INSERT INTO headrace.apply_epoch
 SELECT %(topology)s, %(apply)s, epoch, pg_catalog.pg_postmaster_start_time(), 'headrace.apply_epoch'::regclass FROM raised
 ON CONFLICT (topology, apply) DO UPDATE SET epoch = excluded.epoch, server_started_at = excluded.server_started_at,

@@ -210,3 +210,24 @@ def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where
         capture.step()
     assert capture.queue.sent[sent][0] == begins
     assert capture.queue.sent[-1][1] >= last
+
+
+def test_redo_that_is_purged_while_it_is_mined_again_is_told_the_queue_too(capture: Capture) -> None:
+    """The site may purge what was durable a moment before a destination lost commits."""
+    for _ in range(30):
+        capture.insert()
+        drain(capture.writer, capture.source)
+    before = capture.redo.poll()
+    for _ in range(90):
+        capture.insert()
+        drain(capture.writer, capture.source)
+    capture.queue.rewind = capture.source.log[2].commit_scn
+    capture.redo.poll = lambda: before  # type: ignore[method-assign]
+    for _ in range(3):
+        capture.step()
+    del capture.redo.poll  # type: ignore[method-assign]
+    assert capture.writer.purge(capture.source.log[-1].commit_scn) > 0
+    for _ in range(3):
+        capture.step()
+    (begins,) = capture.queue.told_gone
+    assert begins > capture.queue.sent[-1][1]

@@ -860,3 +860,16 @@ def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_p
     with pytest.raises(QueueError, match="was closed"):
         queue.send(before, second)
     assert sum(each.header.row_count for each in queue.taken(subscriber)) == 1
+
+
+def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10, 20]))
+    queue.taken(subscriber)
+    queue.core.close_subscriber(subscriber)
+    queue.core.acknowledge(subscriber, "dbs1", 10)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+    queue.subscriber(needed=10)
+    queue.core.acknowledge(subscriber, "dbs1", 20)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
