@@ -31,6 +31,8 @@ One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
     tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
 
+Longer than 500 lines: the states of a table, and what is done in each, must be read together.
+
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
@@ -52,7 +54,7 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, rename_statement, standings
+from spark_apply.copy.standing import Standing, is_exchanged, rename_statement, standings
 from spark_apply.driver.reader import TableStart
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -185,13 +187,9 @@ class TableInstantiation:
             FencedError: a newer driver runs.
             DestinationRestarted: the destination may have lost commits: begin again.
         """
-        found = self._standings()
-        while self._follow_renames(found) or any(each.occupant is not None and not each.is_finished for each in found):
-            # Changes of two tables come under one name, and cannot be told apart before one is renamed here as well.
-            self._sleep(self._round([each for each in found if each.occupant is not None and not each.is_finished]))
-            found = self._standings(show=False)
-            if self.should_end():
-                return
+        if not self._follow_all_renames():
+            return
+        found = self._standings(show=False)
         if any(each.is_finished or each.is_copied for each in found):
             return
         for _ in range(_FIRST_ROUNDS_MAX):
@@ -200,6 +198,26 @@ class TableInstantiation:
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
             found = self._standings(show=False)
+
+    def _follow_all_renames(self) -> bool:
+        """Return when each name is one table's at both sides; False: told to end before.
+
+        Changes of two tables that come under one name cannot be told apart: nothing is applied before that.
+        """
+        found = self._standings()
+        while not self.should_end():
+            shared = [each for each in found if each.occupant is not None and not each.is_finished]
+            try:
+                followed, refused = self._follow_renames(found)
+                if not (followed or refused or shared):
+                    return True
+                if not followed:
+                    self._sleep(self._round(shared) if shared else _LOOK_AGAIN_S)
+            except DatabaseUnavailable as error:
+                self.problem = error.message
+                self._sleep(_RETRY_S)
+            found = self._standings(show=False)
+        return False
 
     def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
         """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
@@ -241,7 +259,8 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""
         found = self._standings()
-        if self._follow_renames(found):
+        followed, _ = self._follow_renames(found)
+        if followed:
             return 0.0
         records = [each.record for each in found if each.record is not None]
         is_joining = any(record.state == "JOINING" for record in records)
@@ -266,39 +285,58 @@ class TableInstantiation:
     def _leave_out(self, joins: JoinCalls) -> None:
         """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
         again = set(self._again)
-        if not joins.leave_out(again):
-            return
+        # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
         for each in self._standings(show=False):
             if each.table.destination in again and each.record is not None:
                 self._settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
-        self._again -= again
+        if joins.leave_out(again):
+            self._again -= again
 
-    def _follow_renames(self, found: Sequence[Standing]) -> bool:
-        """Record the new names of tables that have them at the destination too; tell whether there were any.
+    def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
+        """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
 
         Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
-        under the new name, while the old one is still there, is not that table.
+        under the new name, while the old one is still there, is not that table: nothing is applied before it is.
         """
-        wanted = {each.table.destination for each in found}
-        renamed = []
+        wanted = {each.table.destination: each for each in found}
+        renamed: list[Instantiation] = []
+        refused = False
+        exchanged = [each for each in found if is_exchanged(each, wanted)]
+        for each in exchanged:
+            # First of each that it is out of date, then its name: whoever ends here finds that again.
+            assert each.record is not None
+            self._put(replace(each.record, **_doubted(each.record)))
+            renamed.append(replace(each.renamed_record(), **_doubted(each.record)))
         for each in found:
-            record = each.record
-            if record is None or not each.is_renamed or self.destination.describe(*each.table.destination) is None:
+            if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
-            old = TableName.of(record)
-            if old in wanted or self.destination.describe(*old) is None:
-                renamed.append(each)
-            else:
+            if self._is_at_old_name(each, wanted):
+                refused = True
                 self._show(TableProgress(
-                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED",
-                    problem=f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other "
-                    f"one, then {rename_statement(old, each.table.destination)}; `headrace up` goes on with it",
+                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED", problem=_twice(each),
                 ))
-        for each in renamed:
-            self.destination.record_instantiation(
-                self.config.topology, self.config.apply, self.epoch, each.renamed_record()
-            )
-        return bool(renamed)
+            else:
+                renamed.append(each.renamed_record())
+        for record in renamed:
+            self._put(record)
+        return bool(renamed), refused
+
+    def _is_there(self, table: TableName) -> bool:
+        return self.destination.describe(*table) is not None
+
+    def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
+        """Whether the destination has the table still under its old name: what has that name is not one that took it since."""
+        last: Standing | None = each
+        for _ in range(len(wanted) + 1):
+            if last is None:
+                return True  # nobody takes the name: what has it is the old one
+            if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
+                return False
+            last = wanted.get(TableName.of(last.record))  # has the name here too, unless it is at its own old one itself
+        return False
+
+    def _put(self, record: Instantiation) -> None:
+        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
     # ------------------------------------------------------------------ a round
 
@@ -614,6 +652,30 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     return starts
+
+
+def _doubted(record: Instantiation) -> dict[str, Any]:
+    """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
+    if record.state in {"DONE", "JOINING", "COPIED"}:
+        return {"state": "LEFT"}
+    # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
+    return {"state": "FAILED", "scn": Scn(0)} if record.state == "KEPT" else {}
+
+
+def _twice(each: Standing) -> str:
+    """Why a renamed table is not at the destination, though it has a table of the new name."""
+    assert each.record is not None
+    old, new = TableName.of(each.record), each.table.destination
+    rename = rename_statement(old, new)
+    if each.occupant is not None:
+        return (
+            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "
+            f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
+        )
+    return (
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other one, then {rename}; "
+        "`headrace up` goes on with it"
+    )
 
 
 def _refused(each: Standing) -> str:

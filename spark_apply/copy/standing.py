@@ -5,6 +5,7 @@ come back. What was instantiated is a table of a source (`databases.ports.Captur
 
     identity recorded, same name    as it is recorded
     identity recorded, other name   the table was renamed: its record goes with it, nothing is copied
+    names exchanged (a and b)       which is which at the destination cannot be told: both are copied again
     identity recorded, LEFT         its changes did not come for a while: what is there is out of date, it is copied again
     identity not recorded, but a    the table takes the place of one that is not captured any more: it was made again, or was
     record has its name             not captured for a while; what is there is out of date, it is copied again
@@ -13,7 +14,7 @@ come back. What was instantiated is a table of a source (`databases.ports.Captur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
-__all__ = ["Standing", "missing_rename", "rename_statement", "standings"]
+__all__ = ["Standing", "is_exchanged", "missing_rename", "rename_statement", "standings"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
@@ -111,6 +112,26 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
         )
         for table in tables
     )
+
+
+def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
+    """Whether a table changed names with others that are recorded too, all around: a to b, b to a.
+
+    The destination has tables of all these names before and after: nothing tells which is which.
+
+    Args:
+        each: one of the standings.
+        wanted: every standing by the name it has now.
+    """
+    last = each
+    for _ in wanted:
+        if last.record is None or not last.is_renamed:
+            return False
+        following = wanted.get(TableName.of(last.record))
+        if following is None or following is each:
+            return following is each
+        last = following
+    return False
 
 
 def missing_rename(

@@ -90,11 +90,14 @@ class Sites:
         epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
         self.progress.clear()
         nothing: Any = None
+        self.is_held_up = False
         made = _Copied(
             runner=nothing, config=self.config(tables), gate=nothing, source=self.source,
             destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
         )
-        return {name: scn for (_, name), scn in made.run().items()}
+        found = made.run()
+        self.is_held_up = made.should_end()
+        return {name: scn for (_, name), scn in found.items()}
 
     def _moved(self, progress: TableProgress) -> None:
         self.progress[progress.name] = progress
@@ -193,10 +196,45 @@ def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(si
     sites.up("*")
     sites.instantiate(sites.tables())
     assert 'ALTER TABLE "public"."a" RENAME TO "a2"' in sites.progress["a2"].problem
+    assert sites.is_held_up  # what would be applied to the second table meanwhile would go with it
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
     sites.run("dst", "DROP TABLE a2", "ALTER TABLE a RENAME TO a2")
     sites.instantiate(sites.tables())
     assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
+
+
+@pytest.mark.parametrize("is_done_here", [False, True])
+def test_tables_that_change_names_with_each_other_are_copied_again(sites: Sites, is_done_here: bool):
+    """Nothing at the destination tells whether they did so there."""
+    swap = ("ALTER TABLE a RENAME TO t", "ALTER TABLE b RENAME TO a", "ALTER TABLE t RENAME TO b")
+    for site in ("src", "dst"):
+        sites.run(site, "INSERT INTO b VALUES (2, 'of b')")
+    sites.run("src", *swap)
+    sites.run("dst", *swap * is_done_here)
+    sites.up("*")
+    sites.instantiate(sites.tables(may_empty=False))
+    assert "out of date" in sites.progress["a"].problem
+    sites.instantiate(sites.tables())
+    assert (sites.rows("dst", "a"), sites.rows("dst", "b")) == (sites.rows("src", "a"), sites.rows("src", "b"))
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+
+
+def test_table_that_takes_the_name_of_another_waits_until_both_are_renamed_at_the_destination(sites: Sites):
+    """An online schema change between two tables that are both replicated: no way out may drop the first one's rows."""
+    sites.run("src", "ALTER TABLE a RENAME TO a_old", "ALTER TABLE b RENAME TO a")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    assert "drop" not in sites.progress["a"].problem
+    assert 'ALTER TABLE "public"."a" RENAME TO "a_old"; then ALTER TABLE "public"."b" RENAME TO "a"' in sites.progress["a"].problem
+    assert sites.is_held_up
+    sites.run("dst", "CREATE TABLE a_old (id int PRIMARY KEY, body text)")
+    sites.instantiate(sites.tables())
+    assert sites.is_held_up
+    assert sites.states() == [("a", "DONE"), ("b", "DONE")]
+    sites.run("dst", "DROP TABLE a_old", "ALTER TABLE a RENAME TO a_old", "ALTER TABLE b RENAME TO a")
+    sites.instantiate(sites.tables())
+    assert sites.states() == [("a", "DONE"), ("a_old", "DONE")]
+    assert not sites.is_held_up
 
 
 def test_new_table_is_not_copied_over_the_rows_of_a_renamed_one(sites: Sites):

@@ -138,3 +138,15 @@ def test_old_values_are_compared_by_their_bytes_whatever_the_collation(collating
     engine.subscribe()
     engine.run()
     assert [error.conflict_type for error in collating.errors()] == ["update_differs"]
+
+
+@pytest.mark.parametrize("columns", ["a int, b int, v text{0}", "a int NOT NULL, b int, v text{0}, UNIQUE (a, b)"], ids=["no key", "NULL in the key"])
+def test_a_row_is_found_by_all_its_values_whatever_their_collation(collating: Pair, columns: str) -> None:
+    collating.create(
+        f"CREATE TABLE p ({columns.format('')}); ALTER TABLE p REPLICA IDENTITY FULL", f"CREATE TABLE p ({columns.format(' COLLATE nocase')})",
+    )
+    collating.run("INSERT INTO p VALUES (1, NULL, 'Ab'), (1, NULL, 'aB'), (2, NULL, 'cd')")
+    collating.run("UPDATE p SET a = 3 WHERE v = 'aB'", "DELETE FROM p WHERE v = 'cd'")
+    collating.apply()
+    assert collating.errors() == ()
+    assert collating.there.execute("SELECT * FROM p ORDER BY 1").fetchall() == [(1, None, "Ab"), (3, None, "aB")]

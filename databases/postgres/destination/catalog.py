@@ -206,7 +206,7 @@ class CatalogColumn:
         form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
         equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
-        is_hashable: `hash_record_extended` can hash it.
+        is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
     """
 
@@ -375,7 +375,8 @@ def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[st
             type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
             type_number=column["type_number"], input=column["input"] or "",
         ),
-        is_hashable=(base in _HASHABLE or column["base_kind"] == "e"),
+        # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
+        is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
         conversions=(*converted, *(_widening(name) for name in wider)),
     )
 
