@@ -45,7 +45,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from databases.copying import TablePiece, copied_columns
 from databases.ports import DestinationTable, Instantiation, SourceTable
