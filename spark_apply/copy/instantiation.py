@@ -54,7 +54,7 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, is_exchanged, rename_statement, standings
+from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, rename_statement, standings
 from spark_apply.driver.reader import TableStart
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -302,6 +302,7 @@ class TableInstantiation:
         renamed: list[Instantiation] = []
         refused = False
         exchanged = [each for each in found if is_exchanged(each, wanted)]
+        passed_on = names_passed_on(found, wanted)
         for each in exchanged:
             # First of each that it is out of date, then its name: whoever ends here finds that again.
             assert each.record is not None
@@ -315,11 +316,23 @@ class TableInstantiation:
                 self._show(TableProgress(
                     owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED", problem=_twice(each),
                 ))
+            elif each.table.identity in passed_on:
+                # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
+                self._put(replace(each.record, **_doubted(each.record)))
+                renamed.append(replace(each.renamed_record(), **_doubted(each.record)))
             else:
                 renamed.append(each.renamed_record())
+        if renamed:
+            self._doubt_takers(found, {record.identity for record in renamed}, passed_on)
         for record in renamed:
             self._put(record)
         return bool(renamed), refused
+
+    def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
+        """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
+        for each in found:
+            if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
+                self._put(replace(each.record, **_doubted(each.record)))
 
     def _is_there(self, table: TableName) -> bool:
         return self.destination.describe(*table) is not None

@@ -6,6 +6,8 @@ come back. What was instantiated is a table of a source (`databases.ports.Captur
     identity recorded, same name    as it is recorded
     identity recorded, other name   the table was renamed: its record goes with it, nothing is copied
     names exchanged (a and b)       which is which at the destination cannot be told: both are copied again
+    a name passed on (a to c,       changes of both tables may be on their way under that name: both are copied again
+    another table is a now)
     identity recorded, LEFT         its changes did not come for a while: what is there is out of date, it is copied again
     identity not recorded, but a    the table takes the place of one that is not captured any more: it was made again, or was
     record has its name             not captured for a while; what is there is out of date, it is copied again
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
-__all__ = ["Standing", "is_exchanged", "missing_rename", "rename_statement", "standings"]
+__all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "rename_statement", "standings"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
@@ -132,6 +134,20 @@ def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
             return following is each
         last = following
     return False
+
+
+def names_passed_on(found: Iterable[Standing], wanted: Mapping[TableName, Standing]) -> frozenset[str]:
+    """The identities of recorded tables of which one gave up a name that the other one, recorded or new, has now.
+
+    Args:
+        found: the standings.
+        wanted: every standing by the name it has now.
+    """
+    identities: set[str] = set()
+    for each in found:
+        if each.record is not None and each.is_renamed and (taker := wanted.get(TableName.of(each.record))) is not None:
+            identities |= {each.table.identity, taker.table.identity}
+    return frozenset(identities)
 
 
 def missing_rename(

@@ -107,7 +107,7 @@ def test_setup_shows_the_end_of_pip_s_log_when_pip_fails(clone):
     run = clone.run()
     assert run.returncode == 3
     assert "ERROR: No matching distribution" in run.stderr
-    assert "most often: no network" in run.stderr
+    assert "usually: no network" in run.stderr
     assert not (clone.folder / ".venv" / ".setup-stamp").exists()
 
 
