@@ -213,7 +213,7 @@ class Deployment:
             failures = [error for what, error in found.items() if not (patient and what in stuck)]
             failed_at = (failed_at or time.monotonic()) if failures else None
             if failed_at is not None and (_all_looked_at(overview) or time.monotonic() - failed_at > LOOK_AT_ALL_S):
-                raise _together(failures)
+                raise _together(list(found.values()))
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)

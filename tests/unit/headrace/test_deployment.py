@@ -150,3 +150,15 @@ def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
     with pytest.raises(ApplyError, match="publication p is not ours") as caught:
         Looks(monkeypatch, spec, aborted).deployment.up()
     assert caught.value.hint == "drop it"
+
+
+def test_up_names_every_table_that_cannot_be_copied_and_waits_a_moment_for_those_not_looked_at_yet(monkeypatch, spec):
+    first, all_of_them = component("INITIALIZING", "FAILED", "PENDING"), component("INITIALIZING", "FAILED", "FAILED")
+    for each in (first, all_of_them):
+        each["instantiation"][1]["name"] = "u"
+    with pytest.raises(ApplyError) as raised:
+        Looks(monkeypatch, spec, overview(first), overview(first), overview(all_of_them)).deployment.up()
+    assert "table public.t: not empty" in raised.value.message
+    assert "table public.u: not empty" in raised.value.message
+    with pytest.raises(ApplyError, match=r"table public\.t: not empty"):  # and not for ever
+        Looks(monkeypatch, spec, overview(first)).deployment.up()
