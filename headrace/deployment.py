@@ -458,7 +458,7 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
             if table["state"] == "FAILED":
                 failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="correct it: the table is looked at again every few seconds",
+                    hint="correct it: the table is looked at again every few seconds, and everything else goes on meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})

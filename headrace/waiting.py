@@ -45,6 +45,8 @@ class _Wait:
     problems: dict[str, str] = field(default_factory=dict)
     stuck: list[Note] = field(default_factory=list)
     looked_at: float = 0.0
+    reached: str = "caught_up_scn"
+    """What each apply process is asked: how far every table is, or (`low_watermark`) those that are applied."""
 
     def write_markers(self) -> None:
         for source in sorted({apply.source for apply in self.spec.applies}):
@@ -68,7 +70,7 @@ class _Wait:
                 continue
             name = f"apply:{apply.name}"
             try:
-                reached = int(self.actors.call(name, "low_watermark", timeout_s=CALL_TIMEOUT_S))
+                reached = int(self.actors.call(name, self.reached, timeout_s=CALL_TIMEOUT_S))
             except StreamsError as error:
                 self.problems[apply.name] = error.message
                 continue
@@ -121,7 +123,7 @@ class _Wait:
 
 def wait_caught_up(
     spec: TopologySpec, actors: RayActors, *, timeout_s: float | None = None, progress: Callable[[str], None] | None = None,
-    overview: Look | None = None,
+    overview: Look | None = None, of_applied_tables: bool = False,
 ) -> dict[str, int]:
     """Wait until everything committed at any source before this call is applied everywhere.
 
@@ -131,6 +133,7 @@ def wait_caught_up(
         timeout_s: None: as long as it takes.
         progress: told how far everybody is.
         overview: asked for what holds the changes up; without it only the apply processes are asked.
+        of_applied_tables: do not wait for tables that are being copied, or cannot be.
 
     Returns:
         The markers' SCNs by source.
@@ -140,6 +143,7 @@ def wait_caught_up(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
+    wait.reached = "low_watermark" if of_applied_tables else "caught_up_scn"
     wait.look_for_what_is_stuck()
     wait.write_markers()
     while not wait.look():

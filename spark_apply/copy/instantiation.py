@@ -4,28 +4,38 @@ Job
     Copy every table that is not there yet, prove the copy equal, record its instantiation SCN.
 
 Main path
-    Instantiation.run -> a snapshot of the source -> _begin_table -> pieces on the CopyBoard -> one Spark job whose
-    tasks take them (`copying`) -> _copied -> digests of the destination -> _compared -> DONE.
+    TableInstantiation.run_first, run_beside -> a snapshot of the source -> _begin_table -> pieces on the CopyBoard -> one
+    Spark job whose tasks take them (`spark_apply.copy.tasks`) -> _copied -> digests of the destination -> _compared
+    -> DONE, or COPIED -> TableJoins.
+
+    The first tables of an apply process are copied before it applies anything (`run_first`): nothing can be held up.
+    Every later one is copied beside (`run_beside`): the others are applied meanwhile, and it joins them when it is copied.
 
 States (of a table; recorded at the destination)
     PENDING    nothing was done. Not recorded, or recorded by an earlier version.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
-    DONE       equal; changes up to the instantiation SCN are in the copy.
+    COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
+    JOINING    see `spark_apply.driver.joining`.
+    DONE       equal; changes up to the instantiation SCN are in the copy, later ones are applied.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
+    LEFT       see `databases.ports.Instantiation`.
 
 Durable when
-    A table is DONE when that is recorded, after its digests were equal. A table that is COPYING or COMPARING when
-    the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others keep
-    theirs.
+    A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
+    when the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others
+    keep theirs. What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+
+One sick table
+    A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
+    tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
 
 Longer than 500 lines: the states of a table, and what is done in each, must be read together.
 
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
-    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180. The same when b was rewritten (VACUUM FULL,
-    TRUNCATE) between two pieces: the reader refuses the next one.
+    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 """
 
@@ -37,7 +47,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import open_reader
 from databases.copying import TablePiece, copied_columns
 from databases.ports import DestinationTable, Instantiation, SourceTable
 from databases.table_digest import TableDigest
@@ -46,41 +55,58 @@ from rules.rule import Rule, RuleSet
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, rename_statement, standings
-from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.scn import Scn
+from spark_apply.driver.reader import TableStart
+from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
+from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
+    from databases.copying import TableReader
     from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
+    from spark_apply.copy.workers import CopyWorkers
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
-    from spark_apply.driver.gate import Gate
-    from spark_apply.driver.runs import TaskRunner
+    from spark_apply.driver.joining import JoinCalls
 
-__all__ = ["TableInstantiation", "TableProgress"]
+__all__ = ["TableInstantiation", "TableProgress", "table_starts"]
 
-# Copying tasks: at least two, so that one reads while the other writes, at most as many as apply servers, whose
-# numbers and replication origins they use before those start.
-_WORKERS_MIN = 2
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
+_IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
+_FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
+# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
+# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+_ROUND_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """How far a table's instantiation is, for people."""
+    """How far a table's instantiation is, for people.
+
+    Args:
+        owner, name: the table.
+        state: see the module.
+        rows, rows_estimated: copied, and what the source thinks it has.
+        bytes_done, bytes_total: of the source's file.
+        scn: the instantiation SCN.
+        problem: why it is FAILED, or was last tried in vain.
+    """
 
     owner: str
     name: str
     state: str = "PENDING"
     rows: int = 0
     rows_estimated: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
     scn: int = 0
     problem: str = ""
+
+
+_NOTHING = TableProgress(owner="", name="")
 
 
 @dataclass(slots=True)
@@ -91,8 +117,12 @@ class _Copy:
     columns: dict[str, str]  # name -> type at the destination
     scn: Scn
     rows_estimated: int
+    target: DestinationTable | None
+    replaces: tuple[str, ...]
     pieces: int = 0  # not reported yet
-    digests: int = 0  # likewise
+    digests: int = 0  # of the destination, not reported yet
+    bytes_done: int = 0
+    bytes_total: int = 0
     copied: TableDigest = field(default_factory=TableDigest)
     found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
@@ -106,72 +136,161 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Round:
-    """One pass over the tables that are not finished, under one snapshot."""
+    """One pass over tables that are not finished, under one snapshot."""
 
-    snapshot: str
-    scn: Scn
+    snapshot: str = ""
+    scn: Scn = FIRST_SCN
     board: CopyBoard = field(default_factory=CopyBoard)
     copies: dict[TableName, _Copy] = field(default_factory=dict)
+    kept: list[Standing] = field(default_factory=list)
+    to_empty: set[TableName] = field(default_factory=set)
     needs_somebody: bool = False
     has_failed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class TableInstantiation:
-    """See the module. `run` is called on the driver's thread and returns when every table is there.
+    """See the module. One thread at a time; `copy_again` comes from others.
 
     Args:
-        runner: starts the copying tasks.
         config: of the apply process.
-        gate: hands the tasks' requests to the board of the round.
         source: the source database.
         destination: the destination database.
+        source_reader, destination_reader: of the same databases' tables.
+        workers: who copies.
         epoch: this driver's.
         moved: told when a table's progress changes.
         should_end: asked between waits.
         problem: what keeps it from going on now; for status.
     """
 
-    runner: TaskRunner
     config: ApplyConfig
-    gate: Gate
     source: SourceDatabase
     destination: DestinationDatabase
+    source_reader: TableReader
+    destination_reader: TableReader
+    workers: CopyWorkers
     epoch: int
     moved: Callable[[TableProgress], None]
     should_end: Callable[[], bool]
     problem: str = ""
-    _progress: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
+    _joins: JoinCalls | None = None
+    _progress: dict[TableName, TableProgress] = field(default_factory=dict)
+    _again: set[TableName] = field(default_factory=set)
 
-    def run(self) -> Mapping[tuple[str, str], Scn]:
-        """Instantiate what is pending; instantiation SCN by (owner, name). Fewer tables when told to end.
+    # ------------------------------------------------------------------ before anything is applied
+
+    def run_first(self) -> None:
+        """Copy the tables of an apply process that has none yet; returns when none is left that time alone would heal.
 
         Raises:
             FencedError: a newer driver runs.
-            DatabaseError: a right is missing, or the like.
+            DestinationRestarted: the destination may have lost commits: begin again.
         """
-        while True:
-            found = standings(self.config.tables, self._recorded())
-            if self.should_end():
-                return _scns(found)
-            for each in found:
-                self._show_recorded(each)
-            pending = [each for each in found if not each.is_finished]
-            if not (pending or any(each.is_renamed for each in found)):
-                return _scns(found)
+        if not self._follow_all_renames():
+            return
+        found = self._standings(show=False)
+        if any(each.is_finished or each.is_copied for each in found):
+            return
+        for _ in range(_FIRST_ROUNDS_MAX):
+            pending = [each for each in found if not each.is_finished and self._progress[each.table.destination].state != "FAILED"]
+            if not pending or self.should_end():
+                return
+            self._sleep(min(self._round(pending), _RETRY_S))
+            found = self._standings(show=False)
+
+    def _follow_all_renames(self) -> bool:
+        """Return when each name is one table's at both sides; False: told to end before.
+
+        Changes of two tables that come under one name cannot be told apart: nothing is applied before that.
+        """
+        found = self._standings()
+        while not self.should_end():
+            shared = [each for each in found if each.occupant is not None and not each.is_finished]
             try:
                 followed, refused = self._follow_renames(found)
-                if followed:
-                    continue
-                if not (pending or refused):
-                    return _scns(found)
-                pause_s = self._round(pending) if pending else _LOOK_AGAIN_S
-                self.problem = ""
+                if not (followed or refused or shared):
+                    return True
+                if not followed:
+                    self._sleep(self._round(shared) if shared else _LOOK_AGAIN_S)
             except DatabaseUnavailable as error:
-                self.problem, pause_s = error.message, _RETRY_S
-            self._sleep(pause_s)
+                self.problem = error.message
+                self._sleep(_RETRY_S)
+            found = self._standings(show=False)
+        return False
 
-    # ------------------------------------------------------------------ a round
+    def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
+        """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
+        found = self._standings()
+        copied = [each.record.scn for each in found if each.record is not None and each.is_copied]
+        return table_starts(found), min(copied, default=None)
+
+    # ------------------------------------------------------------------ beside the others
+
+    def copy_again(self, tables: Collection[TableName]) -> None:
+        """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
+        self._again |= set(tables)
+
+    def run_beside(self, joins: JoinCalls) -> None:
+        """Copy what is pending while the others are applied, until told to end.
+
+        Args:
+            joins: how tables are left out, and join.
+
+        Raises:
+            FencedError: a newer driver runs.
+            DestinationRestarted: the destination may have lost commits: begin again.
+        """
+        self._joins = joins
+        look_at = 0.0
+        while not self.should_end():
+            try:
+                if self._again:
+                    self._leave_out(joins)
+                    look_at = 0.0
+                elif time.monotonic() >= look_at:
+                    look_at = time.monotonic() + self._look(joins)
+            except (FencedError, DestinationRestarted):
+                raise
+            except StreamsError as error:
+                self.problem, look_at = error.message, time.monotonic() + _RETRY_S
+            self._sleep(_IDLE_S)
+
+    def _look(self, joins: JoinCalls) -> float:
+        """One round over what is pending; seconds until the next look."""
+        found = self._standings()
+        followed, _ = self._follow_renames(found)
+        if followed:
+            return 0.0
+        records = [each.record for each in found if each.record is not None]
+        is_joining = any(record.state == "JOINING" for record in records)
+        if is_joining and joins.is_joined:
+            for record in records:
+                if record.state == "JOINING":
+                    self._settle(replace(record, state="DONE" if record.digest else "KEPT"))
+            is_joining = False
+        if copied := [record for record in records if record.state == "COPIED"]:
+            if joins.join(copied):
+                joins.hold(None)
+            return 0.0
+        pending = [each for each in found if not each.is_finished]
+        if not pending:
+            return 0.0 if is_joining else _LOOK_AGAIN_S
+        pause_s = self._round(pending)
+        if any(each.is_copied for each in self._standings(show=False)):
+            return 0.0
+        joins.hold(None)
+        return pause_s
+
+    def _leave_out(self, joins: JoinCalls) -> None:
+        """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
+        again = set(self._again)
+        # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
+        for each in self._standings(show=False):
+            if each.table.destination in again and each.record is not None:
+                self._settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
+        if joins.leave_out(again):
+            self._again -= again
 
     def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
         """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
@@ -232,57 +351,84 @@ class TableInstantiation:
     def _put(self, record: Instantiation) -> None:
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
+    # ------------------------------------------------------------------ a round
+
     def _round(self, pending: Sequence[Standing]) -> float:
         """One pass; seconds to wait before the next."""
+        try:
+            pause_s = self._try_round(pending)
+            self.problem = ""
+        except DestinationRestarted:
+            raise
+        except DatabaseUnavailable as error:
+            self.problem, pause_s = error.message, _RETRY_S
+        except DatabaseError as error:
+            # A right is missing, or the like: none of them can be copied until an operator acts.
+            self.problem, pause_s = error.message, _LOOK_AGAIN_S
+            for each in pending:
+                self._fail_at_once(each, error.message)
+        return pause_s
+
+    def _try_round(self, pending: Sequence[Standing]) -> float:
         include = tuple(Rule(owner=each.table.source.owner, name=each.table.source.name) for each in pending)
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
-        with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
-            this = _Round(snapshot.name, snapshot.scn)
-            self._begin(this, pending, facts, captured)
-            if this.copies:
-                self._copy(this)
+        chosen = list(pending) if self._joins is None else _smallest(pending, facts)
+        this = _Round()
+        with contextlib.closing(self._session()) as session:
+            for each in chosen:
+                self._check(this, session, each, facts, captured)
+        if this.copies or this.kept:
+            if self._joins is not None:
+                self._joins.hold_now()
+            with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
+                this.snapshot, this.scn = snapshot.name, snapshot.scn
+                if self._joins is not None:
+                    self._joins.hold(snapshot.scn)
+                self._begin(this)
+                if this.copies:
+                    self._copy(this)
+        if len(chosen) < len(pending) and not this.needs_somebody:
+            return 0.0
         if this.needs_somebody:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
 
-    def _begin(
-        self, this: _Round, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable],
+    def _session(self) -> DestinationSession:
+        """A session of a number that no apply server has that may run now."""
+        config = self.config
+        server = 0 if self._joins is None else config.parallelism
+        return self.destination.open_session(config.topology, config.apply, server=server, epoch=self.epoch, tag=config.tag)
+
+    def _check(
+        self, this: _Round, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> None:
-        """Check the tables, empty those whose rows are ours, and record that their copy begins."""
-        config = self.config
-        begun: list[DestinationTable] = []
-        session = self.destination.open_session(
-            config.topology, config.apply, server=0, epoch=self.epoch, tag=config.tag
-        )
-        with contextlib.closing(session):
-            for each in pending:
-                table = each.table
-                found, target, problem = self._fit(session, table, facts)
-                if captured.get(table.source) != table.identity:
-                    problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
-                # Rows of a copy that was begun are not the destination's own: they are never kept.
-                may_empty = each.is_begun or (each.is_outdated and table.may_empty)
-                if not problem and target is not None and not may_empty and session.has_rows(target):
-                    problem = _refused(each)
-                    if not problem:
-                        self._record(table, this.scn, "KEPT", replaces=each.replaced_identities)
-                        continue
-                if problem or target is None:
-                    this.needs_somebody = True
-                    self._fail_at_once(each, problem)
-                    continue
-                this.copies[found.key] = found
-                found.scn = this.scn
-                self._record(
-                    table, this.scn, "COPYING", estimated=found.rows_estimated, replaces=each.replaced_identities
-                )
-                if may_empty:
-                    begun.append(target)
-            if begun:
-                session.empty_tables(begun)
+        """Find out whether a table can be copied, and put it into the round; records why it cannot."""
+        table = each.table
+        try:
+            copy, problem = self._fit(session, each, facts)
+            if captured.get(table.source) != table.identity:
+                problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
+            # Rows of a copy that was begun are not the destination's own: they are never kept.
+            may_empty = each.is_begun or (each.is_outdated and table.may_empty)
+            if not problem and not may_empty and copy.target is not None and session.has_rows(copy.target):
+                problem = _refused(each)
+                if not problem:
+                    this.kept.append(each)
+                    return
+        except (DatabaseUnavailable, DestinationRestarted):
+            raise
+        except DatabaseError as error:
+            problem = error.message
+        if problem:
+            this.needs_somebody = True
+            self._fail_at_once(each, problem)
+            return
+        this.copies[copy.key] = copy
+        if may_empty:
+            this.to_empty.add(copy.key)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
@@ -295,29 +441,48 @@ class TableInstantiation:
         self._record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
     def _fit(
-        self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
-    ) -> tuple[_Copy, DestinationTable | None, str]:
-        """What is to be copied, where to, and why it cannot be."""
-        there = facts.get(table.source)
-        target = session.describe(*table.destination, fresh=True)
-        copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
+        self, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
+    ) -> tuple[_Copy, str]:
+        """What is to be copied and where to, and why it cannot be."""
+        table = each.table
+        there, target = facts.get(table.source), session.describe(*table.destination, fresh=True)
+        copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate, target, each.replaced_identities)
         if there is None:
-            return copy, target, "the source has no such table any more"
+            return copy, "the source has no such table any more"
         if target is None:
-            return copy, None, "the destination has no such table: create it there, with the same columns"
+            return copy, "the destination has no such table: create it there, with the same columns"
         writable = set(copied_columns(target))
         missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
         if missing:
-            return copy, target, f"the destination table lacks columns of the source's: {', '.join(missing)}"
+            return copy, f"the destination table lacks columns of the source's: {', '.join(missing)}"
         types = {column.name: column.type_name for column in target.columns}
         copy.columns = {name: types[name] for name in there.columns if name in writable}
-        return copy, target, ""
+        if not copy.columns:
+            return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
+        return copy, ""
+
+    def _begin(self, this: _Round) -> None:
+        """Record that the copies begin, and empty the tables whose rows are ours."""
+        for each in this.kept:
+            state = "KEPT" if self._joins is None else "COPIED"
+            self._record(each.table, this.scn, state, replaces=each.replaced_identities)
+        with contextlib.closing(self._session()) as session:
+            for key, copy in list(this.copies.items()):
+                copy.scn = this.scn
+                self._record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
+                try:
+                    if key in this.to_empty and copy.target is not None:
+                        session.empty_tables([copy.target])
+                except (DatabaseUnavailable, DestinationRestarted):
+                    raise
+                except DatabaseError as error:
+                    copy.problem, copy.is_final = error.message, True
+                    self._fail(this, this.copies.pop(key))
 
     def _copy(self, this: _Round) -> None:
-        """Run the Spark job that copies, and follow it."""
+        """Start who copies, and follow it."""
         self._offer_copies(this)
-        self.gate.board = this.board
-        run = self.runner.start(pb.TASK_KIND_COPY, max(_WORKERS_MIN, self.config.parallelism))
+        job = self.workers.start(this.board, first_server=0 if self._joins is None else self.config.parallelism)
         try:
             heard_at = time.monotonic()
             while any(copy.pieces or copy.digests for copy in this.copies.values()) and not self.should_end():
@@ -326,37 +491,42 @@ class TableInstantiation:
                     self._take(this, outcome)
                 if outcomes or this.board.asked_at > heard_at:
                     heard_at = time.monotonic()
-                if run.error is not None:
-                    raise run.error
-                self.problem = run.problem
+                if job.error is not None:
+                    raise job.error
+                self.problem = job.problem
                 if time.monotonic() - heard_at > _STALL_S:
                     raise SparkUnavailable(
                         f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
                     )
         finally:
             this.board.close()
-            if not self.should_end():
-                run.join(_END_S)
-            run.close()
-            self.gate.board = None
+            job.join()
 
     def _offer_copies(self, this: _Round) -> None:
         pieces: list[pb.CopyPiece] = []
-        with contextlib.closing(open_reader(self.config.source, application_name="headrace instantiation")) as source:
-            for copy in this.copies.values():
-                try:
-                    plan = source.plan(*copy.table.source, copy.columns, snapshot=this.snapshot)
-                except DatabaseError as error:
-                    copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
-                    self._fail(this, copy)
-                    continue
-                copy.pieces = len(plan.pieces)
-                pieces += [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
-                if not plan.pieces:
-                    self._copied(this, copy)
+        for copy in this.copies.values():
+            plan = self._planned(this, copy)
+            if plan is None:
+                continue
+            pieces += plan
+            copy.pieces = len(plan)
+            copy.bytes_total = sum(piece.bytes for piece in plan)
+            self._show(replace(self._progress[copy.key], bytes_total=copy.bytes_total))
+            if not plan:
+                self._copied(this, copy)
         # Large pieces first: the last one to end is then a small one.
         pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         this.board.add(pieces)
+
+    def _planned(self, this: _Round, copy: _Copy) -> list[pb.CopyPiece] | None:
+        """A table's pieces; None: it cannot be read."""
+        try:
+            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=this.snapshot)
+        except DatabaseError as error:
+            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+            self._fail(this, copy)
+            return None
+        return [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
 
     def _piece(
         self, copy: _Copy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
@@ -377,7 +547,10 @@ class TableInstantiation:
         else:
             copy.pieces -= 1
             copy.copied += outcome.digest
-            self._show(replace(self._progress[copy.key], rows=copy.copied.row_count))
+            copy.bytes_done += outcome.piece.bytes
+            self._show(replace(
+                self._progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
+            ))
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
             copy.pieces -= this.board.withdraw(*copy.key) if copy.pieces else 0
@@ -392,8 +565,12 @@ class TableInstantiation:
     def _copied(self, this: _Round, copy: _Copy) -> None:
         """Every piece is copied: have the destination's rows digested."""
         self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
-        with contextlib.closing(open_reader(self.config.destination, application_name="headrace instantiation")) as reader:
-            pieces = reader.plan(*copy.key, {}).pieces
+        try:
+            pieces = self.destination_reader.plan(*copy.key, {}).pieces
+        except DatabaseError as error:
+            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+            self._fail(this, copy)
+            return
         copy.digests = len(pieces)
         this.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
         if not pieces:
@@ -411,7 +588,7 @@ class TableInstantiation:
             self._fail(this, copy)
             return
         self._record(
-            copy.table, copy.scn, "DONE", rows=copy.copied.row_count, digest=str(copy.copied), estimated=copy.rows_estimated
+            copy.table, copy.scn, "DONE" if self._joins is None else "COPIED", rows=copy.copied.row_count, digest=str(copy.copied), estimated=copy.rows_estimated
         )
 
     def _fail(self, this: _Round, copy: _Copy) -> None:
@@ -423,17 +600,22 @@ class TableInstantiation:
 
     # ------------------------------------------------------------------ records
 
-    def _recorded(self) -> tuple[Instantiation, ...]:
+    def _standings(self, *, show: bool = True) -> tuple[Standing, ...]:
+        """Where every table stands, by what is recorded now."""
         while True:
             try:
-                found = self.destination.instantiations(self.config.topology, self.config.apply)
+                recorded = self.destination.instantiations(self.config.topology, self.config.apply)
             except DatabaseUnavailable as error:
                 self.problem = error.message
                 if self.should_end():
                     return ()
                 self._sleep(_RETRY_S)
             else:
-                return tuple(each for each in found if each.source == self.config.source.site)
+                break
+        found = standings(self.config.tables, (each for each in recorded if each.source == self.config.source.site))
+        for each in found if show else ():
+            self._show_recorded(each.table.destination, each.record)
+        return found
 
     def _record(
         self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
@@ -448,21 +630,24 @@ class TableInstantiation:
             replaces=replaces,
         )
         self._show(TableProgress(
-            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated, scn=scn, problem=problem,
+            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated,
+            scn=scn, problem=problem,
         ))
 
-    def _show_recorded(self, each: Standing) -> None:
-        table, found = each.table, each.record
+    def _settle(self, record: Instantiation) -> None:
+        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
+        self._show_recorded(TableName.of(record), record)
+
+    def _show_recorded(self, name: TableName, found: Instantiation | None) -> None:
         if found is None:
-            self._show(TableProgress(owner=table.destination.owner, name=table.destination.name))
-        else:
+            self._show(TableProgress(owner=name.owner, name=name.name))
+        elif self._progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self._show(TableProgress(
-                owner=table.destination.owner, name=table.destination.name, state=found.state, rows=found.row_count, scn=found.scn,
-                problem=found.problem,
+                owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
             ))
 
     def _show(self, progress: TableProgress) -> None:
-        self._progress[progress.owner, progress.name] = progress
+        self._progress[TableName(progress.owner, progress.name)] = progress
         self.moved(progress)
 
     def _sleep(self, seconds: float) -> None:
@@ -471,24 +656,23 @@ class TableInstantiation:
             time.sleep(min(0.1, seconds))
 
 
-def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
-    """Instantiation SCN of each finished table by (owner, name), under the names recorded and the names of now."""
-    scns: dict[tuple[str, str], Scn] = {}
-    for each in found:
-        if each.record is not None and each.is_finished:
-            scns.setdefault(TableName.of(each.record), each.record.scn)
-    for each in found:
-        if each.record is not None and each.is_finished:
-            scns[each.table.destination] = each.record.scn
-    return scns
+def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
+    """From where each table is applied, under the name recorded and the name of now; left out: it is not finished."""
+    starts: dict[tuple[str, str], TableStart] = {each.table.destination: TableStart(scn=None) for each in found}
+    finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
+    for _, record in finished:
+        starts[TableName.of(record)] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+    for each, record in finished:
+        starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+    return starts
 
 
 def _doubted(record: Instantiation) -> dict[str, Any]:
     """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
-    if record.state == "DONE":
-        return {"state": "LEFT"}
-    # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
-    return {"state": "FAILED", "scn": Scn(0)} if record.state == "KEPT" else {}
+    if record.is_kept:
+        # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
+        return {"state": "FAILED", "scn": Scn(0)}
+    return {"state": "LEFT"} if record.state in {"DONE", "JOINING", "COPIED"} else {}
 
 
 def _twice(each: Standing) -> str:
@@ -531,3 +715,16 @@ def _refused(each: Standing) -> str:
         "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
         "with `headrace up --keep-existing`: what was changed at the source before is not applied"
     )
+
+
+def _smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
+    """The smallest tables, up to the bytes that share a snapshot; at least one."""
+    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in pending]
+    chosen: list[Standing] = []
+    total = 0
+    for place in sorted(range(len(pending)), key=lambda place: sizes[place]):
+        total += sizes[place]
+        if chosen and total > _ROUND_BYTES:
+            break
+        chosen.append(pending[place])
+    return chosen

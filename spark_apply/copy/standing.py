@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "rename_statement", "standings"]
 
-_FINISHED = frozenset({"DONE", "KEPT"})
+_FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
 
 
@@ -52,8 +52,13 @@ class Standing:
 
     @property
     def is_finished(self) -> bool:
-        """It is at the destination; nothing is to be copied."""
+        """It is at the destination, and its changes are applied; nothing is to be copied."""
         return self.record is not None and self.record.state in _FINISHED
+
+    @property
+    def is_copied(self) -> bool:
+        """It is at the destination, and has not joined the others yet."""
+        return self.record is not None and self.record.state == "COPIED"
 
     @property
     def is_renamed(self) -> bool:
@@ -72,7 +77,7 @@ class Standing:
         """The rows at the destination were copied once, and changes are missing there since."""
         if self.record is not None and self.record.state == "LEFT":
             return True
-        return any(found.scn > 0 for found in self.replaced) and all(found.state != "KEPT" for found in self.replaced)
+        return any(found.scn > 0 for found in self.replaced) and not any(found.is_kept for found in self.replaced)
 
     @property
     def replaced_identities(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
+from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
@@ -159,6 +160,10 @@ class CoordinatorHost:
         self.servers = ApplyServers(
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
         )
+        self.joins = TableJoins(
+            config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
+        )
+        self._join_at = 0.0
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
@@ -259,6 +264,11 @@ class CoordinatorHost:
         self._coordinator.error_deleted(number)
         return found
 
+    @property
+    def told_scn(self) -> Scn:
+        """What this driver told the queue to be durable."""
+        return self._reported
+
     def drain(self) -> None:
         """Hand out nothing any more; see `is_drained`."""
         self._draining = True
@@ -303,6 +313,8 @@ class CoordinatorHost:
             due.append(self._dequeue_at)
         if (join_due_at := self.servers.join_due_at) is not None:
             due.append(join_due_at)
+        if self.joins.is_uncertain:
+            due.append(self._join_at)
         return max(0.0, min(due) - now)
 
     def _handle_events(self, timeout_s: float) -> None:
@@ -342,6 +354,9 @@ class CoordinatorHost:
     def _work(self) -> None:
         """Move batches through the cores until they want nothing more."""
         self._restart_where_needed()
+        if self.joins.is_due:
+            self._change_tables()
+            return
         while True:
             while self._coordinator.wants and (piece := self._reader.take()) is not None:
                 self._coordinator.accept(piece)
@@ -355,6 +370,20 @@ class CoordinatorHost:
             self._handle_events(0.0)
             self._restart_where_needed()
         self._settle()
+        self._deliver_outcomes()
+
+    def _change_tables(self) -> None:
+        """Bring what is accepted to its end, then let tables join or leave them out, and begin again from there."""
+        self._send()
+        now = self._clock.monotonic()
+        if now < self._join_at:
+            return
+        try:
+            if self.joins.advance():
+                self._dequeue_again()
+        except DatabaseUnavailable as error:
+            self._problem, self._join_at = error.message, now + DEQUEUE_RETRY_S
+        self._send()
         self._deliver_outcomes()
 
     def _settle(self) -> None:
@@ -401,7 +430,7 @@ class CoordinatorHost:
     def _send(self) -> None:
         if not self._draining:
             self.servers.send(self._coordinator.messages())
-        durable = self._coordinator.durable_scn
+        durable = self.joins.bounded(self._coordinator.durable_scn)
         if durable > self._reported:
             self._reported = durable
             self._last_applied_us = self._clock.time_us()
@@ -442,7 +471,7 @@ class CoordinatorHost:
     def _record(self, now: float) -> None:
         """Make a low watermark durable that moved without data, so that the source may let go of its log."""
         scn = self._coordinator.unrecorded_scn
-        if scn is None or now < self._record_at:
+        if scn is None or now < self._record_at or self.joins.is_uncertain:
             return
         self._record_at = now + RECORD_INTERVAL_S
         config = self._config

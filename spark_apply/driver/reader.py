@@ -22,6 +22,13 @@ Durable when
 Worked flow (low watermark 20, applied above: 30..40)
     batch 20..45 with T1 order 18, T2 order 25, T3 order 35, T4 order 42
     T1 < 20 is dropped, T2 goes on, 30 <= T3 < 40 is dropped, T4 goes on: one run 20..45 with T2 and T4
+
+Tables that are copied beside
+    A table whose copy is not finished is left out: all its rows are dropped. When its copy, as of SCN 100, is equal, and
+    the low watermark is 170, it joins: the low watermark goes back to 100 and everything from there on comes again. Up to
+    170 (`ApplyProgress.ahead_scn`) only the rows of joining tables go on, each table's from its own instantiation SCN;
+    everything of the others is applied there. A kill at any moment changes nothing of this: both SCNs are recorded with
+    the low watermark.
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ from spark_apply.tables import Equality, TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +55,7 @@ if TYPE_CHECKING:
     from databases.ports import ApplyProgress
     from spark_apply.tables import TableFits
 
-__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
+__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run", "TableStart"]
 
 _SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
 
@@ -110,6 +117,23 @@ class Mark:
 Piece = Run | LargePart | LargeDropped | Mark
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStart:
+    """From where a table's changes are applied.
+
+    Args:
+        scn: its instantiation SCN; None: it is left out, its copy is not finished.
+        is_joining: its changes up to `ApplyProgress.ahead_scn` were left out before, and are applied now.
+    """
+
+    scn: Scn | None
+    is_joining: bool = False
+
+
+_FROM_THE_START = TableStart(scn=FIRST_SCN)
+_NEVER = 1 << 62  # above every SCN
+
+
 @dataclass(slots=True)
 class ReaderStatistics:
     """Totals since the start."""
@@ -118,7 +142,7 @@ class ReaderStatistics:
     transactions: int = 0  # complete ones dequeued
     rows: int = 0
     rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
-    rows_instantiated: int = 0  # dropped: the instantiation copied them
+    rows_instantiated: int = 0  # dropped: in a copy, or left out until their table has joined
     rows_discarded: int = 0  # dropped by the rules
     returned_changes: int = 0  # rows that an apply process of this site's own changes made
 
@@ -143,17 +167,17 @@ class ApplyReader:
         progress: what is durable at the destination.
         rules: of the apply process.
         fits: fits of the destination's tables.
-        instantiation: instantiation SCN of each (owner, name); a table that is not in it is applied from the start.
+        instantiation: from where each table is applied; a table that is not in it is applied from the start.
         returned_from: names of the apply processes of the source that apply this site's own changes: what
             they tagged comes home.
     """
 
     def __init__(
         self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
-        instantiation: Mapping[tuple[str, str], Scn], returned_from: Collection[str] = (),
+        instantiation: Mapping[tuple[str, str], TableStart], returned_from: Collection[str] = (),
     ) -> None:
         self._source, self._rules, self._fits = source, rules, fits
-        self._instantiation, self._returned = dict(instantiation), frozenset(returned_from)
+        self._tables, self._returned = dict(instantiation), frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
         self._versions = TableVersions()
@@ -203,9 +227,14 @@ class ApplyReader:
         """What waits can only be compared with what was passed on once that is applied: call `retry_unfit` then."""
         return self._must_settle and not self._pieces
 
-    def instantiated(self, owner: str, name: str, scn: Scn) -> None:
-        """A table's instantiation SCN is known now."""
-        self._instantiation[owner, name] = scn
+    def start_tables(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
+        """From where these tables are applied has changed; `restart` before the next batch."""
+        self._tables.update(tables)
+
+    def all_joined(self) -> None:
+        """Every table that was joining is where the others are."""
+        joined = {key: replace(start, is_joining=False) for key, start in self._tables.items() if start.is_joining}
+        self._tables.update(joined)
 
     @property
     def must_resubscribe(self) -> bool:
@@ -384,11 +413,18 @@ class ApplyReader:
         owners: NDArray[np.int32] | None = None
         for group in batch.groups:
             table = batch.tables[group.table]
-            scn = self._instantiation.get((table.owner, table.name), 0)
+            scn = self._first_scn(table)
             if scn and int(batch.transactions.order_scn[0]) < scn:
                 owners = row_transactions(batch.transactions) if owners is None else owners
                 copied = batch.transactions.order_scn[owners[group.row_numbers]] < scn
                 kept[group.row_numbers[copied]] = False
+
+    def _first_scn(self, version: TableVersion) -> int:
+        """Changes of a table below this are in its copy, or applied, or left out until it has joined."""
+        start = self._tables.get((version.owner, version.name), _FROM_THE_START)
+        if start.scn is None:
+            return _NEVER
+        return start.scn if start.is_joining else max(start.scn, self._progress.ahead_scn)
 
     def _without_copied(self, batch: LcrBatch) -> LcrBatch:
         """TRUNCATEs only of tables that were not copied after them."""
@@ -401,7 +437,7 @@ class ApplyReader:
             named = ((table, batch.tables[table]) for table in truncate.tables)
             tables = tuple(
                 table for table, version in named
-                if order_scn >= self._instantiation.get((version.owner, version.name), 0)
+                if order_scn >= self._first_scn(version)
             )
             truncates.append(replace(truncate, tables=tables))
         kept = np.ones(batch.row_count, np.bool_)

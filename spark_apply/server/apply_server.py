@@ -42,6 +42,7 @@ from spark_apply.groups import (
     GroupAssignment,
     GroupGo,
     GroupMode,
+    Reopen,
     ServerMessage,
 )
 from spark_apply.server.conflicts import ShowValue, show_raw
@@ -158,6 +159,9 @@ class ApplyServer:
 
     def receive(self, message: CoordinatorMessage) -> None:
         """Take what the coordinator says."""
+        if isinstance(message, Reopen):
+            self.close()
+            return
         if isinstance(message, GroupAssignment):
             if self._context is None:
                 raise BugError("a group was assigned before the server was ready")

@@ -29,11 +29,27 @@ TOPOLOGY, APPLY = "topo", "apply_from_src"
 Rows = list[tuple[Any, ...]]
 
 
+class _NothingIsApplied:
+    """In place of `JoinCalls`."""
+
+    is_joined = True
+
+    def hold(self, scn: Scn | None) -> None: ...
+
+    def hold_now(self) -> None: ...
+
+
 class _Copied(TableInstantiation):
     """Copies by itself, and under no snapshot: nobody writes meanwhile. Looks once at tables that are refused."""
 
     def _sleep(self, seconds: float) -> None:
         object.__setattr__(self, "should_end", lambda: True)
+
+    def look_beside(self) -> None:
+        """What happens beside the apply servers to what is pending: one round, then it joins. There are no changes here."""
+        self._joins = _NothingIsApplied()
+        self._look(self._joins)
+        self.should_end = lambda: False
 
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
@@ -92,12 +108,15 @@ class Sites:
         nothing: Any = None
         self.is_held_up = False
         made = _Copied(
-            runner=nothing, config=self.config(tables), gate=nothing, source=self.source,
-            destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
+            config=self.config(tables), source=self.source, destination=self.destination, source_reader=nothing,
+            destination_reader=nothing, workers=nothing, epoch=epoch, moved=self._moved, should_end=lambda: False,
         )
-        found = made.run()
-        self.is_held_up = made.should_end()
-        return {name: scn for (_, name), scn in found.items()}
+        made.run_first()
+        if not made.should_end():
+            made.look_beside()
+        found, _ = made.starts()
+        self.is_held_up = made.should_end() or any(start.scn is None for start in found.values())
+        return {name: start.scn for (_, name), start in found.items() if start.scn is not None}
 
     def _moved(self, progress: TableProgress) -> None:
         self.progress[progress.name] = progress

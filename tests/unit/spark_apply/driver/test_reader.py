@@ -12,7 +12,7 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
+from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run, TableStart
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
 from streams.lcr_batch import LcrBatch
@@ -35,7 +35,7 @@ class Reading:
         self.reader = ApplyReader(
             source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
             rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
-            instantiation={("public", "t"): instantiated}, returned_from=returned_from,
+            instantiation={("public", "t"): TableStart(scn=instantiated)}, returned_from=returned_from,
         )
 
     def create(self, columns: int) -> None:
