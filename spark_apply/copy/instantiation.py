@@ -21,6 +21,7 @@ States (of a table; recorded at the destination)
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
     LEFT       see `databases.ports.Instantiation`.
+    GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
@@ -177,6 +178,10 @@ class TableInstantiation:
     _joins: JoinCalls | None = None
     _progress: dict[TableName, TableProgress] = field(default_factory=dict)
     _again: set[TableName] = field(default_factory=set)
+    _twice: dict[TableName, str] = field(default_factory=dict)  # renamed tables that the destination has under both names
+    _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
+    _gone: set[str] = field(default_factory=set)  # identities of tables that the source dropped before they were copied
+    _failing: dict[TableName, str] = field(default_factory=dict)  # why the last copy of a table failed that is tried again
 
     # ------------------------------------------------------------------ before anything is applied
 
@@ -193,7 +198,7 @@ class TableInstantiation:
         if any(each.is_finished or each.is_copied for each in found):
             return
         for _ in range(_FIRST_ROUNDS_MAX):
-            pending = [each for each in found if not each.is_finished and self._progress[each.table.destination].state != "FAILED"]
+            pending = [each for each in self._pending(found) if self._progress[each.table.destination].state != "FAILED"]
             if not pending or self.should_end():
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
@@ -242,6 +247,7 @@ class TableInstantiation:
             DestinationRestarted: the destination may have lost commits: begin again.
         """
         self._joins = joins
+        self._left_out = {each.table.destination for each in self._standings(show=False) if not each.is_finished}
         look_at = 0.0
         while not self.should_end():
             try:
@@ -271,9 +277,10 @@ class TableInstantiation:
             is_joining = False
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
+                self._left_out -= {TableName.of(record) for record in copied}
                 joins.hold(None)
             return 0.0
-        pending = [each for each in found if not each.is_finished]
+        pending = self._pending(found)
         if not pending:
             return 0.0 if is_joining else _LOOK_AGAIN_S
         pause_s = self._round(pending)
@@ -290,7 +297,12 @@ class TableInstantiation:
             if each.table.destination in again and each.record is not None:
                 self._settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
         if joins.leave_out(again):
+            self._left_out |= again
             self._again -= again
+
+    def _pending(self, found: Sequence[Standing]) -> list[Standing]:
+        """What is to be copied: not what the source dropped meanwhile."""
+        return [each for each in found if not each.is_finished and each.table.identity not in self._gone]
 
     def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
         """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
@@ -299,7 +311,7 @@ class TableInstantiation:
         under the new name, while the old one is still there, is not that table: nothing is applied before it is.
         """
         wanted = {each.table.destination: each for each in found}
-        refused = False
+        self._twice.clear()
         exchanged = [each for each in found if is_exchanged(each, wanted)]
         passed_on = names_passed_on(found, wanted)
         renamed = [self._doubt(each) for each in exchanged]
@@ -307,10 +319,8 @@ class TableInstantiation:
             if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
             if self._is_at_old_name(each, wanted):
-                refused = True
-                self._show(TableProgress(
-                    owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED", problem=_twice(each),
-                ))
+                self._twice[each.table.destination] = _twice(each)
+                self._show_recorded(each.table.destination, each.record)
             elif each.table.identity in passed_on:
                 # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
                 renamed.append(self._doubt(each))
@@ -320,7 +330,7 @@ class TableInstantiation:
             self._doubt_takers(found, {record.identity for record in renamed}, passed_on)
         for record in renamed:
             self._put(record)
-        return bool(renamed), refused
+        return bool(renamed), bool(self._twice)
 
     def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
         """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
@@ -374,7 +384,14 @@ class TableInstantiation:
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
+        pending = self._without_dropped(pending, facts, captured)
         chosen = list(pending) if self._joins is None else _smallest(pending, facts)
+        self._failing = {
+            each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
+            if each.record is not None and each.record.state == "FAILED" and each.is_begun
+        }
+        if self._joins is not None and not self._leave_out_first(self._joins, chosen):
+            return 0.0
         this = _Round()
         with contextlib.closing(self._session()) as session:
             for each in chosen:
@@ -389,11 +406,30 @@ class TableInstantiation:
                 self._begin(this)
                 if this.copies:
                     self._copy(this)
-        if len(chosen) < len(pending) and not this.needs_somebody:
+        if any(each not in chosen and not _has_failed(each) for each in pending):
             return 0.0
         if this.needs_somebody:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
+
+    def _without_dropped(
+        self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str],
+    ) -> list[Standing]:
+        """Those of the tables that the source has: nothing waits for one that was dropped before it was copied."""
+        identities = set(captured.values())
+        for each in pending:
+            if each.table.source not in facts and each.table.identity not in identities:
+                self._gone.add(each.table.identity)
+                self._show(TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE"))
+        return [each for each in pending if each.table.identity not in self._gone]
+
+    def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
+        """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
+        applied = {each.table.destination for each in chosen} - self._left_out
+        if applied and not joins.leave_out(applied):
+            return False
+        self._left_out |= applied
+        return True
 
     def _session(self) -> DestinationSession:
         """A session of a number that no apply server has that may run now."""
@@ -614,7 +650,8 @@ class TableInstantiation:
                 break
         found = standings(self.config.tables, (each for each in recorded if each.source == self.config.source.site))
         for each in found if show else ():
-            self._show_recorded(each.table.destination, each.record)
+            if each.table.identity not in self._gone:
+                self._show_recorded(each.table.destination, each.record)
         return found
 
     def _record(
@@ -629,9 +666,10 @@ class TableInstantiation:
             ),
             replaces=replaces,
         )
+        failing = self._failing.get(table.destination, "") if state in {"COPYING", "COMPARING"} else ""
         self._show(TableProgress(
-            owner=table.destination.owner, name=table.destination.name, state=state, rows=rows, rows_estimated=estimated,
-            scn=scn, problem=problem,
+            owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
+            rows_estimated=estimated, scn=scn, problem=failing or problem,
         ))
 
     def _settle(self, record: Instantiation) -> None:
@@ -639,7 +677,9 @@ class TableInstantiation:
         self._show_recorded(TableName.of(record), record)
 
     def _show_recorded(self, name: TableName, found: Instantiation | None) -> None:
-        if found is None:
+        if name in self._twice:
+            self._show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self._twice[name]))
+        elif found is None:
             self._show(TableProgress(owner=name.owner, name=name.name))
         elif self._progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self._show(TableProgress(
@@ -717,12 +757,16 @@ def _refused(each: Standing) -> str:
     )
 
 
+def _has_failed(each: Standing) -> bool:
+    return each.record is not None and each.record.state == "FAILED"
+
+
 def _smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; at least one."""
+    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one."""
     sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in pending]
     chosen: list[Standing] = []
     total = 0
-    for place in sorted(range(len(pending)), key=lambda place: sizes[place]):
+    for place in sorted(range(len(pending)), key=lambda place: (_has_failed(pending[place]), sizes[place])):
         total += sizes[place]
         if chosen and total > _ROUND_BYTES:
             break

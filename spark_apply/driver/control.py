@@ -85,7 +85,10 @@ class ApplyControl:
 
     def table_moved(self, progress: TableProgress) -> None:
         """A table's instantiation went on; called on any thread."""
-        self.tables[progress.owner, progress.name] = progress
+        if progress.state == "GONE":
+            self.tables.pop((progress.owner, progress.name), None)
+        else:
+            self.tables[progress.owner, progress.name] = progress
 
     # ------------------------------------------------------------------ control
 

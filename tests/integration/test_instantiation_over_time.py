@@ -6,7 +6,7 @@ The copying itself is plain SQL here; everything that decides about it, and what
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -14,6 +14,7 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.embedded import EmbeddedServer
+from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
@@ -30,13 +31,25 @@ Rows = list[tuple[Any, ...]]
 
 
 class _NothingIsApplied:
-    """In place of `JoinCalls`."""
+    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
 
     is_joined = True
+
+    def __init__(self, destination: PostgresDestination) -> None:
+        self.destination = destination
 
     def hold(self, scn: Scn | None) -> None: ...
 
     def hold_now(self) -> None: ...
+
+    def leave_out(self, tables: Collection[TableName]) -> bool:
+        return True
+
+    def join(self, tables: Sequence[Instantiation]) -> bool:
+        progress = self.destination.progress(TOPOLOGY, APPLY)
+        assert progress is not None
+        self.destination.join_tables(TOPOLOGY, APPLY, progress.epoch, tables, through=progress.low_watermark)
+        return True
 
 
 class _Copied(TableInstantiation):
@@ -46,10 +59,12 @@ class _Copied(TableInstantiation):
         object.__setattr__(self, "should_end", lambda: True)
 
     def look_beside(self) -> None:
-        """What happens beside the apply servers to what is pending: one round, then it joins. There are no changes here."""
-        self._joins = _NothingIsApplied()
-        self._look(self._joins)
-        self.should_end = lambda: False
+        """What happens beside the apply servers, until what is left waits for an operator."""
+        self._joins = _NothingIsApplied(self.destination)
+        looks = 0
+        while self._look(self._joins) == 0.0:
+            looks += 1
+            assert looks < 10, self._progress
 
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
@@ -57,7 +72,8 @@ class _Copied(TableInstantiation):
             rows = _execute(self.config.source.dsn, f"SELECT * FROM {name}")
             with psycopg.connect(self.config.destination.dsn) as connection:
                 connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
-            self._record(copy.table, copy.scn, "DONE", rows=len(rows), digest="copied")
+            state = "DONE" if self._joins is None else "COPIED"
+            self._record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
 
 
 def _execute(dsn: str, statement: str) -> Rows:
