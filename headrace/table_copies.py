@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import copying_line
-from streams.errors import ApplyError, ConfigError, StreamsError
+from headrace.verification import NOT_REPLICATED
+from streams.errors import ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["copy_again", "wait_copied"]
 
 POLL_S = 0.5
+# The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED before still
+# looks so for a moment.
+FAILED_AFTER_S = 5.0
 _CALL_TIMEOUT_S = 15.0
 
 
@@ -34,22 +38,26 @@ def copy_again(spec: TopologySpec, actors: RayActors, table: tuple[str, str], ap
 
     Raises:
         ConfigError: there is no such apply process, or none replicates the table.
-        ApplyError: the table must not be emptied there.
+        ApplyError: the table must not be emptied at a destination; the message names those where the copy was begun.
     """
     names = [each for each in spec.applies if apply in {"", each.name}]
     if not names:
         raise ConfigError(f"no apply process {apply!r}", hint=", ".join(each.name for each in spec.applies))
     begun: list[dict[str, Any]] = []
-    refused: list[StreamsError] = []
+    refused: list[ApplyError] = []
     for each in names:
         try:
             before = actors.call(f"apply:{each.name}", "copy_again", (table,), timeout_s=_CALL_TIMEOUT_S)
         except ApplyError as error:
-            refused.append(error)
+            if NOT_REPLICATED not in error.message:
+                refused.append(error)
         else:
             begun += [{"apply": each.name, "destination": each.site, **found} for found in before]
+    if refused:
+        elsewhere = f" (begun at {', '.join(str(each['destination']) for each in begun)})" if begun else ""
+        raise ApplyError("; ".join(error.message for error in refused) + elsewhere, hint=refused[0].hint)
     if not begun:
-        raise refused[0] if refused else ConfigError(f"no apply process replicates {'.'.join(table)}")
+        raise ConfigError(f"no apply process replicates {'.'.join(table)}", hint="headrace verify FILE names all tables")
     return begun
 
 
@@ -69,6 +77,7 @@ def wait_copied(
     Raises:
         ApplyError: one cannot be copied.
     """
+    began = time.monotonic()
     while True:
         instantiations = {str(c["name"]): c.get("instantiation", ()) for c in overview()["components"]}
         now = [
@@ -76,7 +85,7 @@ def wait_copied(
             if (found["owner"], found["name"]) == (before["owner"], before["name"])
         ]
         for found in now:
-            if found["state"] == "FAILED":
+            if found["state"] == "FAILED" and time.monotonic() - began > FAILED_AFTER_S:
                 raise ApplyError(
                     f"{found['apply']}: table {found['owner']}.{found['name']}: {found['problem']}",
                     hint="correct it: the table is looked at again every few seconds",

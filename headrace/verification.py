@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from headrace.waiting import Look
     from topology.spec import TopologySpec
 
-__all__ = ["comparison_line", "difference_lines", "table_name", "verify_topology"]
+__all__ = ["NOT_REPLICATED", "comparison_line", "difference_lines", "table_name", "verify_topology"]
 
 # A table that is written to meanwhile differs until the destination has caught up: it is looked at again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
-_NOT_REPLICATED = "does not replicate it"  # as `spark_apply.driver.control` says it
+NOT_REPLICATED = "does not replicate it"  # as `spark_apply.driver.control` says it
 COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 
@@ -65,7 +65,7 @@ def verify_topology(
         answers: list[dict[str, Any]] = actors.call(
             f"apply:{apply.name}", "compare", tuple(tables), RECHECKS, RECHECK_DELAY_S, timeout_s=COMPARE_TIMEOUT_S
         )
-        answers = [answer for answer in answers if not tables or _NOT_REPLICATED not in answer["problem"]]
+        answers = [answer for answer in answers if not tables or NOT_REPLICATED not in answer["problem"]]
         comparisons += [
             {"apply": apply.name, "source": apply.source, "destination": apply.site, **answer} for answer in answers
         ]

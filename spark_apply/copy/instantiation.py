@@ -4,8 +4,8 @@ Job
     Copy every table that is not there yet, prove the copy equal, record its instantiation SCN.
 
 Main path
-    TableInstantiation.run_first, run_beside -> a snapshot of the source -> _begin_table -> pieces on the CopyBoard -> one
-    Spark job whose tasks take them (`spark_apply.copy.tasks`) -> _copied -> digests of the destination -> _compared
+    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces on the CopyBoard, one
+    Spark job whose tasks take them, digests of both sides
     -> DONE, or COPIED -> TableJoins.
 
     The first tables of an apply process are copied before it applies anything (`run_first`): nothing can be held up.
@@ -32,8 +32,6 @@ One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
     tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
 
-Longer than 500 lines: the states of a table, and what is done in each, must be read together.
-
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
@@ -46,107 +44,36 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from databases.copying import TablePiece, copied_columns
-from databases.ports import DestinationTable, Instantiation, SourceTable
-from databases.table_digest import TableDigest
-from protos import apply_pb2 as pb
+from databases.copying import copied_columns
 from rules.rule import Rule, RuleSet
-from spark_apply.application.spark import SEE_LOG, SparkUnavailable
-from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, rename_statement, standings
+from spark_apply.copy.records import TableProgress, TableRecords
+from spark_apply.copy.renames import RenamedTables
+from spark_apply.copy.rounds import CopyRound, TableCopy
+from spark_apply.copy.standing import rename_statement
 from spark_apply.driver.reader import TableStart
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase
+    from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase, SourceTable
+    from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
-    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
 
-__all__ = ["TableInstantiation", "TableProgress", "table_starts"]
+__all__ = ["TableInstantiation", "table_starts"]
 
-_OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
-# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
-# out of line far more, and a destination with many indexes is slow.
-_STALL_S = 1800.0
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 # Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
 # and a snapshot that keeps the source from vacuuming is not older than one large table needs.
 _ROUND_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableProgress:
-    """How far a table's instantiation is, for people.
-
-    Args:
-        owner, name: the table.
-        state: see the module.
-        rows, rows_estimated: copied, and what the source thinks it has.
-        bytes_done, bytes_total: of the source's file.
-        scn: the instantiation SCN.
-        problem: why it is FAILED, or was last tried in vain.
-    """
-
-    owner: str
-    name: str
-    state: str = "PENDING"
-    rows: int = 0
-    rows_estimated: int = 0
-    bytes_done: int = 0
-    bytes_total: int = 0
-    scn: int = 0
-    problem: str = ""
-
-
-_NOTHING = TableProgress(owner="", name="")
-
-
-@dataclass(slots=True)
-class _Copy:
-    """One table being copied."""
-
-    table: TableToInstantiate
-    columns: dict[str, str]  # name -> type at the destination
-    scn: Scn
-    rows_estimated: int
-    target: DestinationTable | None
-    replaces: tuple[str, ...]
-    pieces: int = 0  # not reported yet
-    digests: int = 0  # of the destination, not reported yet
-    bytes_done: int = 0
-    bytes_total: int = 0
-    copied: TableDigest = field(default_factory=TableDigest)
-    found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
-    problem: str = ""
-    is_final: bool = False
-
-    @property
-    def key(self) -> TableName:
-        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
-        return self.table.destination
-
-
-@dataclass(slots=True)
-class _Round:
-    """One pass over tables that are not finished, under one snapshot."""
-
-    snapshot: str = ""
-    scn: Scn = FIRST_SCN
-    board: CopyBoard = field(default_factory=CopyBoard)
-    copies: dict[TableName, _Copy] = field(default_factory=dict)
-    kept: list[Standing] = field(default_factory=list)
-    to_empty: set[TableName] = field(default_factory=set)
-    needs_somebody: bool = False
-    has_failed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,12 +103,14 @@ class TableInstantiation:
     should_end: Callable[[], bool]
     problem: str = ""
     _joins: JoinCalls | None = None
-    _progress: dict[TableName, TableProgress] = field(default_factory=dict)
+    _records: TableRecords = field(init=False)
+    _renames: RenamedTables = field(init=False)
     _again: set[TableName] = field(default_factory=set)
-    _twice: dict[TableName, str] = field(default_factory=dict)  # renamed tables that the destination has under both names
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
-    _gone: set[str] = field(default_factory=set)  # identities of tables that the source dropped before they were copied
-    _failing: dict[TableName, str] = field(default_factory=dict)  # why the last copy of a table failed that is tried again
+
+    def __post_init__(self) -> None:
+        self._records = TableRecords(config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved)
+        self._renames = RenamedTables(self._records)
 
     # ------------------------------------------------------------------ before anything is applied
 
@@ -198,7 +127,7 @@ class TableInstantiation:
         if any(each.is_finished or each.is_copied for each in found):
             return
         for _ in range(_FIRST_ROUNDS_MAX):
-            pending = [each for each in self._pending(found) if self._progress[each.table.destination].state != "FAILED"]
+            pending = [each for each in self._pending(found) if self._records.progress[each.table.destination].state != "FAILED"]
             if not pending or self.should_end():
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
@@ -213,7 +142,7 @@ class TableInstantiation:
         while not self.should_end():
             shared = [each for each in found if each.occupant is not None and not each.is_finished]
             try:
-                followed, refused = self._follow_renames(found)
+                followed, refused = self._renames.follow(found)
                 if not (followed or refused or shared):
                     return True
                 if not followed:
@@ -265,7 +194,7 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""
         found = self._standings()
-        followed, _ = self._follow_renames(found)
+        followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
         records = [each.record for each in found if each.record is not None]
@@ -273,7 +202,7 @@ class TableInstantiation:
         if is_joining and joins.is_joined:
             for record in records:
                 if record.state == "JOINING":
-                    self._settle(replace(record, state="DONE" if record.digest else "KEPT"))
+                    self._records.settle(replace(record, state="DONE" if record.digest else "KEPT"))
             is_joining = False
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
@@ -295,71 +224,14 @@ class TableInstantiation:
         # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
         for each in self._standings(show=False):
             if each.table.destination in again and each.record is not None:
-                self._settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
+                self._records.settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
         if joins.leave_out(again):
             self._left_out |= again
             self._again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
         """What is to be copied: not what the source dropped meanwhile."""
-        return [each for each in found if not each.is_finished and each.table.identity not in self._gone]
-
-    def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
-        """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
-
-        Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
-        under the new name, while the old one is still there, is not that table: nothing is applied before it is.
-        """
-        wanted = {each.table.destination: each for each in found}
-        self._twice.clear()
-        exchanged = [each for each in found if is_exchanged(each, wanted)]
-        passed_on = names_passed_on(found, wanted)
-        renamed = [self._doubt(each) for each in exchanged]
-        for each in found:
-            if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
-                continue
-            if self._is_at_old_name(each, wanted):
-                self._twice[each.table.destination] = _twice(each)
-                self._show_recorded(each.table.destination, each.record)
-            elif each.table.identity in passed_on:
-                # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
-                renamed.append(self._doubt(each))
-            else:
-                renamed.append(each.renamed_record())
-        if renamed:
-            self._doubt_takers(found, {record.identity for record in renamed}, passed_on)
-        for record in renamed:
-            self._put(record)
-        return bool(renamed), bool(self._twice)
-
-    def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
-        """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
-        for each in found:
-            if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
-                self._doubt(each)
-
-    def _doubt(self, each: Standing) -> Instantiation:
-        """Record first that a table is out of date, so that whoever ends here finds that again; answer the record under its new name."""
-        assert each.record is not None
-        self._put(replace(each.record, **_doubted(each.record)))
-        return replace(each.renamed_record(), **_doubted(each.record))
-
-    def _is_there(self, table: TableName) -> bool:
-        return self.destination.describe(*table) is not None
-
-    def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-        """Whether the destination has the table still under its old name: what has that name is not one that took it since."""
-        last: Standing | None = each
-        for _ in range(len(wanted) + 1):
-            if last is None:
-                return True  # nobody takes the name: what has it is the old one
-            if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
-                return False
-            last = wanted.get(TableName.of(last.record))  # has the name here too, unless it is at its own old one itself
-        return False
-
-    def _put(self, record: Instantiation) -> None:
-        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
+        return [each for each in found if not each.is_finished and each.table.identity not in self._records.gone]
 
     # ------------------------------------------------------------------ a round
 
@@ -386,14 +258,18 @@ class TableInstantiation:
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         pending = self._without_dropped(pending, facts, captured)
         chosen = list(pending) if self._joins is None else _smallest(pending, facts)
-        self._failing = {
+        self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
         }
         if self._joins is not None and not self._leave_out_first(self._joins, chosen):
             return 0.0
-        this = _Round()
-        with contextlib.closing(self._session()) as session:
+        this = CopyRound(
+            config=self.config, records=self._records, source_reader=self.source_reader,
+            destination_reader=self.destination_reader, workers=self.workers, is_beside=self._joins is not None,
+            should_end=self.should_end, told=self._told,
+        )
+        with contextlib.closing(self._session(this)) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
         if this.copies or this.kept:
@@ -408,7 +284,7 @@ class TableInstantiation:
                     self._copy(this)
         if any(each not in chosen and not _has_failed(each) for each in pending):
             return 0.0
-        if this.needs_somebody:
+        if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
 
@@ -419,9 +295,9 @@ class TableInstantiation:
         identities = set(captured.values())
         for each in pending:
             if each.table.source not in facts and each.table.identity not in identities:
-                self._gone.add(each.table.identity)
-                self._show(TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE"))
-        return [each for each in pending if each.table.identity not in self._gone]
+                self._records.gone.add(each.table.identity)
+                self._records.show(TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE"))
+        return [each for each in pending if each.table.identity not in self._records.gone]
 
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
         """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
@@ -431,14 +307,15 @@ class TableInstantiation:
         self._left_out |= applied
         return True
 
-    def _session(self) -> DestinationSession:
+    def _session(self, this: CopyRound) -> DestinationSession:
         """A session of a number that no apply server has that may run now."""
         config = self.config
-        server = 0 if self._joins is None else config.parallelism
-        return self.destination.open_session(config.topology, config.apply, server=server, epoch=self.epoch, tag=config.tag)
+        return self.destination.open_session(
+            config.topology, config.apply, server=this.first_server, epoch=self.epoch, tag=config.tag
+        )
 
     def _check(
-        self, this: _Round, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
+        self, this: CopyRound, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> None:
         """Find out whether a table can be copied, and put it into the round; records why it cannot."""
@@ -459,7 +336,7 @@ class TableInstantiation:
         except DatabaseError as error:
             problem = error.message
         if problem:
-            this.needs_somebody = True
+            this.needs_operator = True
             self._fail_at_once(each, problem)
             return
         this.copies[copy.key] = copy
@@ -470,19 +347,19 @@ class TableInstantiation:
         """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
-            self._show(TableProgress(
+            self._records.show(TableProgress(
                 owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
             ))
             return
-        self._record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
+        self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
     def _fit(
         self, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
-    ) -> tuple[_Copy, str]:
+    ) -> tuple[TableCopy, str]:
         """What is to be copied and where to, and why it cannot be."""
         table = each.table
         there, target = facts.get(table.source), session.describe(*table.destination, fresh=True)
-        copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate, target, each.replaced_identities)
+        copy = TableCopy(table, {}, Scn(0), 0 if there is None else there.row_estimate, target, each.replaced_identities)
         if there is None:
             return copy, "the source has no such table any more"
         if target is None:
@@ -497,15 +374,15 @@ class TableInstantiation:
             return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
         return copy, ""
 
-    def _begin(self, this: _Round) -> None:
+    def _begin(self, this: CopyRound) -> None:
         """Record that the copies begin, and empty the tables whose rows are ours."""
         for each in this.kept:
             state = "KEPT" if self._joins is None else "COPIED"
-            self._record(each.table, this.scn, state, replaces=each.replaced_identities)
-        with contextlib.closing(self._session()) as session:
+            self._records.record(each.table, this.scn, state, replaces=each.replaced_identities)
+        with contextlib.closing(self._session(this)) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
-                self._record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
+                self._records.record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
                 try:
                     if key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
@@ -513,182 +390,24 @@ class TableInstantiation:
                     raise
                 except DatabaseError as error:
                     copy.problem, copy.is_final = error.message, True
-                    self._fail(this, this.copies.pop(key))
+                    this.fail(this.copies.pop(key))
 
-    def _copy(self, this: _Round) -> None:
-        """Start who copies, and follow it."""
-        self._offer_copies(this)
-        job = self.workers.start(this.board, first_server=0 if self._joins is None else self.config.parallelism)
-        try:
-            heard_at = time.monotonic()
-            while any(copy.pieces or copy.digests for copy in this.copies.values()) and not self.should_end():
-                outcomes = this.board.take_outcomes(_OUTCOME_WAIT_S)
-                for outcome in outcomes:
-                    self._take(this, outcome)
-                if outcomes or this.board.asked_at > heard_at:
-                    heard_at = time.monotonic()
-                if job.error is not None:
-                    raise job.error
-                self.problem = job.problem
-                if time.monotonic() - heard_at > _STALL_S:
-                    raise SparkUnavailable(
-                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
-                    )
-        finally:
-            this.board.close()
-            job.join()
+    def _copy(self, this: CopyRound) -> None:
+        this.copy()
 
-    def _offer_copies(self, this: _Round) -> None:
-        pieces: list[pb.CopyPiece] = []
-        for copy in this.copies.values():
-            plan = self._planned(this, copy)
-            if plan is None:
-                continue
-            pieces += plan
-            copy.pieces = len(plan)
-            copy.bytes_total = sum(piece.bytes for piece in plan)
-            self._show(replace(self._progress[copy.key], bytes_total=copy.bytes_total))
-            if not plan:
-                self._copied(this, copy)
-        # Large pieces first: the last one to end is then a small one.
-        pieces.sort(key=lambda piece: piece.bytes, reverse=True)
-        this.board.add(pieces)
-
-    def _planned(self, this: _Round, copy: _Copy) -> list[pb.CopyPiece] | None:
-        """A table's pieces; None: it cannot be read."""
-        try:
-            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=this.snapshot)
-        except DatabaseError as error:
-            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
-            self._fail(this, copy)
-            return None
-        return [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
-
-    def _piece(
-        self, copy: _Copy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
-    ) -> pb.CopyPiece:
-        return pb.CopyPiece(
-            is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
-            stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
-            columns=list(copy.columns), form=form, snapshot=snapshot, epoch=self.epoch, tag=self.config.tag,
-        )
-
-    # ------------------------------------------------------------------ what tasks report
-
-    def _take(self, this: _Round, outcome: PieceOutcome) -> None:
-        copy = this.copies[TableName(outcome.piece.table.owner, outcome.piece.table.name)]
-        if outcome.piece.is_digest:
-            copy.digests -= 1
-            copy.found += outcome.digest
-        else:
-            copy.pieces -= 1
-            copy.copied += outcome.digest
-            copy.bytes_done += outcome.piece.bytes
-            self._show(replace(
-                self._progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
-            ))
-        if outcome.problem and not copy.problem:
-            copy.problem, copy.is_final = outcome.problem, outcome.is_final
-            copy.pieces -= this.board.withdraw(*copy.key) if copy.pieces else 0
-        if copy.pieces == 0 and copy.digests == 0:
-            if copy.problem:
-                self._fail(this, copy)
-            elif outcome.piece.is_digest:
-                self._compared(this, copy)
-            else:
-                self._copied(this, copy)
-
-    def _copied(self, this: _Round, copy: _Copy) -> None:
-        """Every piece is copied: have the destination's rows digested."""
-        self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
-        try:
-            pieces = self.destination_reader.plan(*copy.key, {}).pieces
-        except DatabaseError as error:
-            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
-            self._fail(this, copy)
-            return
-        copy.digests = len(pieces)
-        this.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
-        if not pieces:
-            self._compared(this, copy)
-
-    def _compared(self, this: _Round, copy: _Copy) -> None:
-        if copy.copied != copy.found:
-            # Nothing of ours changes rows on their way: another copy would differ as well.
-            copy.is_final = True
-            copy.problem = (
-                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
-                f"digests {copy.copied} and {copy.found}: take away what changes its rows at the destination "
-                "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
-            )
-            self._fail(this, copy)
-            return
-        self._record(
-            copy.table, copy.scn, "DONE" if self._joins is None else "COPIED", rows=copy.copied.row_count, digest=str(copy.copied), estimated=copy.rows_estimated
-        )
-
-    def _fail(self, this: _Round, copy: _Copy) -> None:
-        """The table is copied again in the next round; at once when time heals it."""
-        this.has_failed = True
-        this.needs_somebody |= copy.is_final
-        state = "FAILED" if copy.is_final else "COPYING"
-        self._record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)
-
-    # ------------------------------------------------------------------ records
+    def _told(self, problem: str) -> None:
+        self.problem = problem
 
     def _standings(self, *, show: bool = True) -> tuple[Standing, ...]:
-        """Where every table stands, by what is recorded now."""
+        """Where every table stands, as soon as the destination answers; nothing when told to end."""
         while True:
             try:
-                recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+                return self._records.standings(show=show)
             except DatabaseUnavailable as error:
                 self.problem = error.message
                 if self.should_end():
                     return ()
                 self._sleep(_RETRY_S)
-            else:
-                break
-        found = standings(self.config.tables, (each for each in recorded if each.source == self.config.source.site))
-        for each in found if show else ():
-            if each.table.identity not in self._gone:
-                self._show_recorded(each.table.destination, each.record)
-        return found
-
-    def _record(
-        self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
-        problem: str = "", replaces: Collection[str] = (),
-    ) -> None:
-        self.destination.record_instantiation(
-            self.config.topology, self.config.apply, self.epoch,
-            Instantiation(
-                source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
-                name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
-            ),
-            replaces=replaces,
-        )
-        failing = self._failing.get(table.destination, "") if state in {"COPYING", "COMPARING"} else ""
-        self._show(TableProgress(
-            owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
-            rows_estimated=estimated, scn=scn, problem=failing or problem,
-        ))
-
-    def _settle(self, record: Instantiation) -> None:
-        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
-        self._show_recorded(TableName.of(record), record)
-
-    def _show_recorded(self, name: TableName, found: Instantiation | None) -> None:
-        if name in self._twice:
-            self._show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self._twice[name]))
-        elif found is None:
-            self._show(TableProgress(owner=name.owner, name=name.name))
-        elif self._progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
-            self._show(TableProgress(
-                owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
-            ))
-
-    def _show(self, progress: TableProgress) -> None:
-        self._progress[TableName(progress.owner, progress.name)] = progress
-        self.moved(progress)
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -705,30 +424,6 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     return starts
-
-
-def _doubted(record: Instantiation) -> dict[str, Any]:
-    """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
-    if record.is_kept:
-        # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
-        return {"state": "FAILED", "scn": Scn(0)}
-    return {"state": "LEFT"} if record.state in {"DONE", "JOINING", "COPIED"} else {}
-
-
-def _twice(each: Standing) -> str:
-    """Why a renamed table is not at the destination, though it has a table of the new name."""
-    assert each.record is not None
-    old, new = TableName.of(each.record), each.table.destination
-    rename = rename_statement(old, new)
-    if each.occupant is not None:
-        return (
-            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "
-            f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
-        )
-    return (
-        f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other one, then {rename}; "
-        "`headrace up` goes on with it"
-    )
 
 
 def _refused(each: Standing) -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
-from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
 from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
 
@@ -144,7 +145,7 @@ class ApplyControl:
         wanted = {TableName(table.owner, table.name) for table in request.tables}
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
-            raise ApplyError(f"apply process {self.config.apply} does not replicate {', '.join(map(str, sorted(missing)))}")
+            raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} does not replicate it")
         if shared := [str(name) for name, table in found.items() if not table.may_empty]:
             raise ApplyError(
                 f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",

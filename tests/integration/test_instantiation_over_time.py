@@ -19,7 +19,8 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.comparison import tables_of_now
-from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -64,7 +65,7 @@ class _Copied(TableInstantiation):
         looks = 0
         while self._look(self._joins) == 0.0:
             looks += 1
-            assert looks < 10, self._progress
+            assert looks < 10, self._records.progress
 
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
@@ -73,7 +74,7 @@ class _Copied(TableInstantiation):
             with psycopg.connect(self.config.destination.dsn) as connection:
                 connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
             state = "DONE" if self._joins is None else "COPIED"
-            self._record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
+            self._records.record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
 
 
 def _execute(dsn: str, statement: str) -> Rows:

@@ -14,7 +14,8 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, destination_column
 from spark_apply.copy import instantiation as module
-from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -266,3 +267,53 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
     ))
     joins = beside(world, lambda: {each.state for each in world.recorded().values()} == {"DONE"})
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
+
+
+def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more():
+    world = World("a")
+    world.copying().run_first()
+    world.create("late")
+    world.store.drop_table("public", "late")
+    copying = world.copying()
+    looks = 0
+
+    def until() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert ("late", "FAILED") in world.states
+            world.source.drop_table("public.late")
+        return looks >= 60
+
+    beside(world, until, copying=copying)
+    assert world.states[-1] == ("late", "GONE")
+    assert ("late", "FAILED") not in world.states[world.states.index(("late", "GONE")) :]
+
+
+def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_ROUND_BYTES", 0)  # a round for each table
+    world = World("a")
+    world.copying().run_first()
+    for name in ("sick", "z"):
+        world.create(name)
+    sizes = {"a": 1, "sick": 1, "z": 5}
+    tables = world.source.tables
+    monkeypatch.setattr(world.source, "tables", lambda rules: tuple(
+        module.replace(table, bytes=sizes[table.name]) for table in tables(rules)
+    ))
+    copying = world.copying()
+
+    def spoil(piece: Any) -> None:
+        if piece.table.name == "sick" and not piece.is_digest and not list(world.store.rows("public", "sick")):
+            world.store.insert("public", "sick", [(b"another writer", None)])
+
+    world.workers.before_piece = spoil
+
+    def until() -> bool:
+        record = world.recorded().get("sick")
+        return record is not None and record.state == "FAILED" and world.source.opened >= 6
+
+    beside(world, until, copying=copying)
+    first = world.states.index(("sick", "FAILED"))
+    assert {state for name, state in world.states[first:] if name == "sick"} == {"FAILED"}
+    assert world.recorded()["z"].state in {"DONE", "JOINING"}, "it is larger, and comes before what failed"
