@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,6 +281,7 @@ class RedoReader:
         self._offset = offset
         self._path = Path()
         self._descriptor = -1
+        self._closer: weakref.finalize[[int], RedoReader] | None = None
         self._scn = Scn(0)
         self._open()
 
@@ -333,10 +335,10 @@ class RedoReader:
         self._scn = header.commit_scn
 
     def close(self) -> None:
-        """Close the segment; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the segment; idempotent. A reader that is dropped without it closes the segment too."""
+        if self._closer is not None:
+            self._closer()
+        self._descriptor = -1
 
     def _open(self) -> None:
         self.close()
@@ -346,6 +348,7 @@ class RedoReader:
                 self._descriptor = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 continue
+            self._closer = weakref.finalize(self, os.close, self._descriptor)
             self._path = path
             _check_preamble(path, self._descriptor)
             return
@@ -376,6 +379,7 @@ class SegmentWriter:
         self.is_finished = False
         self._path = path
         self._descriptor = descriptor
+        self._closer = weakref.finalize(self, os.close, descriptor)
         self._offset, self._number, self._crc = offset, number, crc
         self._durable = (offset, number, crc)
 
@@ -404,7 +408,7 @@ class SegmentWriter:
         path = _online(folder, head.number)
         state = LogState(head.first_scn, head.last_commit_scn, head.is_open)
         temporary = path.with_suffix(".redo.tmp")
-        descriptor = -1
+        descriptor, writer = -1, None
         try:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             os.write(descriptor, _PREAMBLE.pack(_PREAMBLE_NAME, FORMAT_VERSION))
@@ -417,7 +421,9 @@ class SegmentWriter:
             temporary.rename(path)
             sync_folder(folder)
         except (OSError, RedoError) as error:
-            if descriptor >= 0:
+            if writer is not None:
+                writer.close()
+            elif descriptor >= 0:
                 os.close(descriptor)
             temporary.unlink(missing_ok=True)
             raise error if isinstance(error, RedoError) else write_error(path, error) from error
@@ -511,10 +517,9 @@ class SegmentWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the file; idempotent. A writer that is dropped without it closes the file too."""
+        self._closer()
+        self._descriptor = -1
 
     def _write(self, header: bytes, payload: bytes) -> None:
         total = len(header) + len(payload)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -259,3 +261,18 @@ def test_every_field_of_a_header_survives():
     )
     assert RecordHeader.unpack(header.pack()) == header
     assert len(header.pack()) == HEADER_BYTES
+
+
+def test_readers_and_writers_that_are_dropped_give_their_files_back(tmp_path):
+    """A capture process that begins again drops its miner: what that has open must not add up."""
+    source = MemorySource()
+    Workload(source, 1).run(3)
+    end = write_redo(tmp_path, source).position
+    folder = Path("/proc/self/fd")
+    gc.collect()
+    before = len(list(folder.iterdir()))
+    for _ in range(20):
+        miner(tmp_path).next_batch(end)
+        log_writer(tmp_path, source)
+    gc.collect()
+    assert len(list(folder.iterdir())) <= before
