@@ -52,7 +52,7 @@ from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.rounds import CopyRound, TableCopy
 from spark_apply.copy.standing import rename_statement
-from spark_apply.driver.reader import TableStart
+from spark_apply.driver.arriving import TableStart
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName

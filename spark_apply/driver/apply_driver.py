@@ -52,9 +52,9 @@ from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
+    from spark_apply.driver.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost, Feed
-    from spark_apply.driver.reader import TableStart
     from streams.lcr_batch import TableVersion
 
 __all__ = ["ApplyDriver"]
@@ -229,6 +229,7 @@ class ApplyDriver:
         """Reader, coordinator and their host."""
         from protos import codec
         from rules.evaluation import RuleEvaluation
+        from spark_apply.driver.arriving import ArrivingTables
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
@@ -242,7 +243,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
-            instantiation=starts, returned_from=config.returned_from,
+            tables=ArrivingTables(starts, config.tables, self._identity_of), returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
@@ -253,6 +254,13 @@ class ApplyDriver:
             feed=feed,
         )
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
+
+    def _identity_of(self, number: int) -> str:
+        """The identity of the captured table that an object number of the source belongs to now; empty: of none."""
+        config = self._config
+        with contextlib.closing(open_source(config.source)) as source:
+            captured = self._persist(lambda: source.captured(config.topology))
+        return next((table.identity for table in captured if number in table.object_numbers), "")
 
     def _should_end(self) -> bool:
         return self.control.should_end

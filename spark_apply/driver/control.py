@@ -37,6 +37,10 @@ _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
+_STRANGER = (
+    "it came under this name after the apply process started, and was never copied here; its changes are left out: run"
+    " `headrace up`: it is copied then"
+)
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
@@ -231,7 +235,7 @@ class ApplyControl:
 
     def _caught_up_scn(self, cores: Cores) -> int:
         """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
-        if any(table.state in {"PENDING", "FAILED"} for table in list(self.tables.values())):
+        if cores.reader.strangers or any(table.state in {"PENDING", "FAILED"} for table in list(self.tables.values())):
             return 0
         return int(cores.host.joins.bounded(cores.coordinator.low_watermark))
 
@@ -272,6 +276,8 @@ class ApplyControl:
             # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
+        for name in sorted(reader.strangers):
+            status.instantiation.append(pb.InstantiationProgress(owner=name.owner, name=name.name, state="FAILED", problem=_STRANGER))
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status

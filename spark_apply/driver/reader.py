@@ -36,26 +36,29 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rules.evaluation import RuleEvaluation
+from spark_apply.copied import without_copied
 from spark_apply.driver.dependencies import KeyHashes, hash_batch
 from spark_apply.tables import Equality, TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import ApplyProgress
+    from spark_apply.driver.arriving import ArrivingTables, TableStart
     from spark_apply.tables import TableFits
+    from streams.table_name import TableName
 
-__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run", "TableStart"]
+__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 
 _SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
 
@@ -117,23 +120,6 @@ class Mark:
 Piece = Run | LargePart | LargeDropped | Mark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableStart:
-    """From where a table's changes are applied.
-
-    Args:
-        scn: its instantiation SCN; None: it is left out, its copy is not finished.
-        is_joining: its changes up to `ApplyProgress.ahead_scn` were left out before, and are applied now.
-    """
-
-    scn: Scn | None
-    is_joining: bool = False
-
-
-_FROM_THE_START = TableStart(scn=FIRST_SCN)
-_NEVER = 1 << 62  # above every SCN
-
-
 @dataclass(slots=True)
 class ReaderStatistics:
     """Totals since the start."""
@@ -167,17 +153,17 @@ class ApplyReader:
         progress: what is durable at the destination.
         rules: of the apply process.
         fits: fits of the destination's tables.
-        instantiation: from where each table is applied; a table that is not in it is applied from the start.
+        tables: which tables arrive, and from where each is applied.
         returned_from: names of the apply processes of the source that apply this site's own changes: what
             they tagged comes home.
     """
 
     def __init__(
         self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
-        instantiation: Mapping[tuple[str, str], TableStart], returned_from: Collection[str] = (),
+        tables: ArrivingTables, returned_from: Collection[str] = (),
     ) -> None:
         self._source, self._rules, self._fits = source, rules, fits
-        self._tables, self._returned = dict(instantiation), frozenset(returned_from)
+        self._tables, self._returned = tables, frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
         self._versions = TableVersions()
@@ -229,12 +215,16 @@ class ApplyReader:
 
     def start_tables(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
         """From where these tables are applied has changed; `restart` before the next batch."""
-        self._tables.update(tables)
+        self._tables.start(tables)
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""
-        joined = {key: replace(start, is_joining=False) for key, start in self._tables.items() if start.is_joining}
-        self._tables.update(joined)
+        self._tables.all_joined()
+
+    @property
+    def strangers(self) -> frozenset[TableName]:
+        """Tables whose rows are left out because they were never copied here."""
+        return frozenset(self._tables.strangers)
 
     @property
     def must_resubscribe(self) -> bool:
@@ -392,15 +382,13 @@ class ApplyReader:
         """Drop rows that are applied, instantiated, or discarded by the rules."""
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
-        before = int(kept.sum())
-        self._drop_instantiated(batch, kept)
-        after = int(kept.sum())
-        self.statistics.rows_instantiated += before - after
-        left = self._without_copied(select_rows(batch, kept))
-        self.statistics.rows_instantiated += after - left.row_count
+        new = select_rows(batch, kept)
+        left = without_copied(new, self._first_scn)
         filtered = self._rules.filter(left)
+        known = self._without_strangers(filtered)
+        self.statistics.rows_instantiated += new.row_count - left.row_count + filtered.row_count - known.row_count
         self.statistics.rows_discarded += left.row_count - filtered.row_count
-        return filtered
+        return known
 
     def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
         # Applied up to X means order_scn < X: commit records do not overlap.
@@ -409,41 +397,16 @@ class ApplyReader:
             applied |= (order_scn >= above.after) & (order_scn < above.through)
         return applied
 
-    def _drop_instantiated(self, batch: LcrBatch, kept: NDArray[np.bool_]) -> None:
-        owners: NDArray[np.int32] | None = None
-        for group in batch.groups:
-            table = batch.tables[group.table]
-            scn = self._first_scn(table)
-            if scn and int(batch.transactions.order_scn[0]) < scn:
-                owners = row_transactions(batch.transactions) if owners is None else owners
-                copied = batch.transactions.order_scn[owners[group.row_numbers]] < scn
-                kept[group.row_numbers[copied]] = False
-
     def _first_scn(self, version: TableVersion) -> int:
-        """Changes of a table below this are in its copy, or applied, or left out until it has joined."""
-        start = self._tables.get((version.owner, version.name), _FROM_THE_START)
-        if start.scn is None:
-            return _NEVER
-        return start.scn if start.is_joining else max(start.scn, self._progress.ahead_scn)
+        return self._tables.first_scn(version, self._progress.ahead_scn)
 
-    def _without_copied(self, batch: LcrBatch) -> LcrBatch:
-        """TRUNCATEs only of tables that were not copied after them."""
-        if not batch.truncates:
-            return batch
-        owners = row_transactions(batch.transactions)
-        truncates = []
-        for truncate in batch.truncates:
-            order_scn = int(batch.transactions.order_scn[owners[truncate.row_number]])
-            named = ((table, batch.tables[table]) for table in truncate.tables)
-            tables = tuple(
-                table for table, version in named
-                if order_scn >= self._first_scn(version)
-            )
-            truncates.append(replace(truncate, tables=tables))
-        kept = np.ones(batch.row_count, np.bool_)
-        for truncate in truncates:
-            kept[truncate.row_number] = bool(truncate.tables)
-        return select_rows(replace(batch, truncates=tuple(truncates)), kept)
+    def _without_strangers(self, batch: LcrBatch) -> LcrBatch:
+        """Find out which tables the unknown ones are that the rules want; rows of those that were never copied here are left out."""
+        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
+        for version in unknown:
+            self._tables.resolve(version)
+        return without_copied(batch, self._first_scn) if unknown else batch
 
     def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
         """The batch under the names the destination has, and its first transaction that does not fit; -1: all fit.
@@ -470,6 +433,7 @@ class ApplyReader:
         Raises:
             UnfitTableError: it does not, under no name its columns have had since.
         """
+        self._tables.check_name(version)
         renamed = list(self._versions.renamed(version))
         for found in renamed:
             # A column's name was given to another one: once the destination has both, the older rows would fit too.

@@ -18,10 +18,11 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
+from spark_apply.driver.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.joining import TableJoins
-from spark_apply.driver.reader import ApplyReader, TableStart
+from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, ServerMessage
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
@@ -87,7 +88,7 @@ class Engine:
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=SOURCE, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
-            instantiation=starts, returned_from=self.returned_from,
+            tables=ArrivingTables(starts), returned_from=self.returned_from,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=self.destination.error_key_hashes(TOPOLOGY, APPLY), encode=codec.encode,

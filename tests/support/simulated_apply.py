@@ -17,11 +17,12 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
+from spark_apply.driver.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
-from spark_apply.driver.reader import ApplyReader, TableStart
+from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
@@ -296,7 +297,7 @@ class Driver:
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=spec.source, progress=progress, rules=RuleEvaluation(spec.rules), fits=fits,
-            instantiation={key: TableStart(scn=scn) for key, scn in scns.items()},
+            tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,

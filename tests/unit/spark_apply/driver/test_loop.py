@@ -22,12 +22,13 @@ from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
 from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
+from spark_apply.driver.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
-from spark_apply.driver.reader import ApplyReader, TableStart
+from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
@@ -116,7 +117,7 @@ class Driver:
             destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
         )
         reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, instantiation=self.instantiation,
+            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, tables=ArrivingTables(self.instantiation),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,
