@@ -48,11 +48,11 @@ from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import TableStart
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.rounds import CopyRound, TableCopy
 from spark_apply.copy.standing import rename_statement
-from spark_apply.driver.arriving import TableStart
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName

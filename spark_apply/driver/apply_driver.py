@@ -52,7 +52,7 @@ from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
-    from spark_apply.driver.arriving import TableStart
+    from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost, Feed
     from streams.lcr_batch import TableVersion
@@ -229,7 +229,7 @@ class ApplyDriver:
         """Reader, coordinator and their host."""
         from protos import codec
         from rules.evaluation import RuleEvaluation
-        from spark_apply.driver.arriving import ArrivingTables
+        from spark_apply.arriving import ArrivingTables
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader

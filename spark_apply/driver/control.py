@@ -37,6 +37,7 @@ _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
+_COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
 _STRANGER = (
     "it came under this name after the apply process started, and was never copied here; its changes are left out: run"
     " `headrace up`: it is copied then"
@@ -120,7 +121,7 @@ class ApplyControl:
                 problems[name] = f"apply process {self.config.apply} does not replicate it"
             for table in tables:
                 progress = self.tables.get(table.destination)
-                if progress is not None and progress.state not in _COPIED:
+                if progress is not None and progress.state not in _COMPARABLE:
                     problems[table.source] = f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
             tables = [table for table in tables if table.source not in problems]
             for name in sorted(problems.keys() & wanted if wanted else problems):

@@ -28,6 +28,8 @@ itself (see `groups` for why nothing can wait for ever).
 A streamed transaction is a barrier, and so is the execution of an error transaction. When a streamed
 transaction fails, or its server dies, everything from it on is forgotten and dequeued again from the low
 watermark (`must_replay`), as after a restart; this time it is known what to do with it.
+
+Longer than 500 lines: the states of a group, and every rule that moves the low watermark, must be read together.
 """
 
 from __future__ import annotations

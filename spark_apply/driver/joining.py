@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
 
-from spark_apply.driver.arriving import TableStart
+from spark_apply.arriving import TableStart
 from streams.scn import Scn
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import ApplyProgress
-    from spark_apply.driver.arriving import ArrivingTables, TableStart
+    from spark_apply.arriving import ArrivingTables, TableStart
     from spark_apply.tables import TableFits
     from streams.table_name import TableName
 

@@ -16,9 +16,9 @@ from databases.ports import Instantiation
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
-from spark_apply.driver.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.joining import TableJoins

@@ -10,7 +10,7 @@ from databases.ports import ErrorTransaction
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import RuleSet
-from spark_apply.driver.arriving import TableStart
+from spark_apply.arriving import TableStart
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.postgres_redo import RULES, RedoSite

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_apply.arriving import TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
-from spark_apply.driver.arriving import TableStart
 from tests.support.apply_engine import Engine, arm, table_of
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of

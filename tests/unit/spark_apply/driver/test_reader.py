@@ -12,7 +12,7 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
-from spark_apply.driver.arriving import ArrivingTables, TableStart
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rules.rule import Rule, RuleSet
-from spark_apply.driver.arriving import ArrivingTables, TableStart
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import TableToInstantiate
 from streams.errors import UnfitTableError
 from streams.lcr_batch import TableVersion, Truncate
