@@ -1,4 +1,7 @@
-"""A database that changes are applied to: sessions, writes, progress, the error queue, instantiation."""
+"""A database that changes are applied to: sessions, writes, progress, the error queue, instantiation.
+
+Longer than 500 lines: every promise stands at its port.
+"""
 
 from __future__ import annotations
 
