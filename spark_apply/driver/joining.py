@@ -79,6 +79,7 @@ class TableJoins:
         self._topology, self._apply, self._epoch = topology, apply, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._asked: deque[_Asked] = deque()
+        self._joins: dict[str, tuple[Scn, Event]] = {}  # by identity: the copy that was asked to join last
         self._hold_scn: Scn | None = None
         self.is_uncertain = False
         """A join was begun and its outcome is not known: nothing else may be recorded."""
@@ -99,8 +100,15 @@ class TableJoins:
         return self._asked[-1].done
 
     def join(self, tables: Sequence[Instantiation]) -> Event:
-        """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`."""
-        self._asked.append(_Asked(join=tuple(tables)))
+        """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`.
+
+        A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes twice.
+        """
+        new = tuple(each for each in tables if self._joins.get(each.identity, (None, None))[0] != each.scn)
+        if not new:
+            return self._joins[tables[-1].identity][1]
+        self._asked.append(_Asked(join=new))
+        self._joins |= {each.identity: (each.scn, self._asked[-1].done) for each in new}
         return self._asked[-1].done
 
     @property

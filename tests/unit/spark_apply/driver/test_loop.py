@@ -522,6 +522,25 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
     driver.assert_applied()
 
 
+def test_copy_that_is_asked_to_join_twice_joins_once():
+    driver = JoiningDriver(seed=4)
+    for number in range(2):
+        driver.start_task(number)
+    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
+    driver.host.joins.hold(Scn(0))
+    while driver.coordinator.low_watermark < later:
+        driver.step()
+    driver.copy(early)
+    first = driver.host.joins.join([driver.record])
+    assert driver.host.joins.join([driver.record]) is first, "the answer to the first call was lost"
+    while not first.is_set():
+        driver.step()
+    assert driver.host.joins.join([driver.record]) is first
+    driver.host.joins.hold(None)
+    driver.run()
+    driver.assert_applied()
+
+
 def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_opens_it_again():
     driver = JoiningDriver(seed=3)
     driver.start_task(0)
