@@ -24,7 +24,7 @@ from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_di
 from streams.lcr_batch import Partition, TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "NameOfNow", "read_dictionary_record"]
+__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +52,6 @@ class KnownTable:
         if self.is_partition:
             return replace(self, table=table)
         return replace(self, table=table, stored_owner=owner, stored_name=name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameOfNow:
-    """What the source calls a captured table now, whatever the log called it.
-
-    Args:
-        owner: schema; of a partition: its root's.
-        name: of the table; likewise.
-        is_wanted: a capture process of the source has a rule for this name.
-    """
-
-    owner: str
-    name: str
-    is_wanted: bool
 
 
 class Dictionary:
