@@ -78,7 +78,7 @@ class TableNames:
 
     Args:
         source: the site whose log is mined.
-        keeps: whether the capture process's rules may keep row LCRs of a table, untagged and tagged.
+        keeps: whether the capture process's rules may keep row LCRs of a table, with some tag.
         asked: the source's site. None: names are what the log says.
 
     Attributes:
@@ -86,7 +86,7 @@ class TableNames:
     """
 
     def __init__(
-        self, source: str, keeps: Callable[[TableVersion], tuple[bool, bool]], asked: NamesAtSource | None
+        self, source: str, keeps: Callable[[TableVersion], bool], asked: NamesAtSource | None
     ) -> None:
         self._source, self._keeps, self._asked = source, keeps, asked
         self._passed: dict[int, tuple[str, str]] = {}  # names in the log that were looked at already, by object number
@@ -113,14 +113,14 @@ class TableNames:
         if asked is None or table.owner == HIDDEN_OWNER:
             return known
         number, logged = table.object_number, (table.owner, table.name)
-        if any(self._keeps(table)) and (self._passed.get(number) == logged or not asked.lost_by(number, *logged)):
+        if self._keeps(table) and (self._passed.get(number) == logged or not asked.lost_by(number, *logged)):
             self._passed[number] = logged
             return known
         now = asked.of_now().get(number)
         if now is None:
             return known
         renamed = known.renamed(now.owner, now.name)
-        if any(self._keeps(renamed.table)):
+        if self._keeps(renamed.table):
             lost_by = asked.lost_by(number, now.owner, now.name)
             if not lost_by:
                 return renamed

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from databases.ports import CapturedTable
-from rules.rule import RuleSet, TruthValue
+from rules.rule import RuleSet, TruthValue, tags_told_apart
 from streams.scn import ObjectNumber
 from topology.spec import TopologySpec
 from topology.ways import Way, ways_to
@@ -37,9 +37,9 @@ class NotedWay:
         """Note a way."""
         return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
 
-    def carries(self, owner: str, name: str, *, tagged: bool) -> bool:
-        """Whether changes of a table arrive; as `topology.ways.Way.carry`."""
-        return all(rules.prefilter(owner, name, tagged=tagged) is not TruthValue.FALSE for rules in self.rules)
+    def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
+        """Whether changes of a table with a tag arrive; as `topology.ways.Way.carry`."""
+        return all(rules.prefilter(owner, name, tag=tag) is not TruthValue.FALSE for rules in self.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +101,19 @@ class Receivers:
         names = self._names.get(table.identity)
         return names not in {None, (table.owner, table.name)} and bool(self.lost_by(table.identity, table.owner, table.name))
 
-    def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bool]]:
-        return frozenset(
-            (way.apply, tagged) for way in self.ways for tagged in (False, True) if way.carries(owner, name, tagged=tagged)
-        )
+    def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bytes | None]]:
+        return frozenset((way.apply, tag) for way in self.ways for tag in self._tags if way.carries(owner, name, tag))
 
     @cached_property
-    def _noted(self) -> dict[str, frozenset[tuple[str, bool]]]:
+    def _tags(self) -> tuple[bytes | None, ...]:
+        return tags_told_apart(rules for way in self.ways for rules in way.rules)
+
+    @cached_property
+    def _noted(self) -> dict[str, frozenset[tuple[str, bytes | None]]]:
         return {table.identity: self._who_get(table.owner, table.name) for table in self.tables}
 
     @cached_property
-    def _everyone(self) -> frozenset[tuple[str, bool]]:
+    def _everyone(self) -> frozenset[tuple[str, bytes | None]]:
         return frozenset().union(*self._noted.values())
 
     @cached_property
