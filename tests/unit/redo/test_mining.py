@@ -261,6 +261,52 @@ def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
     assert [table.partition for table in batch.tables] == [Partition(owner="s", name="e1", rows="id = '1'"), None]
 
 
+@pytest.mark.parametrize("away", ["since the log was read last", "while another stream began"])
+def test_truncate_of_one_partition_is_not_the_whole_table_when_another_one_was_detached_for_a_while(tmp_path, away):
+    """The catalog that the log writer reads may show a table with this partition alone, before or after the TRUNCATE."""
+    source = MemorySource()
+    for name in ("s.e1", "s.e2", "s.other"):
+        source.create_table(name, ["id"], key=["id"], root="s.e" if name != "s.other" else "", holds=f"in {name}")
+    with source.transaction() as transaction:
+        transaction.insert("s.e1", id="1")
+        transaction.insert("s.e2", id="2")
+    writer = write_redo(tmp_path, source)
+    if away == "since the log was read last":
+        with source.transaction() as transaction:
+            transaction.truncate("s.e1")
+        source.detach("s.e2")
+        drain(writer, source)
+        source.attach("s.e2", "s.e")
+    else:
+        source.detach("s.e2")
+        with source.transaction() as transaction:
+            transaction.insert("s.other", id="1")
+        writer.detach()
+        drain(writer, source)
+        source.attach("s.e2", "s.e")
+        with source.transaction() as transaction:
+            transaction.truncate("s.e1")
+        drain(writer, source)
+    partitions = [table.partition for batch in mine(miner(tmp_path), writer) for table in batch.tables if table.partition]
+    assert [partition.name for partition in partitions] == ["e1"]
+    assert len([row for batch in mine(miner(tmp_path), writer) for row in rows_of(batch) if row[0] == "TRUNCATE"]) == 1
+
+
+def test_truncate_of_all_partitions_that_have_changed_is_not_the_whole_table_when_another_one_was_attached(tmp_path):
+    """Its rows are not in the log: they were put into the destination's partition by an operator."""
+    source = MemorySource()
+    source.create_table("s.e1", ["id"], key=["id"], root="s.e", holds="in e1")
+    with source.transaction() as transaction:
+        transaction.insert("s.e1", id="1")
+    writer = write_redo(tmp_path, source)
+    source.create_table("s.e2", ["id"], key=["id"], root="s.e", holds="in e2")
+    with source.transaction() as transaction:
+        transaction.truncate("s.e1")
+    drain(writer, source)
+    tables = [table for batch in mine(miner(tmp_path), writer) for table in batch.tables]
+    assert [table.partition.name for table in tables if table.partition] == ["e1"]
+
+
 def test_table_is_named_as_it_was_when_the_change_was_made(tmp_path):
     source = source_with(1)
     source.rename_table("hr.t", "u")
