@@ -2,9 +2,9 @@
 
     number known, its own name         the table
     number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.standing`)
-    number known, another one's name   the source exchanged names: nothing fits until `headrace up` has told which table is which
+    number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
     number unknown                     the source is asked, once: a new partition is its table's; any other table was not
-                                       copied here: its rows are left out, `status` says so, and `headrace up` has it copied
+                                       copied here: its rows are left out, `status` says so, and the next start copies it
 
 Without a list of tables (simulations) names are all that is known.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
-__all__ = ["ArrivingTables", "TableStart"]
+__all__ = ["ArrivingTables", "TableStart", "restart_hint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +43,29 @@ _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _NEVER = 1 << 62  # above every SCN
 
 
+def restart_hint(apply: str) -> str:
+    """How an apply process finds out which tables it replicates now."""
+    return (
+        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: it asks the source which table is which, and"
+        " copies what has to be copied"
+    )
+
+
 class ArrivingTables:
     """See the module.
 
     Args:
         starts: from where each (owner, name) of the destination is applied; what is not in it, from the start.
         tables: what the apply process replicates; empty: names are all that is known.
+        apply: name of the apply process, for messages.
         identity_of: asks the source for the identity of the captured table that an object number belongs to now; empty: of none.
     """
 
     def __init__(
         self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] = (),
-        identity_of: Callable[[int], str] = lambda number: "",  # noqa: ARG005
+        identity_of: Callable[[int], str] = lambda number: "", *, apply: str = "",  # noqa: ARG005
     ) -> None:
-        self._starts, self._identity_of = dict(starts), identity_of
+        self._starts, self._identity_of, self._apply = dict(starts), identity_of, apply
         self._by_name = {table.destination: table for table in tables}
         self._by_identity = {table.identity: table for table in tables}
         self._by_number: dict[int, TableToInstantiate | None] = {
@@ -119,5 +128,5 @@ class ArrivingTables:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the destination:"
                 " their changes would be mixed up",
-                hint="run `headrace up`: it finds out which table is which, and copies them again", table=version.qualified_name,
+                hint=restart_hint(self._apply), table=version.qualified_name,
             )

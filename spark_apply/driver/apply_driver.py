@@ -155,7 +155,7 @@ class ApplyDriver:
 
         config, control = self._config, self.control
         scn = ask_beginning(
-            config, self._queue, should_end=self._should_end,
+            config, self._queue, progress.epoch, should_end=self._should_end,
             problem=lambda problem: control.enter("INITIALIZING", problem),
         )
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
@@ -185,9 +185,14 @@ class ApplyDriver:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         from spark_apply.driver.feed import QueueFeed
 
+<<<<<<< HEAD
         feed = QueueFeed(self._config, self._queue)
         starts, hold_scn = copying.starts()
         cores = self._make_cores(feed, destination, progress, starts)
+=======
+        feed = QueueFeed(self._config, self._queue, progress.epoch)
+        cores = self._make_cores(feed, destination, progress, scns)
+>>>>>>> main
         host = feed.listener = runner.gate.host = cores.host
         host.joins.hold(hold_scn)
         servers = runner.start(
@@ -243,7 +248,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
-            tables=ArrivingTables(starts, config.tables, self._identity_of), returned_from=config.returned_from,
+            tables=ArrivingTables(starts, config.tables, self._identity_of, apply=config.apply), returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
+from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
@@ -38,10 +39,7 @@ _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
-_STRANGER = (
-    "it came under this name after the apply process started, and was never copied here; its changes are left out: run"
-    " `headrace up`: it is copied then"
-)
+_STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
@@ -278,7 +276,9 @@ class ApplyControl:
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
         for name in sorted(reader.strangers):
-            status.instantiation.append(pb.InstantiationProgress(owner=name.owner, name=name.name, state="FAILED", problem=_STRANGER))
+            status.instantiation.append(pb.InstantiationProgress(
+                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",
+            ))
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status

@@ -33,7 +33,7 @@ def arriving(answers: dict[int, str] | None = None, **scns: int | None) -> Arriv
     starts = dict.fromkeys(("t", "b"), 0) | scns
     return ArrivingTables(
         {("public", name): TableStart(scn=None if scn is None else Scn(scn)) for name, scn in starts.items()}, tables,
-        lambda number: (answers or {}).get(number, ""),
+        lambda number: (answers or {}).get(number, ""), apply="to_b",
     )
 
 
@@ -43,7 +43,7 @@ def batch(name: str, number: int, commit: int, previous: int = 0):
 
 
 def test_rows_that_arrive_under_another_tables_name_begin_at_their_own_tables_scn():
-    """After `up`: what was written before the exchange still comes under the old names, and is in the copy of its own table."""
+    """After a restart: what was written before the exchange still comes under the old names, and is in the copy of its own table."""
     reading = Reading(tables=arriving(t=100, b=10))
     assert commits(reading.read(batch("b", A, 50))) == []
     assert reading.reader.unfit is None
@@ -54,7 +54,7 @@ def test_tables_that_exchange_names_while_a_driver_runs_do_not_get_each_others_c
     reading = Reading(tables=arriving())
     assert commits(reading.read(batch("t", B, 50))) == []
     assert reading.reader.unfit is not None
-    assert "headrace up" in reading.reader.unfit.hint
+    assert "headrace start FILE apply:to_b" in reading.reader.unfit.hint
     assert "public.b" in reading.reader.unfit.message
 
 
