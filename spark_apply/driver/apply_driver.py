@@ -185,14 +185,9 @@ class ApplyDriver:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         from spark_apply.driver.feed import QueueFeed
 
-<<<<<<< HEAD
-        feed = QueueFeed(self._config, self._queue)
+        feed = QueueFeed(self._config, self._queue, progress.epoch)
         starts, hold_scn = copying.starts()
         cores = self._make_cores(feed, destination, progress, starts)
-=======
-        feed = QueueFeed(self._config, self._queue, progress.epoch)
-        cores = self._make_cores(feed, destination, progress, scns)
->>>>>>> main
         host = feed.listener = runner.gate.host = cores.host
         host.joins.hold(hold_scn)
         servers = runner.start(
