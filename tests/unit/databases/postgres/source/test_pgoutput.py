@@ -483,6 +483,12 @@ def test_commit_end_is_where_the_last_transaction_ends_in_the_taken_data() -> No
     assert found[k.SCAN_OPEN] == 1
 
 
+def test_scan_tells_whether_a_truncate_was_taken() -> None:
+    truncate = pg.stream(pg.begin(90, 1), pg.truncate([5]), pg.commit(90, 98))
+    assert scanned(pg.keepalive(1) + truncate)[k.SCAN_TRUNCATES] == 1
+    assert scanned(pg.stream(pg.begin(90, 1), pg.insert(5, [b"T"]), pg.commit(90, 98)))[k.SCAN_TRUNCATES] == 0
+
+
 def test_keepalive_inside_a_transaction_promises_nothing() -> None:
     found = scanned(pg.stream(pg.begin(90, 1)) + pg.keepalive(500))
     assert (found[k.SCAN_OPEN], found[k.SCAN_END_SCN], found[k.SCAN_TOLD]) == (1, 0, 500)
