@@ -420,9 +420,8 @@ def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be
         try:
             miner(tmp_path, needed).next_batch(writer.position)
         except LogGone as error:
-            first = Scn(int(error.context["first_scn"]))
-            assert error.context["needed_scn"] == needed
-            assert first > needed
+            first, asked = Scn(int(error.context["first_scn"])), error.context["needed_scn"]
+            assert first > needed == asked
             assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(source, ALL, first)
 
 
