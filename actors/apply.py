@@ -188,7 +188,7 @@ class ApplyHost(Host):
         )
         return ApplyConfig(
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
-            queue=apply.queue, tables=tables, tag=apply.tag, parallelism=apply.parallelism,
+            queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
             group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
             rules=tuple(client.rules for way in ways for client in way.clients),
             # What an apply process at the source did with changes of this site comes home when it is captured there.

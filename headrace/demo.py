@@ -31,6 +31,7 @@ from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
 from headrace.waiting import wait_caught_up
+from rules.rule import ANY_TAG
 from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.changes import components_of
 from topology.plan import make_plan
@@ -419,7 +420,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 
 def _tagged(rules: RuleSet) -> RuleSet:
-    return replace(rules, include=tuple(replace(rule, tagged=True) for rule in rules.include or ()))
+    return replace(rules, include=tuple(replace(rule, tags=ANY_TAG) for rule in rules.include or ()))
 
 
 @contextlib.contextmanager

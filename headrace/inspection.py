@@ -167,6 +167,6 @@ def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
 
 def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
     return tuple(
-        PlannedApply(name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag)
+        PlannedApply(name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"")
         for apply in applies
     )

@@ -374,8 +374,8 @@ class Miner:
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
 
         tag_place = np.array([self._tag(tag) for tag in chunk.tags] + [-1], np.int64)  # the last one for -1
-        tagged = (chunk.tag >= 0).astype(np.uint8)
-        truncate_keep, truncates = self._truncates(chunk, tagged)
+        tag = tag_place[chunk.tag]
+        truncate_keep, truncates = self._truncates(chunk, tag)
         row_count = chunk.command.shape[0]
         row_slot = np.empty(row_count, np.int32)
         kept = np.empty(row_count, np.int64)
@@ -383,7 +383,7 @@ class Miner:
         found = np.zeros(6, np.int64)
         classify(
             chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
-            dropped.astype(np.uint8), tagged, *self._objects(), truncate_keep, row_slot, kept, kept_rows, found,
+            dropped.astype(np.uint8), tag, *self._objects(), truncate_keep, row_slot, kept, kept_rows, found,
         )
         if found[ERROR]:
             raise self._misfit(chunk, found)
@@ -407,7 +407,7 @@ class Miner:
             MinedTransactions(
                 transaction_id=chunk.transaction_id[taken], order_scn=chunk.order_scn[taken],
                 commit_scn=commit_scn[taken], commit_time_us=chunk.commit_time_us[taken],
-                tag=tag_place[chunk.tag[taken]], rows=kept_rows[taken], continues=continues,
+                tag=tag[taken], rows=kept_rows[taken], continues=continues,
             ),
         )
 
@@ -428,7 +428,7 @@ class Miner:
         return rows.without_waste(columns, has_all_rows=kept.shape[0] == row_slot.shape[0])
 
     def _truncates(
-        self, chunk: DecodedChunk, tagged: NDArray[np.uint8]
+        self, chunk: DecodedChunk, tag: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], dict[int, tuple[tuple[int, ...], bool, bool]]]:
         """Which TRUNCATE rows are kept, and the tables (places) each truncates."""
         if not chunk.truncates:
@@ -438,14 +438,14 @@ class Miner:
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():
             transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
             order_scn = Scn(int(chunk.order_scn[transaction]))
-            slots = self._truncated(objects, order_scn, is_tagged=bool(tagged[transaction]))
+            slots = self._truncated(objects, order_scn, int(tag[transaction]))
             if slots:
                 keep[row] = 1
                 kept[row] = (slots, cascade, restart_identity)
         return keep, kept
 
-    def _truncated(self, objects: tuple[int, ...], order_scn: Scn, *, is_tagged: bool) -> tuple[int, ...]:
-        """Places of the tables that a TRUNCATE of `objects` means and the rules keep.
+    def _truncated(self, objects: tuple[int, ...], order_scn: Scn, tag: int) -> tuple[int, ...]:
+        """Places of the tables that a TRUNCATE of `objects` means and the rules keep; `tag`: place, -1 for NULL.
 
         The source truncates a partitioned table by truncating its partitions. Only when all of them are there is
         it the whole table; else each is the table with that partition, for truncating all of it would be a loss.
@@ -453,7 +453,7 @@ class Miner:
         slots: list[int] = []
         for number in objects:
             known = self._dictionary.current(ObjectNumber(number))
-            if known is None or not self._keeps(known.table)[int(is_tagged)]:
+            if known is None or not self._keeps(known.table)[tag]:
                 continue
             table = known.table
             if known.is_partition and not self._dictionary.covers_all_partitions(number, objects):
@@ -491,13 +491,13 @@ class Miner:
         When no rule knows the new name either, they wait until `up` takes the table in or out.
         """
         table = known.table
-        if self._names_of_now is None or table.owner == HIDDEN_OWNER or any(self._keeps(table)):
+        if self._names_of_now is None or table.owner == HIDDEN_OWNER or self._keeps_any(table):
             return known
         now = self._names_of_now().get(table.object_number)
         if now is None:
             return known  # not captured any more: `up` took it out
         renamed = known.renamed(now.owner, now.name)
-        if any(self._keeps(renamed.table)):
+        if self._keeps_any(renamed.table):
             self._dictionary.rename(renamed)
             return renamed
         if not now.is_wanted:
@@ -511,11 +511,13 @@ class Miner:
             self._tables.append(table)
         return slot
 
-    def _keeps(self, table: TableVersion) -> tuple[bool, bool]:
-        """What prefiltering says of a table's rows, untagged and tagged: keep (TRUE or MAYBE) or discard."""
-        if table.owner == HIDDEN_OWNER:
-            return False, False
-        return self._rules.keeps(table)
+    def _keeps(self, table: TableVersion) -> list[bool]:
+        """What prefiltering says of a table's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""
+        tags = [*(tag.value for tag in self._tags), None]
+        return [False] * len(tags) if table.owner == HIDDEN_OWNER else self._rules.keeps(table, tags)
+
+    def _keeps_any(self, table: TableVersion) -> bool:
+        return table.owner != HIDDEN_OWNER and self._rules.keeps_any(table)
 
     def _objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """Objects ascending, and of each its table's place, number of columns and verdicts."""
@@ -526,13 +528,14 @@ class Miner:
                 np.array(objects, np.int64),
                 np.array(slots, np.int32),
                 np.array([len(self._tables[slot].columns) for slot in slots], np.int64),
-                np.array([self._keeps(self._tables[slot]) for slot in slots], np.uint8).reshape(-1, 2),
+                np.array([self._keeps(self._tables[slot]) for slot in slots], np.uint8).reshape(len(slots), len(self._tags) + 1),
             )
         return self._index
 
     def _tag(self, tag: Tag) -> int:
         if tag not in self._tags:
             self._tags.append(tag)
+            self._index = None
         return self._tags.index(tag)
 
     # ------------------------------------------------------------------ the restart point

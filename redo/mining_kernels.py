@@ -43,7 +43,7 @@ def _copy(data, offset, length, out, place):
 
 @njit(cache=True)
 def classify(
-    command, object_number, old_first, new_first, value_length, first_row, dropped, tagged, objects, slots, columns,
+    command, object_number, old_first, new_first, value_length, first_row, dropped, tag, objects, slots, columns,
     verdicts, truncate_keep, row_slot, kept, kept_rows, found,
 ):
     """Find each row's table, and keep the rows the rules may want.
@@ -51,11 +51,11 @@ def classify(
     Args:
         command, object_number, old_first, new_first, value_length, first_row: see `DecodedChunk`.
         dropped: uint8[t], the transaction was mined before.
-        tagged: uint8[t], 1: the transaction has a tag.
+        tag: int64[t], place of the transaction's tag; -1: NULL.
         objects: int64[m] ascending, objects known.
         slots: int32[m], their places in the miner's table list.
         columns: int64[m], their numbers of columns.
-        verdicts: uint8[m, 2], whether rows are kept, by untagged and tagged.
+        verdicts: uint8[m, k + 1], whether rows are kept, by the place of their tag; NULL last.
         truncate_keep: uint8[n] for TRUNCATE rows; empty when there are none.
         row_slot: int32[n], out: the table's place; -1 for TRUNCATE.
         kept: int64[n], out: the rows kept, ascending.
@@ -94,7 +94,7 @@ def classify(
                 if place == objects.shape[0] or objects[place] != last_object:
                     found[ERROR], found[ERROR_ROW], found[ERROR_TRANSACTION] = UNKNOWN_OBJECT, row, transaction
                     return
-            if not verdicts[place, tagged[transaction]]:
+            if not verdicts[place, tag[transaction]]:
                 discarded += 1
                 continue
             values_end = first

@@ -8,13 +8,13 @@ Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Eval
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
 from streams.cutting import select_rows, without_unused
 from streams.lcr_batch import LcrBatch, TableVersion
 
@@ -30,27 +30,30 @@ class RuleEvaluation:
 
     def __init__(self, *rules: RuleSet) -> None:
         self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
+        self._tags = tags_told_apart(self._rules)
 
     @property
     def keeps_all(self) -> bool:
         """There are no rules: everything passes, and nothing needs to be looked at."""
         return not self._rules
 
-    def answer(self, table: TableVersion, *, tagged: bool | None = None) -> TruthValue:
+    def answer(self, table: TableVersion, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
         """Say what the rules say of row LCRs of a table version; needs no rows.
 
         Args:
             table: the version.
-            tagged: whether the LCRs have a tag; None: not known yet, the answer may be MAYBE.
+            tag: of the LCRs; not known: the answer may be MAYBE.
         """
-        answers = {rules.prefilter(table.owner, table.name, tagged=tagged) for rules in self._rules}
+        answers = {rules.prefilter(table.owner, table.name, tag=tag) for rules in self._rules}
         return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
 
-    def keeps(self, table: TableVersion) -> tuple[bool, bool]:
-        """Whether row LCRs of a table version may pass, without a tag and with one."""
-        return (
-            self.answer(table, tagged=False) is not TruthValue.FALSE, self.answer(table, tagged=True) is not TruthValue.FALSE,
-        )
+    def keeps(self, table: TableVersion, tags: Sequence[bytes | None]) -> list[bool]:
+        """Whether row LCRs of a table version may pass, for each of `tags`."""
+        return [self.answer(table, tag=tag) is not TruthValue.FALSE for tag in tags]
+
+    def keeps_any(self, table: TableVersion) -> bool:
+        """Whether row LCRs of a table version may pass with some tag."""
+        return any(self.keeps(table, self._tags))
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
@@ -59,8 +62,9 @@ class RuleEvaluation:
 
     def is_undecided(self, batch: LcrBatch) -> bool:
         """Whether `filter` must look at rows: the answer of some table in the batch is MAYBE."""
-        tagged = {bool(tag >= 0) for tag in batch.transactions.tag}
-        return any(self.answer(table, tagged=value) is TruthValue.MAYBE for table in batch.tables for value in tagged)
+        tags = _tags(batch)
+        used = [tags[place] for place in np.unique(batch.transactions.tag)]
+        return any(self.answer(table, tag=tag) is TruthValue.MAYBE for table in batch.tables for tag in used)
 
     def filter(self, batch: LcrBatch) -> LcrBatch:
         """Evaluate the rules against every row LCR of a batch.
@@ -74,27 +78,32 @@ class RuleEvaluation:
         """
         if batch.is_progress_mark or self.keeps_all:
             return batch
-        verdicts = np.array([self.keeps(table) for table in batch.tables], np.bool_).reshape(-1, 2)
-        has_tag = batch.transactions.tag >= 0
-        if verdicts[:, np.unique(has_tag).astype(np.intp)].all():
+        tags = _tags(batch)
+        verdicts = np.array([self.keeps(table, tags) for table in batch.tables], np.bool_).reshape(-1, len(tags))
+        if verdicts[:, np.unique(batch.transactions.tag)].all():
             return batch
-        tagged = np.repeat(has_tag.astype(np.intp), np.diff(batch.transactions.first_row))
+        tag = np.repeat(batch.transactions.tag, np.diff(batch.transactions.first_row))
         keep = np.zeros(batch.row_count, np.bool_)
         for group in batch.groups:
-            keep[group.row_numbers] = verdicts[group.table, tagged[group.row_numbers]]
-        kept = self._truncates(batch, verdicts, tagged, keep)
+            keep[group.row_numbers] = verdicts[group.table, tag[group.row_numbers]]
+        kept = self._truncates(batch, verdicts, tag, keep)
         if keep.all() and kept.truncates == batch.truncates:
             return batch
         return without_unused(select_rows(kept, keep))
 
     @staticmethod
     def _truncates(
-        batch: LcrBatch, verdicts: NDArray[np.bool_], tagged: NDArray[np.intp], keep: NDArray[np.bool_]
+        batch: LcrBatch, verdicts: NDArray[np.bool_], tag: NDArray[np.int16], keep: NDArray[np.bool_]
     ) -> LcrBatch:
         """The batch with TRUNCATEs of the tables that pass; `keep` says which TRUNCATEs have one."""
         truncates = []
         for truncate in batch.truncates:
-            tables = tuple(table for table in truncate.tables if verdicts[table, tagged[truncate.row_number]])
+            tables = tuple(table for table in truncate.tables if verdicts[table, tag[truncate.row_number]])
             keep[truncate.row_number] = bool(tables)
             truncates.append(replace(truncate, tables=tables))
         return replace(batch, truncates=tuple(truncates))
+
+
+def _tags(batch: LcrBatch) -> tuple[bytes | None, ...]:
+    """The tags of a batch by their places; the last one is NULL, whose place is -1."""
+    return (*(tag.value for tag in batch.tags), None)

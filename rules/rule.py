@@ -3,7 +3,8 @@
 Evaluation: the negative rule set (`exclude`) first, any rule TRUE discards; then the positive set
 (`include`), at least one rule TRUE keeps. Prefiltering asks the same with less knowledge and may answer MAYBE.
 
-Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used".
+Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used"; Replication Administrator's Guide, "Oracle Streams
+Tags".
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Final
 
-__all__ = ["Rule", "RuleSet", "TruthValue"]
+__all__ = [
+    "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "tags_told_apart",
+]
 
 
 class TruthValue(Enum):
@@ -23,6 +27,46 @@ class TruthValue(Enum):
     FALSE = "false"
     MAYBE = "maybe"
     TRUE = "true"
+
+
+class Unknown(Enum):
+    """What is not known yet when rules are asked."""
+
+    TAG = "tag"
+
+
+UNKNOWN_TAG: Final = Unknown.TAG
+
+KnownTag = bytes | None | Unknown
+"""A tag, None for NULL, or that it is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagCondition:
+    """Which tags a rule takes.
+
+    Args:
+        listed: tags, None for NULL.
+        takes_listed: the rule takes the listed tags and no other; False: every tag but these.
+    """
+
+    listed: tuple[bytes | None, ...]
+    takes_listed: bool = True
+
+    def answer(self, tag: KnownTag) -> TruthValue:
+        """Whether the condition takes a tag; MAYBE: that depends on a tag which is not known."""
+        if not self.listed:
+            return TruthValue.FALSE if self.takes_listed else TruthValue.TRUE
+        if tag is UNKNOWN_TAG:
+            return TruthValue.MAYBE
+        return TruthValue.TRUE if (tag in self.listed) is self.takes_listed else TruthValue.FALSE
+
+
+UNTAGGED: Final = TagCondition(listed=(None,))
+"""Changes with a NULL tag: what no apply process wrote."""
+
+ANY_TAG: Final = TagCondition(listed=(), takes_listed=False)
+"""Every change, whatever its tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +78,14 @@ class Rule:
         name: pattern of the table's name.
         dml: takes row LCRs (TRUNCATE included).
         ddl: takes DDL LCRs.
-        tagged: takes LCRs whatever their tag; False: only those with a NULL tag.
+        tags: takes LCRs with these tags.
     """
 
     owner: str = "*"
     name: str = "*"
     dml: bool = True
     ddl: bool = False
-    tagged: bool = False
+    tags: TagCondition = UNTAGGED
 
     def matches_object(self, owner: str, name: str) -> bool:
         """Whether the rule speaks of the table `owner.name`."""
@@ -67,21 +111,21 @@ class RuleSet:
     include: tuple[Rule, ...] | None = None
     exclude: tuple[Rule, ...] = ()
 
-    def prefilter(self, owner: str, name: str, *, tagged: bool | None = None) -> TruthValue:
+    def prefilter(self, owner: str, name: str, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
         """Tell from the object alone (and the tag, if known) what the rules will say of its row LCRs.
 
         Args:
             owner: the table's schema.
             name: the table's name.
-            tagged: whether the LCR has a tag; None: not known yet.
+            tag: of the LCRs.
 
         Returns:
             FALSE: discard. TRUE: keep. MAYBE: evaluate again with what is missing.
         """
-        negative = _any(self.exclude, owner, name, tagged=tagged)
+        negative = _any(self.exclude, owner, name, tag=tag)
         if negative is TruthValue.TRUE:
             return TruthValue.FALSE
-        positive = TruthValue.TRUE if self.include is None else _any(self.include, owner, name, tagged=tagged)
+        positive = TruthValue.TRUE if self.include is None else _any(self.include, owner, name, tag=tag)
         if positive is TruthValue.FALSE:
             return TruthValue.FALSE
         if negative is TruthValue.MAYBE:
@@ -96,6 +140,17 @@ class RuleSet:
         )
 
 
+def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
+    """One of each kind of tag that rule sets can tell apart: NULL, every tag they list, and last one that they do not.
+
+    What holds for each of these holds for every tag.
+    """
+    rules = [rule for rule_set in rule_sets for rule in (*(rule_set.include or ()), *rule_set.exclude)]
+    listed = {tag for rule in rules for tag in rule.tags.listed if tag is not None}
+    other = next(tag for number in range(len(listed) + 1) if (tag := number.to_bytes(4, "big")) not in listed)
+    return None, *sorted(listed), other
+
+
 @lru_cache(maxsize=4096)  # patterns of one topology; more only costs time
 def _pattern(text: str) -> re.Pattern[str]:
     """`*` and `?` as in file names; everything else, brackets too, stands for itself."""
@@ -103,13 +158,14 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile("".join(special.get(letter) or re.escape(letter) for letter in text) + r"\Z", re.DOTALL)
 
 
-def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tagged: bool | None) -> TruthValue:
+def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> TruthValue:
     answer = TruthValue.FALSE
     for rule in rules:
         if not rule.dml or not rule.matches_object(owner, name):
             continue
-        if rule.tagged or tagged is False:
-            return TruthValue.TRUE
-        if tagged is None:
-            answer = TruthValue.MAYBE
+        taken = rule.tags.answer(tag)
+        if taken is TruthValue.TRUE:
+            return taken
+        if taken is TruthValue.MAYBE:
+            answer = taken
     return answer

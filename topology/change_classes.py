@@ -1,8 +1,8 @@
-"""Classes of changes: every table that the rules of a topology can tell apart, tagged and untagged, one of each.
+"""Classes of changes: every table that the rules of a topology can tell apart, with every tag they can, one of each.
 
 Rules speak of tables by patterns, so a topology has no list of tables. But rules can tell only so many tables apart: all
-names that match the same patterns are treated alike. One example stands for each of these classes, and what is true of every
-example is true of every table. A set of classes is an `int` with one bit per class, so that rule sets along a path are
+names that match the same patterns are treated alike, and so are all tags that no rule lists. One example stands for each of
+these classes, and what is true of every example is true of every table and tag. A set of classes is an `int` with one bit per class, so that rule sets along a path are
 combined with `&`, and paths with `|`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import Rule, RuleSet, TruthValue, tags_told_apart
 from topology.patterns import examples
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class ChangeClasses:
         self._taken: dict[RuleSet, int] = dict.fromkeys(rule_sets, -1)
         rules = list(dict.fromkeys(rule for each in self._taken for rule in (*(each.include or ()), *each.exclude)))
         self.tables: tuple[tuple[str, str], ...] = tuple(_tables(rules))
+        self.tags: tuple[bytes | None, ...] = tags_told_apart(self._taken)  # NULL first, the one that no rule lists last
 
     @classmethod
     def of(cls, spec: TopologySpec) -> ChangeClasses:
@@ -52,32 +53,41 @@ class ChangeClasses:
         taken = self._taken[rules]
         if taken < 0:
             taken = self._taken[rules] = sum(
-                1 << (number + tagged * len(self.tables))
-                for number, (owner, name) in enumerate(self.tables) for tagged in (False, True)
-                if rules.prefilter(owner, name, tagged=tagged) is not TruthValue.FALSE
+                1 << (number + place * len(self.tables))
+                for number, (owner, name) in enumerate(self.tables) for place, tag in enumerate(self.tags)
+                if rules.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
             )
         return taken
 
     def carried_by(self, clients: Iterable[_Client]) -> int:
         """The classes that all of the clients on a way take."""
-        carried = ~(-1 << 2 * len(self.tables))
+        carried = ~(-1 << len(self.tags) * len(self.tables))
         for client in clients:
             carried &= self.taken_by(client.rules)
         return carried
 
     def tables_of(self, classes: int) -> int:
         """The same tables' untagged changes: what tells sets of tables apart."""
-        return (classes | classes >> len(self.tables)) & self.untagged
+        found = 0
+        while classes:
+            found |= classes & self.untagged
+            classes >>= len(self.tables)
+        return found
 
-    def tagged(self, classes: int) -> int:
-        """The same tables' changes with a tag: what captures see of them once they are applied."""
-        return self.tables_of(classes) << len(self.tables)
+    def tagged(self, classes: int, tag: bytes | None) -> int:
+        """The same tables' changes with a tag: what captures see of them once an apply process with that tag applied them."""
+        place = self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
+        return self.tables_of(classes) << place * len(self.tables)
 
     def example(self, classes: int) -> str:
         """One table of a set that is not empty, for people; untagged changes are named before tagged ones."""
-        number = (classes & -classes).bit_length() - 1
-        owner, name = self.tables[number % len(self.tables)]
-        return f"{owner}.{name}" if number < len(self.tables) else f"{owner}.{name} (tagged changes)"
+        place, number = divmod((classes & -classes).bit_length() - 1, len(self.tables))
+        owner, name = self.tables[number]
+        tag = self.tags[place]
+        if tag is None:
+            return f"{owner}.{name}"
+        is_listed = place < len(self.tags) - 1
+        return f"{owner}.{name} (changes with tag {tag.hex()})" if is_listed else f"{owner}.{name} (tagged changes)"
 
 
 def _tables(rules: list[Rule]) -> Iterator[tuple[str, str]]:

@@ -292,6 +292,7 @@ class _Arrival:
     classes: int
     path: tuple[str, ...]
     capture: str = ""
+    tag: bytes | None = None  # of the apply process that made them, at the site they were captured at last
     first_path: tuple[str, ...] = ()  # of the same changes, when they were there before
 
 
@@ -303,16 +304,16 @@ def _arriving_again(spec: TopologySpec, classes: ChangeClasses, origin: str) -> 
     for arrival in pending:  # shortest paths first: it grows at its end
         site = arrival.path[-1]
         for way in (way for apply in spec.applies if apply.source == site for way in ways_to(spec, apply)):
-            sent = arrival.classes if site == origin else classes.tagged(arrival.classes)
+            sent = classes.tagged(arrival.classes, arrival.tag)
             # What arrives is told by its table alone from here on: the tag is the apply process's.
             new = classes.tables_of(sent & classes.carried_by(way.clients))
             path = (*arrival.path, way.apply.site)
             for earlier in seen.setdefault(way.apply.site, []):
                 if new & earlier.classes and site != origin:
-                    yield _Arrival(new & earlier.classes, path, way.capture.name, earlier.path)
+                    yield _Arrival(new & earlier.classes, path, way.capture.name, arrival.tag, earlier.path)
                 new &= ~earlier.classes
             if new:
-                pending.append(_Arrival(new, path))
+                pending.append(_Arrival(new, path, tag=way.apply.tag))
                 seen[way.apply.site].append(pending[-1])
 
 
@@ -323,4 +324,6 @@ def _came_again(origin: str, again: _Arrival) -> Finding:
         problem = (
             f"changes of {origin} can arrive at {again.path[-1]} twice: {' -> '.join(again.first_path)} and {' -> '.join(again.path)}"
         )
+    if again.tag is None:
+        return _warning(f"captures.{again.capture}.rules", problem, f"give the apply processes at {again.path[-2]} a tag")
     return _warning(f"captures.{again.capture}.rules", problem, "write tagged: false (the default) in its include rules")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
+from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.document import Document, Path_
 from topology.patterns import parse_schema, parse_table
 from topology.problems import nearest
@@ -63,7 +64,9 @@ def _size(value: object) -> int:
     return size
 
 
-def _tag(value: object) -> bytes:
+def _tag(value: object, bytes_max: int = TAG_BYTES_MAX) -> bytes | None:
+    if value is None:
+        return None
     if not isinstance(value, str):
         raise _problem(f"{value!r} is not a text", 'put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)')
     try:
@@ -71,10 +74,14 @@ def _tag(value: object) -> bytes:
     except ValueError:
         raise _problem(f"{value!r} is not hexadecimal", 'write pairs of hexadecimal digits, such as "00" or "1f"') from None
     if not tag:
-        raise _not_yet("an empty tag (applied changes would look like users' changes)", 'give a tag, such as "00"')
-    if len(tag) > APPLY_TAG_BYTES_MAX:
-        raise _problem(f"the tag has {len(tag)} bytes", f"at most {APPLY_TAG_BYTES_MAX}")
+        raise _problem("the tag is empty", 'write null for no tag, or a tag, such as "00"')
+    if len(tag) > bytes_max:
+        raise _problem(f"the tag has {len(tag)} bytes", f"at most {bytes_max}")
     return tag
+
+
+def _apply_tag(value: object) -> bytes | None:
+    return _tag(value, APPLY_TAG_BYTES_MAX)
 
 
 def _table(value: object) -> tuple[str, str]:
@@ -123,7 +130,8 @@ Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
 Size = Annotated[int, BeforeValidator(_size)]
-TagBytes = Annotated[bytes, BeforeValidator(_tag)]
+TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
+ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
 SchemaPattern = Annotated[str, BeforeValidator(_schema)]
 
@@ -154,6 +162,8 @@ class RuleModel(_Model):
     dml: bool = True
     ddl: Ddl = False
     tagged: bool | None = None
+    tags: list[TagOrNull] | None = None
+    not_tags: list[TagOrNull] | None = None
 
     @model_validator(mode="after")
     def _one_object(self) -> RuleModel:
@@ -163,6 +173,10 @@ class RuleModel(_Model):
             raise _problem("global: false says nothing", "write global: true, or a table or schema")
         if not self.dml:
             raise _problem("takes neither dml nor ddl", "leave out dml: false, or the whole rule")
+        if sum(item is not None for item in (self.tagged, self.tags, self.not_tags)) > 1:
+            raise _problem("says more than once which tags it takes", "keep one of tagged, tags, not_tags")
+        if [] in (self.tags, self.not_tags):
+            raise _problem("lists no tag", 'list tags, such as [null, "11"], or write tagged: true for every tag')
         return self
 
 
@@ -291,7 +305,7 @@ class ApplyModel(_Model):
     site: str
     source: str
     queue: str
-    tag: TagBytes | None = None
+    tag: ApplyTag = DEFAULT_APPLY_TAG
     parallelism: Annotated[int, Field(ge=1, le=PARALLELISM_MAX)] | None = None
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from databases.ports import Finding, PlannedStatement, SourceTable
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.changes import Change, changes
 from topology.checks import check
 from topology.problems import as_line
@@ -179,8 +179,21 @@ def _rules(rules: RuleSet) -> str:
 def _rule(rule: Rule, *, positive: bool) -> str:
     name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
     if positive:
-        return f"{name} (tagged changes too)" if rule.tagged else name
-    return name if rule.tagged else f"{name} (untagged changes)"
+        return name if rule.tags == UNTAGGED else f"{name} ({_tags(rule.tags)})"
+    return name if rule.tags == ANY_TAG else f"{name} ({_tags(rule.tags)})"
+
+
+def _tags(tags: TagCondition) -> str:
+    if tags == ANY_TAG:
+        return "tagged changes too"
+    if tags == UNTAGGED:
+        return "untagged changes"
+    listed = ", ".join(_tag(tag) for tag in tags.listed)
+    return f"changes with tag {listed}" if tags.takes_listed else f"changes with any tag but {listed}"
+
+
+def _tag(tag: bytes | None) -> str:
+    return "none" if tag is None else tag.hex()
 
 
 # --------------------------------------------------------------------------- actors
@@ -212,7 +225,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work = f"sends LCRs of {', '.join(propagation.sources) or 'nobody'} from {propagation.from_queue} to {propagation.to_queue}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {apply.tag.hex()}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"
         yield actor(f"apply:{apply.name}", apply.site, work)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from databases.ports import Finding
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check
 from topology.connection_strings import ConnectionStringError, references, resolve
 from topology.document import Document, Path_, read_document
@@ -21,6 +21,7 @@ from topology.models import (
     PropagationModel,
     QueueModel,
     ReplicateModel,
+    RuleModel,
     RulesModel,
     SiteModel,
     TopologyModel,
@@ -241,19 +242,32 @@ def _replicate(model: ReplicateModel) -> Replicate:
 
 
 def _rule_set(model: RulesModel) -> RuleSet:
-    def rules(entries: list[Any], *, tagged: bool) -> tuple[Rule, ...]:
+    def rules(entries: list[RuleModel], tags: TagCondition) -> tuple[Rule, ...]:
         return tuple(
             Rule(
                 **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
-                dml=entry.dml, ddl=entry.ddl, tagged=tagged if entry.tagged is None else entry.tagged,
+                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or tags,
             )
             for entry in entries
         )
 
     # A negative rule without a word on tags discards whatever the tag: so the manuals advise.
     return RuleSet(
-        include=None if model.include is None else rules(model.include, tagged=False),
-        exclude=rules(model.exclude, tagged=True),
+        include=None if model.include is None else rules(model.include, UNTAGGED),
+        exclude=rules(model.exclude, ANY_TAG),
+    )
+
+
+def _tags(model: RuleModel) -> TagCondition | None:
+    """What a rule says of tags; None: nothing."""
+    if model.tagged is not None:
+        return ANY_TAG if model.tagged else UNTAGGED
+    listed = model.not_tags if model.tags is None else model.tags
+    if listed is None:
+        return None
+    # In one order, so that rules which say the same are the same.
+    return TagCondition(
+        listed=tuple(sorted(set(listed), key=lambda tag: (tag is not None, tag or b""))), takes_listed=model.tags is not None
     )
 
 
@@ -273,10 +287,10 @@ def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
 
 def _apply(name: str, model: ApplyModel) -> ApplySpec:
     spec = ApplySpec(
-        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules)
+        name=name, site=model.site, source=model.source, queue=model.queue, tag=model.tag, rules=_rule_set(model.rules)
     )
     return _with(
-        spec, tag=model.tag, parallelism=model.parallelism, group_transactions=model.group_transactions,
+        spec, parallelism=model.parallelism, group_transactions=model.group_transactions,
         group_rows=model.group_rows,
     )
 

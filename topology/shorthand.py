@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec
 
 __all__ = ["Components", "Replicate", "apply_name", "capture_name", "expand", "propagation_name", "queue_names"]
@@ -124,4 +124,4 @@ def _whatever_tag(rules: dict[Rule, None]) -> RuleSet:
 
     Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Tags", n-way replication.
     """
-    return RuleSet(include=tuple(replace(rule, tagged=True) for rule in rules))
+    return RuleSet(include=tuple(replace(rule, tags=ANY_TAG) for rule in rules))

@@ -97,7 +97,7 @@ class ApplySpec:
         site: where it applies.
         source: whose LCRs it applies.
         queue: at the same site.
-        tag: what its changes are tagged with.
+        tag: what its changes are tagged with; None: NULL, they look like users' changes.
         parallelism: apply servers.
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
@@ -108,7 +108,7 @@ class ApplySpec:
     site: str
     source: str
     queue: str
-    tag: bytes = DEFAULT_APPLY_TAG
+    tag: bytes | None = DEFAULT_APPLY_TAG
     parallelism: int = PARALLELISM_DEFAULT
     group_transactions: int = 1000
     group_rows: int = 10_000

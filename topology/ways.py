@@ -32,7 +32,7 @@ from typing import Generic, TypeVar
 
 import networkx as nx
 
-from rules.rule import RuleSet, TruthValue
+from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, TruthValue, tags_told_apart
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
@@ -68,20 +68,20 @@ class Way:
         """Everything on the way that has rules, in order."""
         return (self.capture, *self.propagations, self.apply)
 
-    def carry(self, table: T, *, tagged: bool | None = None) -> T | None:
+    def carry(self, table: T, *, tag: KnownTag = UNKNOWN_TAG) -> T | None:
         """What a table of the source arrives as.
 
         Args:
             table: as the source knows it.
-            tagged: of its changes with a tag, or of those without; None: of either.
+            tag: of its changes; not known: of those with any tag, or none.
 
         Returns:
             The table as the apply process gets it; None: it does not arrive.
         """
-        tags = (False, True) if tagged is None else (tagged,)
+        tags = tags_told_apart(client.rules for client in self.clients) if tag is UNKNOWN_TAG else (tag,)
         arrives = any(
-            all(client.rules.prefilter(table.owner, table.name, tagged=tag) is not TruthValue.FALSE for client in self.clients)
-            for tag in tags
+            all(client.rules.prefilter(table.owner, table.name, tag=each) is not TruthValue.FALSE for client in self.clients)
+            for each in tags
         )
         return table if arrives else None
 

@@ -367,7 +367,7 @@ class DestinationDatabase(Protocol):
             apply: name of the apply process.
             server: number of the apply server.
             epoch: as `raise_epoch` answered.
-            tag: marks the session's changes.
+            tag: marks the session's changes; empty: their tag is NULL.
             incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
 
         Raises:

@@ -53,7 +53,7 @@ class PlannedApply:
         name: of the apply process.
         source: whose changes it applies.
         parallelism: apply servers, a session each.
-        tag: what marks its changes.
+        tag: what marks its changes; empty: nothing.
     """
 
     name: str

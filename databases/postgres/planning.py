@@ -15,8 +15,8 @@ import psycopg
 
 from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.connection import quote, translated
-from databases.postgres.destination.fencing import origin_name
 from databases.postgres.destination.schema import VERSIONS, schema_version
+from databases.postgres.origins import origin_name
 from databases.postgres.source.catalog import slot_name
 from rules.rule import Rule, RuleSet
 

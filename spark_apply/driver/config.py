@@ -51,7 +51,7 @@ class ApplyConfig:
         destination: the site applied to.
         queue: name of the queue it dequeues from.
         tables: what it replicates.
-        tag: what its changes are tagged with.
+        tag: what its changes are tagged with; empty: a NULL tag.
         parallelism: apply servers.
         group_transactions: most source transactions in one destination transaction.
         group_rows: most rows in one group.

@@ -11,7 +11,7 @@ from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.planning import plan_destination, plan_unseen_source
 from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet
 
 pytestmark = pytest.mark.postgres
 
@@ -105,7 +105,7 @@ def test_the_plan_of_a_source_that_does_not_exist_yet_is_what_prepare_then_does(
 
 def test_table_of_a_negative_rule_is_neither_published_nor_an_obstacle(source):
     dsn, connection = source
-    without_t2 = (RuleSet(include=RULES[0].include, exclude=(Rule(owner="public", name="t2", tagged=True),)),)
+    without_t2 = (RuleSet(include=RULES[0].include, exclude=(Rule(owner="public", name="t2", tags=ANY_TAG),)),)
     database = PostgresSource(dsn, site="dbs1")
     try:
         assert any("t2" in finding.path for finding in database.preflight(RULES, streams=1) if finding.is_error)

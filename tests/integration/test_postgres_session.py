@@ -16,6 +16,7 @@ from databases.postgres.destination import writes
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.writes import WritePlan, plan_write
+from databases.postgres.origins import tag_of_origin
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
@@ -416,6 +417,21 @@ def test_changes_are_marked_with_the_origin_that_carries_the_tag(site):
     )]
     assert sum(b"headrace:top/a/0:1f\0" in message for message in messages if message[:1] == b"O") == 1
     assert sum(message[:1] == b"O" for message in messages) == 1
+
+
+def test_changes_of_an_apply_process_without_a_tag_have_a_null_tag(site):
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    site.user.execute("CREATE PUBLICATION p FOR TABLE t")
+    site.user.execute("SELECT pg_create_logical_replication_slot('origins', 'pgoutput')")
+    untagged = site.open(server=1, tag=b"")
+    untagged.begin()
+    untagged.write([insert(table, [(int4(1),)])])
+    untagged.commit([], 0)
+    untagged.close()
+    (origin,) = [bytes(row[0]) for row in site.user.execute(
+        "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1', 'publication_names', 'p')"
+    ) if bytes(row[0])[:1] == b"O"]
+    assert tag_of_origin(origin[9:-1].decode()) is None
 
 
 def test_every_server_and_tag_has_its_own_origin(site):

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from rules.rule import ANY_TAG
 from tests.support.system import System, running, wait_until
 from topology.reading import read_topology
 from topology.spec import TopologySpec
@@ -77,7 +78,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, 
 def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(one_way: System, folder: Path):
     spec = _spec(folder)
     captures = tuple(
-        replace(c, rules=replace(c.rules, include=tuple(replace(rule, tagged=True) for rule in c.rules.include or ())))
+        replace(c, rules=replace(c.rules, include=tuple(replace(rule, tags=ANY_TAG) for rule in c.rules.include or ())))
         for c in spec.captures
     )
     tagged = replace(spec, captures=captures)

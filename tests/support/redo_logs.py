@@ -110,7 +110,7 @@ def _expected_row(source: MemorySource, change: Any, rules: RuleSet, tag: Tag | 
 
     def keeps(version: Any) -> bool:
         owner, name = named(version)
-        verdict = rules.prefilter(owner, name, tagged=tag is not None)
+        verdict = rules.prefilter(owner, name, tag=None if tag is None else tag.value)
         return owner != "headrace" and verdict is not TruthValue.FALSE
 
     if change.command is Command.TRUNCATE:

@@ -23,7 +23,7 @@ from typing import Any
 from databases.memory_source import MemorySource, MemoryTransaction
 from databases.memory_store import MemoryStore, destination_column
 from redo.segments import list_segments
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
 from streams.lcr_batch import Command
@@ -78,14 +78,14 @@ def _topology(folder: Path) -> TopologySpec:
         queues=tuple(QueueSpec(name=f"q_{site}", site=site, **SMALL) for site in sites),
         captures=(CaptureSpec(
             name="capture_dbs1", site="dbs1", source="dbs1", queue="q_dbs1",
-            rules=RuleSet(include=(Rule(owner="public"),), exclude=(Rule(name=PRIVATE.name, tagged=True),)),
+            rules=RuleSet(include=(Rule(owner="public"),), exclude=(Rule(name=PRIVATE.name, tags=ANY_TAG),)),
         ),),
         propagations=(
             PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",)),
             PropagationSpec(name="to_relay", from_queue="q_dbs1", to_queue="q_relay", sources=("dbs1",)),
             PropagationSpec(
                 name="to_dbs3", from_queue="q_relay", to_queue="q_dbs3", sources=("dbs1",),
-                rules=RuleSet(exclude=(Rule(name=HIDDEN_FROM_DBS3, tagged=True),)),
+                rules=RuleSet(exclude=(Rule(name=HIDDEN_FROM_DBS3, tags=ANY_TAG),)),
             ),
         ),
         applies=(

@@ -25,16 +25,15 @@ from typing import Any, NoReturn
 import psycopg
 
 from databases.postgres.connection import translated
+from databases.postgres.origins import origin_name
 from databases.progress import check_epoch
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, FencedError
+from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
 __all__ = [
-    "EPOCH_LIVES", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "origin_name", "raise_epoch",
+    "EPOCH_LIVES", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
     "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
 ]
 
-# PostgreSQL 18 refuses longer names of replication origins.
-_ORIGIN_NAME_BYTES_MAX = 512
 # A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
 _PREDECESSOR_WAIT_S = 60.0
 _PREDECESSOR_POLL_S = 0.02
@@ -90,7 +89,7 @@ class SessionIdentity:
         server: number of the apply server; sessions of other kinds take numbers no apply server has.
         epoch: of the driver.
         incarnation: of the server within the epoch; the coordinator counts them.
-        tag: what the session's changes are tagged with.
+        tag: what the session's changes are tagged with; empty: a NULL tag.
     """
 
     topology: str
@@ -107,24 +106,8 @@ class SessionIdentity:
 
     @property
     def origin(self) -> str:
-        """See `origin_name`."""
+        """Name of its replication origin."""
         return origin_name(self.topology, self.apply, self.server, self.tag)
-
-
-def origin_name(topology: str, apply: str, server: int, tag: bytes) -> str:
-    """Name of the replication origin that marks an apply server's changes in the log.
-
-    Raises:
-        ConfigError: it would be longer than PostgreSQL allows.
-    """
-    name = f"headrace:{topology}/{apply}/{server}:{tag.hex()}"
-    length = len(name.encode())
-    if length > _ORIGIN_NAME_BYTES_MAX:
-        raise ConfigError(
-            f"the replication origin of apply process {apply} would have a name of {length} bytes,"
-            f" PostgreSQL allows {_ORIGIN_NAME_BYTES_MAX}", hint="use a shorter tag or shorter names",
-        )
-    return name
 
 
 def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:

@@ -13,19 +13,18 @@ import numpy as np
 
 from databases.ports import DecodedChunk, StreamOptions
 from databases.postgres.builtin_types import BUILTIN_TYPES
+from databases.postgres.origins import tag_of_origin
 from databases.postgres.source import pgoutput_kernels as kernels
 from streams.errors import ProtocolError
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 from streams.scn import ObjectNumber
-from streams.tags import Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ORIGIN_PREFIX", "PostgresLogDecoder", "tag_of_origin"]
+    from streams.tags import Tag
 
-ORIGIN_PREFIX = "headrace:"
-"""Origins named `headrace:<topology>/<apply>/<server>:<hex tag>` carry tags; all others mean a NULL tag."""
+__all__ = ["PostgresLogDecoder"]
 
 # One scratch array for values, reused; a row with more values than that cannot exist (1600 columns, old and new).
 _VALUES_MAX = 1 << 20
@@ -342,22 +341,6 @@ class _Message:
 
     def text(self) -> str:
         return self.raw_text().decode(self._encoding, "replace")
-
-
-def tag_of_origin(name: str) -> Tag | None:
-    """The tag an origin's name carries; None (a NULL tag) when no apply process of Headrace made the origin.
-
-    A name that begins like ours and does not go on like ours is a tag all the same: taking it for NULL could send
-    a change in circles.
-    """
-    if not name.startswith(ORIGIN_PREFIX):
-        return None
-    where, _, tag_text = name[len(ORIGIN_PREFIX) :].rpartition(":")
-    topology, _, apply = where.rpartition("/")[0].partition("/")
-    try:
-        return Tag(value=bytes.fromhex(tag_text), topology=topology, apply=apply)
-    except ValueError:
-        return Tag(value=b"", topology=topology, apply=apply)
 
 
 def _with_forms(version: TableVersion, known: TableVersion) -> TableVersion:

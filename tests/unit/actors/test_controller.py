@@ -7,7 +7,7 @@ import pytest
 
 from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
@@ -352,7 +352,7 @@ def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_r
 
 def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_running(spec, actors):
     """The other destination gets a table more, so more is captured; what comes to this one stays the same."""
-    only_t = replace(spec.propagations[0], rules=RuleSet(include=(Rule(owner="public", name="t", tagged=True),)))
+    only_t = replace(spec.propagations[0], rules=RuleSet(include=(Rule(owner="public", name="t", tags=ANY_TAG),)))
     both = with_another_destination(replace(spec, propagations=(only_t,)))
     started(with_rules(both, "t"), actors)
     actors.calls.clear()

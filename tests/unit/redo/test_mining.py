@@ -16,7 +16,7 @@ from redo.dictionary import NameOfNow
 from redo.mining import Miner
 from redo.records import RedoPosition
 from redo.segments import list_segments
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
 from streams.clock import VirtualClock
 from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
 from streams.lcr import RowLcr
@@ -38,10 +38,14 @@ from tests.support.redo_logs import (
 )
 from tests.support.workloads import Workload
 
-ALL = RuleSet(include=(Rule(tagged=True),))
+ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NULL_TAGS_ONLY = RuleSet(include=(Rule(),))
-SOME = RuleSet(include=(Rule(owner="hr"), Rule(owner="sales", tagged=True)), exclude=(Rule(name="bag", tagged=True),))
-RULES = (ALL, NULL_TAGS_ONLY, SOME, RuleSet(include=()), RuleSet())
+SOME = RuleSet(include=(Rule(owner="hr"), Rule(owner="sales", tags=ANY_TAG)), exclude=(Rule(name="bag", tags=ANY_TAG),))
+BY_TAG = RuleSet(
+    include=(Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)), Rule(owner="sales", tags=TagCondition(listed=(b"\x00",)))),
+    exclude=(Rule(owner="sales", tags=TagCondition(listed=(None, b"\x1d"))),),
+)
+RULES = (ALL, NULL_TAGS_ONLY, SOME, BY_TAG, RuleSet(include=()), RuleSet())
 
 random_work = given(
     seed=st.integers(0, 10_000), rules=st.sampled_from(RULES), gulp=st.integers(20, 3000),
@@ -306,6 +310,24 @@ def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
     writer = write_redo(tmp_path, source)
     assert [t.tag for t in received(mine(miner(tmp_path, rules=NULL_TAGS_ONLY), writer))] == [None]
     assert [t.tag for t in received(mine(miner(tmp_path, rules=ALL), writer))] == [None, TAG]
+
+
+def test_a_rule_that_lists_tags_takes_these_transactions_also_when_a_tag_comes_late(tmp_path):
+    """The verdicts by tag grow with the tags the log shows."""
+    null, one, two, three = (None, *(Tag(value=bytes([n]), topology="t", apply=f"a{n}") for n in (1, 2, 3)))
+    listed = TagCondition(listed=(None, b"\x02")), TagCondition(listed=(b"\x02",), takes_listed=False)
+    expected = [null, two, two, null], [null, one, three, three, one, null]
+    source = source_with(0)
+    writer = log_writer(tmp_path, source)
+    readers = [miner(tmp_path, rules=RuleSet(include=(Rule(tags=tags),))) for tags in listed]
+    found: tuple[list[LcrBatch], list[LcrBatch]] = [], []
+    for number, tag in enumerate((null, one, two, three, three, two, one, null)):
+        with source.transaction(tag) as transaction:
+            transaction.insert("hr.t", id=f"row {number}")
+        drain(writer, source)
+        for reader, batches in zip(readers, found, strict=True):
+            batches.extend(mine(reader, writer))
+    assert tuple([t.tag for t in received(batches)] for batches in found) == expected
 
 
 def test_tag_indexes_of_a_batch_point_into_its_own_tags(tmp_path):

@@ -8,18 +8,24 @@ import pytest
 
 from databases.memory_source import MemorySource
 from rules.evaluation import RuleEvaluation
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
+from streams.tags import Tag
 from tests.support.redo_logs import mine, miner, received, rows_of, write_redo
 from tests.support.workloads import Workload
 
-ALL = RuleSet(include=(Rule(tagged=True),))
+ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NOTHING = RuleSet(include=())
 RULES = [
-    ALL, NOTHING, RuleSet(), RuleSet(include=(Rule(),)), RuleSet(include=(Rule(owner="hr", name="keyed", tagged=True),)),
-    RuleSet(exclude=(Rule(owner="sales", tagged=True),)), RuleSet(exclude=(Rule(name="bag"),)),
-    RuleSet(include=(Rule(owner="hr"),), exclude=(Rule(name="f*", tagged=True),)),
+    ALL, NOTHING, RuleSet(), RuleSet(include=(Rule(),)), RuleSet(include=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
+    RuleSet(exclude=(Rule(owner="sales", tags=ANY_TAG),)), RuleSet(exclude=(Rule(name="bag"),)),
+    RuleSet(include=(Rule(owner="hr"),), exclude=(Rule(name="f*", tags=ANY_TAG),)),
+    RuleSet(include=(Rule(tags=TagCondition(listed=(None, b"\x1d"))),)),
+    RuleSet(
+        include=(Rule(tags=TagCondition(listed=(b"\x00",), takes_listed=False)), Rule(owner="sales", tags=TagCondition(listed=(b"\x00",)))),
+        exclude=(Rule(owner="sales", tags=TagCondition(listed=(b"\x1d",))),),
+    ),
 ]
 
 
@@ -38,9 +44,9 @@ def batches(tmp_path_factory) -> list[LcrBatch]:
     return found
 
 
-def keeps(rules: RuleSet, table: str, *, tagged: bool) -> bool:
+def keeps(rules: RuleSet, table: str, tag: Tag | None) -> bool:
     owner, _, name = table.partition(".")
-    return rules.prefilter(owner, name, tagged=tagged) is not TruthValue.FALSE
+    return rules.prefilter(owner, name, tag=None if tag is None else tag.value) is not TruthValue.FALSE
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -50,9 +56,9 @@ def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
         rows = []
         for row in transaction.rows:
             if row[0] == "TRUNCATE":
-                tables = tuple(t for t in row[2] if keeps(rules, t, tagged=transaction.tag is not None))
+                tables = tuple(t for t in row[2] if keeps(rules, t, transaction.tag))
                 rows += [(*row[:2], tables, row[3])] if tables else []
-            elif keeps(rules, row[1], tagged=transaction.tag is not None):
+            elif keeps(rules, row[1], transaction.tag):
                 rows.append(row)
         if rows:
             expected.append(replace(transaction, rows=tuple(rows)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
+from rules.rule import UNTAGGED as NULL_TAG
 
 FALSE, MAYBE, TRUE = TruthValue.FALSE, TruthValue.MAYBE, TruthValue.TRUE
-OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(tagged=False), Rule(tagged=True)
+OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,48 @@ def test_prefilter_follows_the_table_of_the_manual(negative, positive, expected)
     ],
 )
 def test_missing_and_empty_rule_sets_differ(rules, expected):
-    assert rules.prefilter("hr", "t", tagged=False) is expected
+    assert rules.prefilter("hr", "t", tag=None) is expected
 
 
 @pytest.mark.parametrize("tagged", [False, True])
 def test_known_tag_leaves_no_maybe(tagged):
     rules = RuleSet(include=(UNTAGGED,))
-    assert rules.prefilter("hr", "t", tagged=tagged) is (FALSE if tagged else TRUE)
+    assert rules.prefilter("hr", "t", tag=b"\x00" if tagged else None) is (FALSE if tagged else TRUE)
+
+
+ELEVEN, TWELVE = b"\x11", b"\x12"
+NULL_OR_ELEVEN, NOT_ELEVEN = TagCondition(listed=(None, ELEVEN)), TagCondition(listed=(ELEVEN,), takes_listed=False)
+TAGS_TAKEN = {
+    # condition -> what it says of: NULL, 11, 12, a tag that is not known
+    NULL_TAG: (TRUE, FALSE, FALSE, MAYBE),
+    ANY_TAG: (TRUE, TRUE, TRUE, TRUE),
+    NULL_OR_ELEVEN: (TRUE, TRUE, FALSE, MAYBE),
+    NOT_ELEVEN: (TRUE, FALSE, TRUE, MAYBE),
+    TagCondition(listed=(None,), takes_listed=False): (FALSE, TRUE, TRUE, MAYBE),
+}
+
+
+@pytest.mark.parametrize(("condition", "expected"), TAGS_TAKEN.items(), ids=str)
+def test_condition_on_tags_is_three_valued(condition, expected):
+    rules = RuleSet(include=(Rule(tags=condition),))
+    assert tuple(rules.prefilter("hr", "t", tag=tag) for tag in (None, ELEVEN, TWELVE, UNKNOWN_TAG)) == expected
+
+
+@pytest.mark.parametrize(("condition", "expected"), TAGS_TAKEN.items(), ids=str)
+def test_negative_rule_discards_the_tags_it_takes(condition, expected):
+    turned = {TRUE: FALSE, FALSE: TRUE, MAYBE: MAYBE}
+    rules = RuleSet(exclude=(Rule(tags=condition),))
+    found = tuple(rules.prefilter("hr", "t", tag=tag) for tag in (None, ELEVEN, TWELVE, UNKNOWN_TAG))
+    assert found == tuple(turned[answer] for answer in expected)
+
+
+def test_tags_told_apart_are_null_the_listed_ones_and_one_more():
+    sets = [RuleSet(include=(Rule(tags=NOT_ELEVEN), Rule())), RuleSet(exclude=(Rule(tags=TagCondition(listed=(TWELVE,))),))]
+    first, *listed, other = tags_told_apart(sets)
+    assert (first, listed) == (None, [ELEVEN, TWELVE])
+    assert other not in (None, ELEVEN, TWELVE)
+    zeros = RuleSet(include=(Rule(tags=TagCondition(listed=(bytes(4),))),))
+    assert len(set(tags_told_apart([zeros]))) == 3
 
 
 def test_ddl_rules_say_nothing_of_rows():

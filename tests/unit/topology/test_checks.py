@@ -197,6 +197,38 @@ def test_tagged_changes_that_arrive_by_two_ways_are_warned_of(tmp_path):
     ]
 
 
+def hub(back_to: str) -> str:
+    """A hub with two spokes: it captures everything; `back_to`: condition on what goes to dbs2 from the hub."""
+    spokes = {"dbs2": "02", "dbs3": "03"}
+    text = SITES + "queues:\n" + "".join(f"  q_{s}: {{site: {s}}}\n  i_{s}: {{site: {s}}}\n" for s in ("dbs1", *spokes))
+    text += "captures:\n  c_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr, tagged: true}]}}\n"
+    text += "".join(f"  c_{s}: {{site: {s}, source: {s}, queue: q_{s}, rules: {{include: [{{schema: hr}}]}}}}\n" for s in spokes)
+    text += "propagations:\n" + "".join(f"  up_{s}: {{from: q_{s}, to: i_dbs1}}\n" for s in spokes)
+    text += f"  down_dbs2: {{from: q_dbs1, to: i_dbs2, rules: {{{back_to}}}}}\n"
+    text += '  down_dbs3: {from: q_dbs1, to: i_dbs3, rules: {exclude: [{schema: hr, tags: ["03"]}]}}\n'
+    text += "applies:\n" + "".join(f'  up_from_{s}: {{site: dbs1, source: {s}, queue: i_dbs1, tag: "{t}"}}\n' for s, t in spokes.items())
+    return text + "".join(f"  down_to_{s}: {{site: {s}, source: dbs1, queue: i_{s}}}\n" for s in spokes)
+
+
+@pytest.mark.parametrize("back_to", ['include: [{schema: hr, not_tags: ["02"]}]', 'exclude: [{schema: hr, tags: ["02"]}]'])
+def test_a_hub_that_forwards_what_spokes_wrote_to_the_others_has_no_warning(tmp_path, back_to):
+    assert warnings(tmp_path, hub(back_to)) == []
+
+
+@pytest.mark.parametrize("back_to", ["", 'exclude: [{schema: hr, tags: ["03"]}]', 'include: [{schema: hr, not_tags: ["03"]}]'])
+def test_a_hub_that_sends_a_spoke_its_own_changes_is_warned_of(tmp_path, back_to):
+    assert [line.partition(": write")[0] for line in warnings(tmp_path, hub(back_to))] == [
+        "captures.c_dbs1.rules: changes of dbs2 can come home: dbs2 -> dbs1 -> dbs2"
+    ]
+
+
+def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_come_home(tmp_path):
+    text = TWO_WAY.replace("a1: {site: dbs2, source: dbs1, queue: q2_in}", "a1: {site: dbs2, source: dbs1, queue: q2_in, tag: null}")
+    assert warnings(tmp_path, text) == [
+        "captures.c2.rules: changes of dbs1 can come home: dbs1 -> dbs2 -> dbs1: give the apply processes at dbs2 a tag"
+    ]
+
+
 IDLE = {
     "queue nobody reads": ("  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q9: {site: dbs3}",
                            "queues.q9: nobody dequeues from it: add a propagation or an apply process, or remove it"),

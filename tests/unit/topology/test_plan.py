@@ -46,6 +46,24 @@ replicate:
     assert second.rules == ("capture_dbs1: hr.*, crm.c*",)
 
 
+def test_tags_that_rules_list_and_the_tags_of_apply_processes_are_shown(tmp_path):
+    text = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {
+    include: [{schema: hr, tags: ["0B", null]}, {schema: crm, not_tags: ["02"]}], exclude: [{schema: tmp, tags: ["aa"]}]}}
+propagations: {p1: {from: q1, to: q2}}
+applies:
+  a1: {site: dbs2, source: dbs1, queue: q2, tag: "0c", rules: {include: [{schema: hr, tagged: true}]}}
+  a2: {site: dbs2, source: dbs1, queue: q2, tag: null, rules: {include: [{schema: crm, tagged: true}]}}
+"""
+    plan = make_plan(read(tmp_path, text))
+    assert plan.ways[0].rules[0] == (
+        "c1: hr.* (changes with tag none, 0b), crm.* (changes with any tag but 02) except tmp.* (changes with tag aa)"
+    )
+    assert [actor.work.rpartition(", ")[2] for actor in plan.actors if actor.name.startswith("apply:")] == ["tag 0c", "tag none"]
+
+
 def test_a_way_over_an_intermediate_site_shows_every_hop(tmp_path):
     text = SITES + """
 queues: {q1: {site: dbs1}, qr: {site: relay}, q2: {site: dbs2}}

@@ -6,11 +6,12 @@ import pickle
 
 import pytest
 
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from streams.errors import ConfigError
 from tests.support.topologies import SITES, problems, read
 from topology.problems import TopologyError
 from topology.reading import read_topology
+from topology.stored import spec_from_json, spec_to_json, without_secrets
 
 EXPLICIT = SITES + """
 queues:
@@ -46,8 +47,8 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
             source: dbs1
             queue: q1
             rules:
-              include: [{table: hr.employees, dml: true, ddl: false, tagged: true}, {schema: crm}, {global: true}]
-              exclude: [{table: hr.audit_*}, {schema: tmp, tagged: false}]
+              include: [{table: hr.employees, dml: true, ddl: false, tagged: true}, {schema: crm}, {global: true, tags: ["0b", null, "0B"]}]
+              exclude: [{table: hr.audit_*}, {schema: tmp, tagged: false}, {schema: hr, not_tags: ["1d"]}]
         propagations:
           p1: {from: q1, to: q2, rules: {exclude: [{table: hr.salaries}]}}
         applies:
@@ -65,10 +66,10 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
     assert spec.site("dbs2").node == (("site_dbs2", 1.0),)
     assert (spec.queue("q1").memory_bytes_max, spec.queue("q1").spill_bytes_max) == (64 << 20, 2 << 30)
     assert spec.capture("c1").rules == RuleSet(
-        include=(Rule(owner="hr", name="employees", tagged=True), Rule(owner="crm"), Rule()),
-        exclude=(Rule(owner="hr", name="audit_*", tagged=True), Rule(owner="tmp")),
+        include=(Rule(owner="hr", name="employees", tags=ANY_TAG), Rule(owner="crm"), Rule(tags=TagCondition(listed=(None, b"\x0b")))),
+        exclude=(Rule(owner="hr", name="audit_*", tags=ANY_TAG), Rule(owner="tmp"), Rule(owner="hr", tags=TagCondition(listed=(b"\x1d",), takes_listed=False))),
     )
-    assert spec.propagation("p1").rules == RuleSet(exclude=(Rule(owner="hr", name="salaries", tagged=True),))
+    assert spec.propagation("p1").rules == RuleSet(exclude=(Rule(owner="hr", name="salaries", tags=ANY_TAG),))
     assert spec.propagation("p1").sources == ("dbs1",)
     apply = spec.apply("a1")
     assert (apply.tag, apply.parallelism, apply.group_transactions, apply.group_rows) == (b"\x1f", 4, 1, 500)
@@ -110,7 +111,7 @@ captures:
   capture_dbs1: {site: dbs1, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr}, {schema: crm}]}}
 """,
     )
-    assert spec.propagation("dbs1_to_dbs2").rules == RuleSet(include=(Rule(owner="hr", tagged=True),))
+    assert spec.propagation("dbs1_to_dbs2").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
 
 
 def test_yaml_merge_keys_and_anchors_work(tmp_path):
@@ -272,6 +273,15 @@ RULE_PROBLEMS = {
     "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
     "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
+    "{schema: hr, tagged: true, tags: ['00']}": ": says more than once which tags it takes: keep one of tagged, tags, not_tags",
+    "{schema: hr, tags: ['00'], not_tags: [null]}": ": says more than once which tags it takes: keep one of tagged, tags, not_tags",
+    "{schema: hr, tags: []}": """: lists no tag: list tags, such as [null, "11"], or write tagged: true for every tag""",
+    "{schema: hr, tags: [11]}":
+        """.tags[0]: 11 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)""",
+    "{schema: hr, not_tags: [null, '1']}":
+        """.not_tags[1]: '1' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f\"""",
+    "{schema: hr, tags: ['']}": """.tags[0]: the tag is empty: write null for no tag, or a tag, such as "00\"""",
+    "{schema: hr, tags: '11'}": ".tags: '11' is not a list: write [one, two]",
     "{table: hr.t, where: 'new.a = 1'}": ".where: this key is known but not yet built: take the whole table",
     "{table: hr.t, subset: 'a = 1'}": ".subset: this key is known but not yet built: take the whole table",
     "{table: hr.t, transform: []}":
@@ -310,7 +320,7 @@ COMPONENT_PROBLEMS = {
                                      "'x' is not hexadecimal: write pairs of hexadecimal digits, such as \"00\" or \"1f\""),
     "site: dbs2, source: dbs1, queue: q_dbs2}": (
         "site: dbs2, source: dbs1, queue: q_dbs2, tag: ''}", "applies.apply_from_dbs1.tag",
-        "an empty tag (applied changes would look like users' changes) is known but not yet built: give a tag, such as \"00\""),
+        "the tag is empty: write null for no tag, or a tag, such as \"00\""),
     "dbs1: {site: dbs2, source": (
         "dbs1: {parallelism: 0, site: dbs2, source", "applies.apply_from_dbs1.parallelism", "0 is out of range: write at least 1"),
     "dbs1: {site: dbs2,": (
@@ -389,3 +399,16 @@ def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
 def test_sizes_take_units_of_1024(tmp_path, size, expected):
     text = f"topology: t\nsites: {{a: {{database: {{kind: embedded}}}}}}\nqueues: {{q: {{site: a, memory: {size}}}}}"
     assert read(tmp_path, text).queue("q").memory_bytes_max == expected
+
+
+def test_apply_tag_is_00_unless_told_and_null_when_the_file_says_so(tmp_path):
+    spec = read(tmp_path, EXPLICIT)
+    assert spec.apply("apply_from_dbs1").tag == b"\x00"
+    spec = read(tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs2}", "source: dbs1, queue: q_dbs2, tag: null}"))
+    assert spec.apply("apply_from_dbs1").tag is None
+    assert spec_from_json(spec_to_json(spec)) == without_secrets(spec)
+
+
+def test_rules_by_tag_survive_being_stored(tmp_path):
+    spec = read(tmp_path, EXPLICIT.replace("[{schema: hr}]", '[{schema: hr, tags: [null, "0b"]}, {schema: crm, not_tags: ["00ff"]}]'))
+    assert spec_from_json(spec_to_json(spec)).captures == spec.captures

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet
 from tests.support.topologies import SITES, read
 from topology.checks import check
 from topology.shorthand import Replicate, expand, pairs_between
@@ -97,7 +97,7 @@ def test_one_way_expands_into_the_documented_names(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.*], from: dbs1, to: [dbs2]}]")
     assert [(q.name, q.site) for q in spec.queues] == [("q_dbs1", "dbs1"), ("q_dbs2_in", "dbs2")]
     assert [(c.name, c.queue, c.rules) for c in spec.captures] == [
-        ("capture_dbs1", "q_dbs1", RuleSet(include=(Rule(owner="hr", name="*", tagged=False),)))
+        ("capture_dbs1", "q_dbs1", RuleSet(include=(Rule(owner="hr", name="*"),)))
     ]
     assert [(p.name, p.from_queue, p.to_queue) for p in spec.propagations] == [("dbs1_to_dbs2", "q_dbs1", "q_dbs2_in")]
     assert [(a.name, a.site, a.source, a.queue) for a in spec.applies] == [
@@ -115,12 +115,12 @@ replicate:
 """,
     )
     assert spec.capture("capture_dbs1").rules.include == (Rule(owner="hr"), Rule(owner="crm"))
-    assert spec.propagation("dbs1_to_dbs2").rules == RuleSet(include=(Rule(owner="hr", tagged=True),))
+    assert spec.propagation("dbs1_to_dbs2").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
     assert spec.propagation("dbs1_to_dbs3").rules == RuleSet()
 
 
 def test_captures_of_the_shorthand_take_untagged_changes_only(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2, dbs3]}]")
     assert len(spec.captures) == 3
-    assert not any(rule.tagged for capture in spec.captures for rule in capture.rules.include or ())
+    assert all(rule.tags == UNTAGGED for capture in spec.captures for rule in capture.rules.include or ())
     assert [finding for finding in check(spec) if "relay" not in finding.path] == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from topology.checks import check
@@ -92,8 +92,8 @@ def test_a_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
 def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
     """What an apply process at the source writes into it is sent on, so it must be copied before."""
     way = one_way(tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]")
-    assert way.carry(TABLES[0], tagged=False) is None
-    assert way.carry(TABLES[0], tagged=True) == TABLES[0]
+    assert way.carry(TABLES[0], tag=None) is None
+    assert way.carry(TABLES[0], tag=b"\x07") == TABLES[0]
     assert [table.source for table in arriving([way], TABLES)] == TABLES
 
 
@@ -109,8 +109,13 @@ def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
 # --------------------------------------------------------------------------- against brute force
 
 
+TAGS = [None, b"\x11", b"\x12", b"\x99"]  # rules list all but the last
+
+
 def rule_sets(*, positive: bool) -> st.SearchStrategy[RuleSet]:
-    rule = st.builds(Rule, owner=st.sampled_from(["hr", "h*", "*"]), name=st.sampled_from(["a", "b", "a*", "*"]), tagged=st.booleans())
+    listed = st.lists(st.sampled_from(TAGS[:3]), min_size=1, max_size=2, unique=True).map(tuple)
+    tags = st.sampled_from([UNTAGGED, ANY_TAG]) | st.builds(TagCondition, listed=listed, takes_listed=st.booleans())
+    rule = st.builds(Rule, owner=st.sampled_from(["hr", "h*", "*"]), name=st.sampled_from(["a", "b", "a*", "*"]), tags=tags)
     include = st.lists(rule, min_size=1, max_size=2).map(tuple)
     exclude = st.lists(rule, max_size=1).map(tuple)
     return st.builds(RuleSet, include=include if positive else st.none() | include, exclude=exclude)
@@ -148,10 +153,10 @@ class Change(NamedTuple):
 
     source: str
     table: TableName
-    is_tagged: bool
+    tag: bytes | None
 
 
-CHANGES = [(TableName(owner, name), is_tagged) for owner in ("hr", "ho", "crm") for name in ("a", "ab", "b", "z") for is_tagged in (False, True)]
+CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm") for name in ("a", "ab", "b", "z") for tag in TAGS]
 
 
 def passes(rules: RuleSet, change: Change) -> bool:
@@ -160,7 +165,7 @@ def passes(rules: RuleSet, change: Change) -> bool:
     def any_true(rules_: tuple[Rule, ...]) -> bool:
         return any(
             fnmatchcase(change.table.owner, rule.owner) and fnmatchcase(change.table.name, rule.name)
-            and (rule.tagged or not change.is_tagged)
+            and (change.tag in rule.tags.listed) is rule.tags.takes_listed
             for rule in rules_
         )
 
@@ -196,9 +201,9 @@ def test_ways_agree_with_sending_every_change_through_the_topology(spec):
     refused = any(finding.is_error for finding in check(spec))
     for apply in spec.applies:
         ways = ways_to(spec, apply)
-        for table, is_tagged in CHANGES:
-            change = Change(apply.source, table, is_tagged)
-            arrives = any(way.carry(table, tagged=is_tagged) is not None for way in ways)
+        for table, tag in CHANGES:
+            change = Change(apply.source, table, tag)
+            arrives = any(way.carry(table, tag=tag) is not None for way in ways)
             count = propagate(spec, change, everywhere=False)[apply.name]
             assert arrives is (count > 0)
             if not refused:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from databases.ports import DecodedChunk, StreamOptions
+from databases.postgres.origins import tag_of_origin
 from databases.postgres.source import pgoutput_kernels as k
-from databases.postgres.source.pgoutput import PostgresLogDecoder, tag_of_origin
+from databases.postgres.source.pgoutput import PostgresLogDecoder
 from streams.errors import ProtocolError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
 from streams.tags import Tag
@@ -169,11 +170,12 @@ def test_tag_survives_into_the_next_chunk_of_a_transaction() -> None:
         (OURS, Tag(value=b"\x00\xff", topology="topo", apply="apply_1")),
         ("headrace:t/a/12:", Tag(value=b"", topology="t", apply="a")),
         ("headrace:something else", Tag(value=b"", topology="", apply="")),
+        ("headrace:t/a/12:null", None),
         ("pg_16402", None),
         ("", None),
     ],
 )
-def test_origin_names_that_begin_like_ours_are_never_null_tags(name: str, tag: Tag | None) -> None:
+def test_origin_names_that_begin_like_ours_are_null_tags_only_when_they_say_so(name: str, tag: Tag | None) -> None:
     assert tag_of_origin(name) == tag
 
 

@@ -1,0 +1,62 @@
+"""Names of replication origins: how a tag stands in PostgreSQL's log.
+
+What a session writes while it has an origin is marked with the origin's name in the log. So a name carries the tag, and who set it:
+
+    headrace:<topology>/<apply process>/<server>:<tag in hexadecimal>     an apply server with a tag
+    headrace:<topology>/<apply process>/<server>:null                     one without: its changes look like users'
+    anything else                                                         not ours: a NULL tag
+
+An origin belongs to one session at a time, and the server knows only so many (`max_active_replication_origins`; before version 18
+`max_replication_slots`).
+"""
+
+from __future__ import annotations
+
+from streams.errors import ConfigError
+from streams.tags import Tag
+
+__all__ = ["origin_name", "tag_of_origin"]
+
+_PREFIX = "headrace:"
+_NO_TAG = "null"
+_NAME_BYTES_MAX = 512  # PostgreSQL 18 refuses longer names
+
+
+def origin_name(topology: str, apply: str, server: int, tag: bytes) -> str:
+    """Name of the replication origin that marks an apply server's changes in the log.
+
+    Args:
+        topology: name of the topology.
+        apply: name of the apply process.
+        server: number of the apply server.
+        tag: of the changes; empty: NULL.
+
+    Raises:
+        ConfigError: it would be longer than PostgreSQL allows.
+    """
+    name = f"{_PREFIX}{topology}/{apply}/{server}:{tag.hex() or _NO_TAG}"
+    length = len(name.encode())
+    if length > _NAME_BYTES_MAX:
+        raise ConfigError(
+            f"the replication origin of apply process {apply} would have a name of {length} bytes,"
+            f" PostgreSQL allows {_NAME_BYTES_MAX}", hint="use a shorter tag or shorter names",
+        )
+    return name
+
+
+def tag_of_origin(name: str) -> Tag | None:
+    """The tag an origin's name carries; None (a NULL tag) when the origin is not ours, or says that there is none.
+
+    A name that begins like ours and does not go on like ours is a tag all the same: taking it for NULL could send
+    a change in circles.
+    """
+    if not name.startswith(_PREFIX):
+        return None
+    where, _, tag_text = name[len(_PREFIX) :].rpartition(":")
+    topology, _, apply = where.rpartition("/")[0].partition("/")
+    if tag_text == _NO_TAG:
+        return None
+    try:
+        return Tag(value=bytes.fromhex(tag_text), topology=topology, apply=apply)
+    except ValueError:
+        return Tag(value=b"", topology=topology, apply=apply)
