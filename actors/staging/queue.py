@@ -643,9 +643,9 @@ class QueueCore:
             self._spill_problem = ""
 
     def _by_distance(self) -> list[tuple[str, int, Entry]]:
-        """Entries in memory, the one that will be read last first.
+        """Entries in memory; those that will be read last come first.
 
-        The distance of an entry is what the nearest subscriber behind it reads before; nobody behind it: infinite.
+        The distance of an entry is how much the nearest subscriber behind it reads before it; without one it is infinite.
         """
         found: list[tuple[float, str, int, Entry]] = []
         for source, memory in self._memory.items():
@@ -675,12 +675,12 @@ def _positions(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
     fallback: Mapping[str, Scn] | None = None,
 ) -> dict[str, dict[str, Scn]]:
-    """Where each subscriber of each source stands; see the module's Beginnings.
+    """The position of each subscriber of each source; see the module's Beginnings.
 
     Args:
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
-        fallback: by source, where all of its subscribers begin when none of them is known; FIRST_SCN when not given.
+        fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
     """
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
@@ -692,11 +692,11 @@ def _positions(
 
 
 def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
-    """Where a subscriber begins that never had anything: where it was put down, or with the oldest there is."""
+    """The beginning of a subscriber that never had anything: its assigned position, or the oldest entry."""
     return max(subscription.acknowledged_scn, log.first_scn)
 
 
 def _sources(topology: TopologySpec, queue: str) -> list[str]:
-    """The sources whose LCRs a queue takes or is asked for."""
+    """The sources whose LCRs a queue accepts or delivers."""
     taken = {source for sources in interests_of(topology, queue).values() for source in sources}
     return sorted(taken | published_to(topology, queue))
