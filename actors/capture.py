@@ -12,9 +12,9 @@ States (V$STREAMS_CAPTURE.STATE)
     CAPTURING CHANGES         the last step sent something. Memory only.
     WAITING FOR REDO          all durable redo is mined. Memory only.
     PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
-    PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that no rule takes: its changes are not left
-                              out before an operator decides. Checked again periodically. Memory only: a restarted
-                              process finds the same change in redo.
+    PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that the rules leave out, here or on the way to
+                              an apply process that received it: its changes are not left out before an operator decides.
+                              Checked again periodically. Memory only: a restarted process finds the same change in redo.
 
 Durable when
     Nothing is kept here. What the queue reports as durable is committed at every destination: the site may purge its
@@ -33,6 +33,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.asked_names import AskedNames
 from actors.host import Host
 from actors.site_connection import site_folder
 from databases.connectors import decoder_for
@@ -41,12 +42,9 @@ from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueClient
     from protos.redo_link import RedoWatchClient
-    from redo.dictionary import NameOfNow
     from redo.mining import Miner
     from topology.spec import TopologySpec
 
@@ -198,16 +196,13 @@ class CaptureHost(Host):
         self._waiting = None
         self._miner = Miner(
             site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
-            decoder_for, names_of_now=self._names_of_now,
+            decoder_for, names=AskedNames(self._ask_site),
         )
 
-    def _names_of_now(self) -> Mapping[int, NameOfNow]:
+    def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
         from actors.runtime import actors_of
 
-        found: Mapping[int, NameOfNow] = actors_of(self._spec.name).call(
-            f"site:{self._capture.source}", "names_of_now", timeout_s=NAMES_TIMEOUT_S
-        )
-        return found
+        return actors_of(self._spec.name).call(f"site:{self._capture.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
     def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
         """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""

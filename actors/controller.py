@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
+from actors.receivers import captured_of, identities, leave_out, note_receivers
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
@@ -53,7 +54,7 @@ from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import CapturedTable, Finding
+    from databases.ports import Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -64,6 +65,7 @@ OBSERVE_INTERVAL_S = 1.0  # fresh enough for people, and ten calls a second cost
 GATHER_TIMEOUT_S = 3.0  # who does not answer within this is shown as such
 PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 SHUT_DOWN_TIMEOUT_S = 60.0  # as `headrace down` gives them
+NOTE_INTERVAL_S = 5.0  # between two tries to note who gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
@@ -132,6 +134,7 @@ class Controller(Host):
         self._samples: dict[str, PositionSamples] = {}
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
+        self._note_at = 0.0
 
     # ------------------------------------------------------------------ hosting
 
@@ -145,6 +148,7 @@ class Controller(Host):
 
             self._actors = actors_of(self._spec.name)
         self._is_created = self._desired().get("prepared") == self._fingerprint
+        self._must_note_receivers = not self._desired().get("receivers_noted")
         self._kept = tuple(self._desired().get("kept", ()))
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
@@ -154,6 +158,7 @@ class Controller(Host):
         self.reconcile()
         self._observe()
         self._advance()
+        self._note_receivers()
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 
@@ -344,9 +349,13 @@ class Controller(Host):
             self._actors.kill(name)
         if not self._is_created:
             for apply in self._spec.applies:
-                self._leave_out(apply)
+                # Before the first change can be missing. When such a table comes back, it is copied again.
+                leave_out(self._actors, self._spec, apply, captured_of(self._actors, apply.source))
         if self._must_note_kept:
-            self._note_kept({identity for apply in self._spec.applies for identity in self._arriving(apply)})
+            self._note_kept({
+                identity for apply in self._spec.applies
+                for identity in identities(self._spec, apply, captured_of(self._actors, apply.source))
+            })
         self._save_prepared()
         self._is_created = True
         self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
@@ -359,20 +368,16 @@ class Controller(Host):
         with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
 
-    def _leave_out(self, apply: ApplySpec) -> None:
-        """Record which tables' changes do not come to an apply process any more, before the first one can be missing.
-
-        When such a table comes back, the changes between are missing at the destination: it is copied again.
-        """
-        coming = self._arriving(apply)
-        self._actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=PREPARE_TIMEOUT_S)
-
-    def _arriving(self, apply: ApplySpec) -> tuple[str, ...]:
-        """Identities of the tables whose changes come to an apply process."""
-        captured: tuple[CapturedTable, ...] = self._actors.call(
-            f"site:{apply.source}", "captured", timeout_s=PREFLIGHT_TIMEOUT_S
-        )
-        return tuple(table.source.identity for table in arriving(ways_to(self._spec, apply), captured))
+    def _note_receivers(self) -> None:
+        """Once everything runs as it is wanted, note who gets which table; until then, what was noted before holds."""
+        is_settled = self._phase == "RUNNING" and not self._outdated()
+        if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
+            return
+        self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
+        with contextlib.suppress(StreamsError):  # a database is away: what it cannot be told now is told later
+            note_receivers(self._actors, self._spec)
+            self._must_note_receivers = False
+            self._save_desired({**self._desired(), "receivers_noted": True})
 
     @property
     def _must_note_kept(self) -> bool:
@@ -413,7 +418,9 @@ class Controller(Host):
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
+            "receivers_noted": False,
         })
+        self._must_note_receivers = True
 
     def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)

@@ -31,13 +31,12 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.captured_tables import CapturedTables
 from actors.host import Host
 from actors.site_claim import SiteClaim
 from actors.site_connection import access_to, embedded_server, remove_from, site_folder
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
-from redo.dictionary import NameOfNow
-from rules.rule import TruthValue
 from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
@@ -57,8 +56,10 @@ if TYPE_CHECKING:
     from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
+    from redo.names import NameOfNow
     from rules.rule import RuleSet
     from streams.lcr_batch import TableVersion
+    from topology.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["DatabaseSite", "build"]
@@ -108,10 +109,8 @@ class DatabaseSite(Host):
         self._sample_problem = ""
         self._heartbeats = 0
         self._gone: LogGone | None = None
-        self._uncaptured: tuple[str, ...] = ()
-        self._strayed: tuple[str, ...] = ()
+        self._tables = CapturedTables(name, self._folder, self._open_source)
         self._uncaptured_at = 0.0
-        self._uncaptured_told = 0  # how often it was set: an answer to an older query does not replace it
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
 
     # ------------------------------------------------------------------ hosting
@@ -213,8 +212,8 @@ class DatabaseSite(Host):
             details["database_problem"] = self._sample_problem
         if self._is_source:
             details["source_retained_bytes"] = self._retained_bytes
-            details["uncaptured_tables"] = list(self._uncaptured)
-            details["strayed_tables"] = list(self._strayed)
+            details["uncaptured_tables"] = list(self._tables.uncaptured)
+            details["strayed_tables"] = list(self._tables.strayed)
             details["held_up_by"] = list(self._held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
@@ -306,7 +305,7 @@ class DatabaseSite(Host):
                 for apply in applies:
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
-        self._tell_unprepared((), ())
+        self._tables.is_prepared()
         replace_file(self._prepared_file, json.dumps({"topology": spec.name, "is_source": is_source}) + "\n")
         self.wake()
         return tuple(statements)
@@ -320,38 +319,23 @@ class DatabaseSite(Host):
         if not _is_source(spec, self._site.name):
             return ()
         with closing(self._open_source()) as source:
-            self._tell_unprepared(source.uncaptured(spec.name, self._rules(spec)), self._find_strayed(source, spec))
-        return (*self._uncaptured, *self._strayed)
-
-    def _find_strayed(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
-        """Captured tables that were renamed to a name that no capture process takes."""
-        return tuple(
-            f"{table.owner}.{table.name}" for table in source.captured(spec.name)
-            if not self._selects(spec, table.owner, table.name)
-        )
-
-    def _selects(self, spec: TopologySpec, owner: str, name: str) -> bool:
-        return any(rules.prefilter(owner, name) is not TruthValue.FALSE for rules in self._rules(spec))
-
-    def _tell_unprepared(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...]) -> None:
-        self._uncaptured, self._strayed = uncaptured, strayed
-        self._uncaptured_told += 1
+            return self._tables.look(source, spec)
 
     def names_of_now(self) -> dict[int, NameOfNow]:
-        """The current name of each captured table, by the object numbers of the table and its partitions."""
-        with closing(self._open_source()) as source:
-            captured = source.captured(self._spec.name)
-        return {
-            int(number): NameOfNow(
-                owner=table.owner, name=table.name, is_wanted=self._selects(self._spec, table.owner, table.name)
-            )
-            for table in captured for number in table.object_numbers
-        }
+        """See `CapturedTables.names_of_now`."""
+        return self._tables.names_of_now(self._spec)
 
     def captured(self) -> tuple[CapturedTable, ...]:
-        """Every table of the source whose changes are in the log, under its current name."""
-        with closing(self._open_source()) as source:
-            return source.captured(self._spec.name)
+        """See `CapturedTables.captured`."""
+        return self._tables.captured(self._spec.name)
+
+    def note_receivers(self, noted: Receivers) -> None:
+        """See `CapturedTables.note_receivers`."""
+        self._tables.note_receivers(noted)
+
+    def receivers(self) -> Receivers:
+        """See `CapturedTables.receivers`."""
+        return self._tables.receivers()
 
     def leave_out(self, apply: str, kept: Sequence[str]) -> tuple[str, ...]:
         """Record at this destination that an apply process receives only the changes of these tables from now on.
@@ -516,10 +500,7 @@ class DatabaseSite(Host):
             source.check_prepared(self._spec.name, writer.start_scn)
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
-            told = self._uncaptured_told
-            found = source.uncaptured(self._spec.name, self._rules(self._spec)), self._find_strayed(source, self._spec)
-            if told == self._uncaptured_told:
-                self._tell_unprepared(*found)
+            self._tables.look(source, self._spec)
         self._heartbeat(source)
 
     def _sample(self, source: SourceDatabase) -> None:

@@ -115,7 +115,7 @@ class MemoryDestination:
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """See `DestinationDatabase.raise_epoch`."""
         process = self._reach().processes.setdefault((topology, apply), StoredProcess())
-        process.epoch, process.life, process.incarnations = process.epoch + 1, self.store.life, {}
+        process.epoch, process.life, process.incarnations = self.store.next_epoch(process.epoch), self.store.life, {}
         for session in list(process.sessions.values()):
             session.close()
         progress = self.progress(topology, apply)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from databases.memory_log import Change, Committed, Row, frames_of
+from databases.memory_log import Change, Committed, Row, frames_of, is_truncate
 from databases.ports import (
     CapturedTable,
     DictionaryBuild,
@@ -230,6 +230,20 @@ class MemorySource:
             self.roots[number] = (root_owner, root_name)
         self._advance()
         return number
+
+    def attach(self, partition: str, root: str) -> None:
+        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it."""
+        owner, _, name = root.partition(".")
+        table = self.table(partition)
+        table.root = self.roots[table.version.object_number] = (owner, name)
+        self._advance()
+
+    def detach(self, partition: str) -> None:
+        """ALTER TABLE ... DETACH PARTITION: the log says nothing of it."""
+        table = self.table(partition)
+        table.root = None
+        del self.roots[table.version.object_number]
+        self._advance()
 
     def add_column(self, table: str, column: str, default: Value = None) -> None:
         """ALTER TABLE ... ADD COLUMN: every row gets `default`."""
@@ -453,6 +467,7 @@ class MemoryLogStream:
         parts: list[bytes] = []
         commit_scn = commit_end = 0
         objects: list[ObjectNumber] = []
+        has_truncates = False
         while (frame := self._peek()) is not None and self._break_after != 0:
             data, described, commit = frame
             if parts and size + len(data) > gulp_bytes:
@@ -461,6 +476,7 @@ class MemoryLogStream:
             self._break_after -= self._break_after > 0
             parts.append(data)
             size += len(data)
+            has_truncates |= is_truncate(data)
             if described:
                 objects.append(ObjectNumber(described))
             self._is_open = not commit
@@ -472,7 +488,7 @@ class MemoryLogStream:
         self._told_scn = Scn(max(end_scn, self._told_scn))
         return LogChunk(
             data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
-            objects=tuple(objects), commit_end=commit_end,
+            objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
         )
 
     def confirm(self, scn: Scn) -> None:

@@ -152,6 +152,12 @@ class MemoryStore:
         self.next_error = 1
         self.lost_answers: deque[bool] = deque()
         self.life = 0
+        self._last_epoch = 0
+
+    def next_epoch(self, epoch: int) -> int:
+        """An epoch above this one, and above every one that a restore took back."""
+        self._last_epoch = max(epoch, self._last_epoch) + 1
+        return self._last_epoch
 
     # ------------------------------------------------------------------ for tests
 

@@ -336,7 +336,12 @@ class DestinationDatabase(Protocol):
         """Fence out older incarnations, and only then read the progress.
 
         Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
-        a newer epoch, ends nothing of it and writes nothing.
+        a newer epoch, ends nothing of it and writes nothing. No epoch is given out twice, also when a restore took back
+        what recorded it.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
 
         Raises:
             FencedError: it was overtaken.

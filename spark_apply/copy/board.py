@@ -2,7 +2,8 @@
 
 Tasks pull, so that a large table keeps every task busy to the end, and the driver knows at any moment what each task
 has in hand. When a task dies with a piece in hand nobody knows whether its rows were committed: the piece is reported
-as lost, and never given out again; its table is copied anew.
+as lost, and never given out again; its table is copied anew. A task whose number another attempt has taken since, as one that was
+frozen for a while, gets nothing any more, and takes nothing of its successor.
 
 Called on gRPC's threads and on the instantiation's thread; every call holds the lock briefly.
 """
@@ -53,6 +54,8 @@ class CopyBoard:
         self._changed = threading.Condition()
         self._waiting: deque[pb.CopyPiece] = deque()
         self._held: dict[int, _Held] = {}
+        self._present: dict[int, str] = {}  # the attempt that asked last, by worker
+        self._replaced: set[str] = set()  # attempts before those: as many as tasks were restarted in one round
         self._outcomes: deque[PieceOutcome] = deque()
         self._number = 0
         self._is_closed = False
@@ -89,6 +92,12 @@ class CopyBoard:
         """A task reports and asks for more."""
         with self._changed:
             self.asked_at = time.monotonic()
+            if request.incarnation in self._replaced:
+                return pb.CopyReply(done=True)
+            before = self._present.setdefault(request.worker, request.incarnation)
+            if before != request.incarnation:
+                self._replaced.add(before)
+                self._present[request.worker] = request.incarnation
             self._settle(request)
             if not self._waiting and not self._is_closed:
                 self._changed.wait(_WAIT_S)

@@ -148,7 +148,7 @@ class ApplyDriver:
 
         config, control = self._config, self.control
         scn = ask_beginning(
-            config, self._queue, should_end=self._should_end,
+            config, self._queue, progress.epoch, should_end=self._should_end,
             problem=lambda problem: control.enter("INITIALIZING", problem),
         )
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
@@ -173,7 +173,7 @@ class ApplyDriver:
         """Run the coordinator, and the apply servers for as long as it runs."""
         from spark_apply.driver.feed import QueueFeed
 
-        feed = QueueFeed(self._config, self._queue)
+        feed = QueueFeed(self._config, self._queue, progress.epoch)
         cores = self._make_cores(feed, destination, progress, scns)
         host = feed.listener = runner.gate.host = cores.host
         servers = runner.start(

@@ -2,7 +2,11 @@
 
 The queue's address is asked of its actor on every connect, because its port changes when it restarts. What arrives is
 marked with the number of the dequeue it belongs to, so that a late batch of an abandoned stream is recognised. When a
-stream breaks, the host decides where to go on: only the reader knows what it has taken.
+stream breaks or cannot be opened, the host decides where to go on: only the reader knows what it has taken, and only the
+destination whether a newer driver runs.
+
+A driver connects under its epoch, in all its streams. So one that was frozen and thaws after its successor began does not
+replace the successor's stream, and its queue does not take its old position for a destination that lost commits.
 
 An apply process that never applied anything asks first where its queue begins for it (`ask_beginning`).
 """
@@ -16,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from protos.queue_link import DequeueClient
-from protos.transport import Bell, new_incarnation
+from protos.transport import Bell, epoch_incarnation
 from streams.backoff import Backoff
 from streams.errors import LogGone, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -41,7 +45,7 @@ class FeedListener(Protocol):
         ...
 
     def feed_broke(self, mark: int) -> None:
-        """The stream broke; call `start` again."""
+        """The stream broke, or could not be opened; call `start` again."""
         ...
 
     def fail(self, error: StreamsError) -> None:
@@ -55,10 +59,11 @@ class QueueFeed:
     Args:
         config: of the apply process.
         resolve: asks where the queue serves now.
+        epoch: of the driver.
     """
 
-    def __init__(self, config: ApplyConfig, resolve: Callable[[], str]) -> None:
-        self._config, self._resolve = config, resolve
+    def __init__(self, config: ApplyConfig, resolve: Callable[[], str], epoch: int) -> None:
+        self._config, self._resolve, self._epoch = config, resolve, epoch
         self.listener: FeedListener | None = None
         self._lock = threading.Lock()
         self._bell = Bell()
@@ -130,17 +135,17 @@ class QueueFeed:
                 self.listener.fail(error)
                 return
             except StreamsError as error:
-                was_connected, self._client = self._client is not None, None
+                self._client = None
                 self._problem = error.message
                 # Not on the bell, which the stream's end has rung.
                 self._stopped.wait(backoff.next_s())
-                if was_connected:
-                    done = mark
-                    self.listener.feed_broke(mark)
+                # Also when there was none yet: a frozen process may have slept since it was wanted.
+                done = mark
+                self.listener.feed_broke(mark)
 
     def _connect(self, needed: Scn) -> DequeueClient:
         config = self._config
-        client = _client(config, self._resolve, self._bell.ring)
+        client = _client(config, self._resolve, self._epoch, self._bell.ring)
         client.subscribe({config.source.site: needed}, CREDIT_BYTES)
         self._client, self._problem = client, ""
         # After that: what the host tells meanwhile must not be lost between the two.
@@ -161,7 +166,7 @@ class QueueFeed:
 
 
 def ask_beginning(
-    config: ApplyConfig, resolve: Callable[[], str], *, should_end: Callable[[], bool], problem: Callable[[str], None],
+    config: ApplyConfig, resolve: Callable[[], str], epoch: int, *, should_end: Callable[[], bool], problem: Callable[[str], None],
 ) -> Scn:
     """Where the queue begins for an apply process that never applied anything.
 
@@ -170,13 +175,14 @@ def ask_beginning(
     Args:
         config: of the apply process.
         resolve: asks where the queue serves now.
+        epoch: of the driver.
         should_end: asked all the time.
         problem: told why there is no answer yet.
     """
     backoff = Backoff()
     while not should_end():
         try:
-            with contextlib.closing(_client(config, resolve)) as client:
+            with contextlib.closing(_client(config, resolve, epoch)) as client:
                 client.subscribe({config.source.site: FIRST_SCN}, credit_bytes=1)
                 problem("the queue does not know yet where its LCRs begin")
                 while not should_end():
@@ -188,8 +194,10 @@ def ask_beginning(
     return FIRST_SCN
 
 
-def _client(config: ApplyConfig, resolve: Callable[[], str], wake: Callable[[], None] | None = None) -> DequeueClient:
+def _client(
+    config: ApplyConfig, resolve: Callable[[], str], epoch: int, wake: Callable[[], None] | None = None
+) -> DequeueClient:
     return DequeueClient(
         resolve(), topology=config.topology, component=config.apply, queue=config.queue,
-        incarnation=new_incarnation(), wake=wake,
+        incarnation=epoch_incarnation(epoch), wake=wake,
     )

@@ -112,7 +112,7 @@ def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
             admin.execute(statement)
     assert destination.preflight("top", sessions=1) == ()
     assert destination.prepare("top") == ()
-    assert destination.raise_epoch("top", "a").epoch == 1
+    assert destination.raise_epoch("top", "a").epoch > 0
     destination.close()
 
 

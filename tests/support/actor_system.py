@@ -9,6 +9,7 @@ from typing import Any
 from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
+from topology.receivers import Receivers
 
 
 class FakeActors:
@@ -31,6 +32,7 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        self.noted: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
@@ -57,6 +59,9 @@ class FakeActors:
         if method == "leave_out":
             self.kept[arguments[0]] = tuple(arguments[1])
             return ()
+        if method == "note_receivers":
+            self.noted[name] = arguments[0]
+            return None
         if method == "shut_down":
             return None
         if method == "status":

@@ -72,6 +72,10 @@ class MemoryHarness:
     def crash(self) -> None:
         self._store.end_life()
 
+    def forget_applies(self) -> None:
+        """As a restore to before the first apply process ran, under a server that goes on."""
+        self._store.processes.clear()
+
 
 class PostgresHarness:
     def __init__(self, dsn: str, server: EmbeddedServer) -> None:
@@ -145,6 +149,11 @@ class PostgresHarness:
         self._admin.close()
         self._server.restart(immediate=True)
         self._admin = psycopg.connect(self._dsn, autocommit=True)
+
+    def forget_applies(self) -> None:
+        """As a restore of a dump from before the first apply process ran, under a server that goes on."""
+        for table in ("apply_process", "apply_epoch", "apply_session", "apply_progress"):
+            self._admin.execute(f"DELETE FROM headrace.{table}")
 
     def close(self) -> None:
         for destination in self._destinations:

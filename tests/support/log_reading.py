@@ -70,7 +70,9 @@ class Reading:
         self.chunks += 1
         self.data += chunk.data
         self.end_scn = max(self.end_scn, chunk.end_scn)
+        truncates = sum(len(t.truncates) for t in self.transactions)
         self.take(chunk.data)
+        assert chunk.has_truncates == (sum(len(t.truncates) for t in self.transactions) > truncates)
         assert chunk.is_open == bool(self.transactions and self.transactions[-1].commit_scn == 0)
         if chunk.commit_scn:
             assert chunk.commit_scn == max(t.commit_scn for t in self.transactions)

@@ -281,6 +281,34 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     assert ("capture:c", "status") not in actors.calls[: actors.calls.index(("site:b", "leave_out"))]
 
 
+def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_told_later(spec, actors):
+    """A capture process that heard of the new rules early would pass what an old propagation still drops."""
+    actors.captured["site:a"] = captured("t", "u")
+    controller = started(spec, actors)
+    assert [table.name for table in actors.noted["site:a"].tables] == ["t", "u"]
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    changed = replace(spec, propagations=tuple(replace(each, rules=rules) for each in spec.propagations))
+    actors.noted.clear()
+    actors.holds_back.add("propagation:p")
+    controller = started(changed, actors, steps=10)
+    assert actors.noted == {}
+    actors.holds_back.clear()
+    actors.calls.clear()
+    actors.silent.add("site:b")
+    controller.step()
+    assert actors.noted == {}
+    actors.silent.clear()
+    controller = started(changed, actors, steps=2)  # a controller that died meanwhile goes on with it
+    assert actors.noted["site:a"].lost_by("id of u", "public", "u") == ()
+    assert actors.noted["site:a"].lost_by("id of t", "public", "u") == ("x",)
+    assert actors.calls.index(("site:b", "leave_out")) < actors.calls.index(("site:a", "note_receivers"))
+    assert actors.kept == {"x": ("id of t",)}
+    actors.noted.clear()
+    controller.step()
+    assert started(changed, actors, steps=2).detail_state() == "RUNNING"
+    assert actors.noted == {}
+
+
 def labels(actors: FakeActors) -> dict[str, str]:
     return {name: str(arguments["fingerprint"]) for name, arguments in actors.running.items()}
 
