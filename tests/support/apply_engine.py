@@ -113,7 +113,7 @@ class Engine:
         self.to_server[number], self.from_server[number] = deque(), deque()
 
     def kill_server(self, number: int) -> None:
-        """The process is gone; its session lingers until somebody ends it, unless `bury` says otherwise."""
+        """The process is gone; its session lingers until another one ends it, unless `bury` is set."""
         self.bury(self.servers.pop(number))
         del self.to_server[number], self.from_server[number]
         if self.rng.random() < 0.5:
