@@ -1,9 +1,9 @@
 """Comparison of source and destination tables, as Spark jobs.
 
-Both sides are digested piece by piece under a snapshot each, held by the driver, so that a table is compared as it was
-at one moment per side. Under load the two moments differ, and so may the tables: what differs is compared again, with
+Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
+side. Under load the two moments differ, and so can the tables: tables that differ are compared again with
 new snapshots, as often as the caller wants. A table that never agrees while changes flow is a finding; after
-`headrace wait --caught-up` on a quiet source it is the truth.
+`headrace wait --caught-up` on a quiet source, the result is definite.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
-_BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
+_BEGIN_TIMEOUT_S = 120.0  # while an application is being replaced
 
-_Problem = tuple[str, bool]  # why a table could not be compared, and whether it would be the same the next time
+_Problem = tuple[str, bool]  # why a table could not be compared, and whether another attempt would fail too
 _NO_PROBLEM: _Problem = ("", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideDigest:
-    """What one side has: rows, and the sums of their hashes as 32 hexadecimal digits."""
+    """One side's number of rows, and the sums of their hashes as 32 hexadecimal digits."""
 
     rows: int = 0
     digest: str = ""
@@ -47,7 +47,7 @@ class SideDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table, compared `checks` times; the last result. `problem`: it could not be compared; `is_final`: nor could it the next time."""
+    """The last result of comparing one table `checks` times. `problem`: it could not be compared; `is_final`: a retry would fail too."""
 
     table: TableToInstantiate
     is_equal: bool = False
@@ -64,11 +64,11 @@ class Comparison:
 
     Args:
         runner: starts the tasks.
-        config: of the apply process: where the two databases are.
+        config: of the apply process, with access to both databases.
         source: for its catalog.
         destination: for its catalog.
-        tasks: Spark tasks at once.
-        is_active: somebody still wants to know.
+        tasks: number of concurrent Spark tasks.
+        is_active: whether the caller still waits for results.
     """
 
     runner: TaskRunner
@@ -81,16 +81,16 @@ class Comparison:
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
-        """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
+        """Compare tables; yields a table's result as soon as it is equal, or after the last check.
 
         Args:
             tables: of the apply process.
             rechecks: how often tables that differ are compared again.
-            recheck_delay_s: between two checks.
+            recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
-            SparkUnavailable: the Spark application ended, or does not come.
+            SparkUnavailable: the Spark application ended or did not start in time.
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
@@ -125,7 +125,7 @@ class Comparison:
         return [_result(number, table, totals, problems.get(number, _NO_PROBLEM)) for number, table in enumerate(tables)]
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
-        """Digest pieces in Spark tasks, which may run again at any time: nothing is written."""
+        """Digest pieces in Spark tasks; Spark may repeat them, because they write nothing."""
         run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
         try:
             began = time.monotonic()
@@ -140,11 +140,11 @@ class Comparison:
 
 
 def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
-    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+    """Find the current names of an apply process's tables, without dropped tables.
 
     Args:
         source: the source database.
-        config: of the apply process; its tables have the names they had when the driver started.
+        config: of the apply process; its tables have their names from the start of the driver.
 
     Returns:
         The tables to compare, and why others cannot be compared.
@@ -157,7 +157,7 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
     for table in config.tables:
         now = captured.get(table.identity)
         if now is not None:
-            is_same = table.source == table.destination  # a table that has one name keeps one name
+            is_same = table.source == table.destination  # a table with the same name on both sides keeps that
             found.append(replace(table, source=now, destination=now if is_same else table.destination))
         elif table.source in there:
             problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
@@ -177,7 +177,7 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 def _common_columns(
     tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
 ) -> tuple[dict[int, tuple[str, ...]], dict[int, _Problem]]:
-    """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
+    """The columns that both sides have, per table; and why other tables cannot be compared, and whether that is final."""
     rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
     facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
@@ -200,7 +200,7 @@ def _plan(
     reader: TableReader, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
     problems: dict[int, _Problem], *, is_source: bool,
 ) -> list[bytes]:
-    """Serialized `DigestItem`s of one side, in the order of the tables; adds to `problems` why a table cannot be read."""
+    """Serialized `DigestItem`s of one side, in the order of the tables; adds unreadable tables to `problems`."""
     items: list[bytes] = []
     for number, names in columns.items():
         try:

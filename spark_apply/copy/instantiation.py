@@ -1,19 +1,19 @@
-"""Instantiation: bring the source's tables to the destination, consistent with the stream of changes.
+"""Instantiation: copy the source's tables to the destination, consistent with the stream of changes.
 
 Job
-    Copy every table that is not there yet, prove the copy equal, record its instantiation SCN.
+    Copy every table that is not at the destination yet, prove the copy equal, and record its instantiation SCN.
 
 Main path
     Instantiation.run -> a snapshot of the source -> _begin_table -> pieces on the CopyBoard -> one Spark job whose
     tasks take them (`copying`) -> _copied -> digests of the destination -> _compared -> DONE.
 
 States (of a table; recorded at the destination)
-    PENDING    nothing was done. Not recorded, or recorded by an earlier version.
+    PENDING    not begun. Not recorded, or recorded by an earlier version.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
     DONE       equal; changes up to the instantiation SCN are in the copy.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
-    FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
+    FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.
 
 Durable when
     A table is DONE when that is recorded, after its digests were equal. A table that is COPYING or COMPARING when
@@ -23,8 +23,8 @@ Durable when
 Longer than 500 lines: the states of a table, and what is done in each, must be read together.
 
 Worked flow
-    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
-    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180. The same when b was rewritten (VACUUM FULL,
+    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed while it copies a piece -> it is unknown
+    whether the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180. The same when b was rewritten (VACUUM FULL,
     TRUNCATE) between two pieces: the reader refuses the next one.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 """
@@ -61,18 +61,18 @@ __all__ = ["TableInstantiation", "TableProgress"]
 # Copying tasks: at least two, so that one reads while the other writes, at most as many as apply servers, whose
 # numbers and replication origins they use before those start.
 _WORKERS_MIN = 2
-_OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
-_RETRY_S = 1.0  # after something that time heals
-_LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
-# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
-# out of line far more, and a destination with many indexes is slow.
+_OUTCOME_WAIT_S = 0.5  # an end is noticed within this time while nothing is reported
+_RETRY_S = 1.0  # after a transient error
+_LOOK_AGAIN_S = 10.0  # how often a table that needs an operator is checked again
+# If no piece is finished and no task calls for this long, the Spark job is stuck. A piece is 64 MiB of a table's own blocks,
+# far more with values that are stored out of line, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
+_END_S = 300.0  # for tasks to see that there are no more pieces: they finish their current one first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """How far a table's instantiation is, for people."""
+    """Progress of a table's instantiation, for display."""
 
     owner: str
     name: str
@@ -92,7 +92,7 @@ class _Copy:
     scn: Scn
     rows_estimated: int
     pieces: int = 0  # not reported yet
-    digests: int = 0  # likewise
+    digests: int = 0  # not reported yet
     copied: TableDigest = field(default_factory=TableDigest)
     found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
@@ -100,7 +100,7 @@ class _Copy:
 
     @property
     def key(self) -> TableName:
-        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
+        """Its name at the destination, which identifies tables and arriving changes."""
         return self.table.destination
 
 
@@ -118,18 +118,18 @@ class _Round:
 
 @dataclass(slots=True, kw_only=True)
 class TableInstantiation:
-    """See the module. `run` is called on the driver's thread and returns when every table is there.
+    """See the module. `run` is called on the driver's thread and returns when every table is instantiated.
 
     Args:
         runner: starts the copying tasks.
         config: of the apply process.
-        gate: hands the tasks' requests to the board of the round.
+        gate: passes the tasks' requests to the board of the round.
         source: the source database.
         destination: the destination database.
         epoch: this driver's.
-        moved: told when a table's progress changes.
-        should_end: asked between waits.
-        problem: what keeps it from going on now; for status.
+        moved: called when a table's progress changes.
+        should_end: checked between waits.
+        problem: what stops it now, for `status`.
     """
 
     runner: TaskRunner
@@ -144,11 +144,11 @@ class TableInstantiation:
     _progress: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
 
     def run(self) -> Mapping[tuple[str, str], Scn]:
-        """Instantiate what is pending; instantiation SCN by (owner, name). Fewer tables when told to end.
+        """Instantiate pending tables; returns instantiation SCNs by (owner, name): fewer when it must end before.
 
         Raises:
             FencedError: a newer driver runs.
-            DatabaseError: a right is missing, or the like.
+            DatabaseError: an operator must act, for example grant a right.
         """
         while True:
             found = standings(self.config.tables, self._recorded())
