@@ -1,9 +1,9 @@
 """Comparison of source and destination tables, as Spark jobs.
 
-Both sides are digested chunk by chunk under a snapshot each, held by the driver, so that a table is compared as it was
-at one moment per side. Under load the two moments differ, and so may the tables: what differs is compared again, with
+Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
+side. Under load the two moments differ, and so can the tables: tables that differ are compared again with
 new snapshots, as often as the caller wants. A table that never agrees while changes flow is a finding; after
-`headrace wait --caught-up` on a quiet source it is the truth.
+`headrace wait --caught-up` on a quiet source, the result is definite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideDigest:
-    """What one side has: rows, and the sums of their hashes as 32 hexadecimal digits."""
+    """One side's number of rows, and the sums of their hashes as 32 hexadecimal digits."""
 
     rows: int = 0
     digest: str = ""
@@ -95,11 +95,11 @@ class Comparison:
 
     Args:
         runner: starts the tasks.
-        config: of the apply process: where the two databases are.
+        config: of the apply process, with access to both databases.
         source: for its catalog.
         destination: for its catalog.
-        tasks: Spark tasks at once.
-        is_active: somebody still wants to know.
+        tasks: number of concurrent Spark tasks.
+        is_active: whether the caller still waits for results.
     """
 
     runner: TaskRunner
@@ -112,16 +112,16 @@ class Comparison:
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
-        """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
+        """Compare tables; yields a table's result as soon as it is equal, or after the last check.
 
         Args:
             tables: of the apply process.
             rechecks: how often tables that differ are compared again.
-            recheck_delay_s: between two checks.
+            recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
-            SparkUnavailable: the Spark application ended, or does not come.
+            SparkUnavailable: the Spark application ended or did not start in time.
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
@@ -183,7 +183,7 @@ class Comparison:
         return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
-        """Digest chunks in Spark tasks, which may run again at any time: nothing is written."""
+        """Digest pieces in Spark tasks; Spark may repeat them, because they write nothing."""
         run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
         try:
             began = time.monotonic()
@@ -198,11 +198,11 @@ class Comparison:
 
 
 def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
-    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+    """Find the current names of an apply process's tables, without dropped tables.
 
     Args:
         source: the source database.
-        config: of the apply process; its tables have the names they had when the driver started.
+        config: of the apply process; its tables have their names from the start of the driver.
 
     Returns:
         The tables to compare, and why others cannot be compared.
@@ -215,7 +215,7 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
     for table in config.tables:
         now = captured.get(table.identity)
         if now is not None:
-            is_same = table.source == table.destination  # a table that has one name keeps one name
+            is_same = table.source == table.destination  # a table with the same name on both sides keeps that
             found.append(replace(table, source=now, destination=now if is_same else table.destination))
         elif table.source in there:
             problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
