@@ -79,7 +79,7 @@ class TableJoins:
         self._topology, self._apply, self._epoch = topology, apply, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._asked: deque[_Asked] = deque()
-        self._joins: dict[str, tuple[Scn, Event]] = {}  # by identity: the copy that was asked to join last
+        self._joins: dict[tuple[str, str], Event] = {}  # by name: of tables that were asked to join, until they are left out again
         self._hold_scn: Scn | None = None
         self.is_uncertain = False
         """A join was begun and its outcome is not known: nothing else may be recorded."""
@@ -96,6 +96,8 @@ class TableJoins:
 
     def leave_out(self, tables: Collection[tuple[str, str]]) -> Event:
         """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more."""
+        for table in tables:
+            self._joins.pop(table, None)
         self._asked.append(_Asked(leave_out=tuple(tables)))
         return self._asked[-1].done
 
@@ -104,11 +106,11 @@ class TableJoins:
 
         A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes twice.
         """
-        new = tuple(each for each in tables if self._joins.get(each.identity, (None, None))[0] != each.scn)
+        new = tuple(each for each in tables if (each.owner, each.name) not in self._joins)
         if not new:
-            return self._joins[tables[-1].identity][1]
+            return self._joins[tables[-1].owner, tables[-1].name]
         self._asked.append(_Asked(join=new))
-        self._joins |= {each.identity: (each.scn, self._asked[-1].done) for each in new}
+        self._joins |= {(each.owner, each.name): self._asked[-1].done for each in new}
         return self._asked[-1].done
 
     @property
