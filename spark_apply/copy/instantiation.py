@@ -174,10 +174,10 @@ class TableInstantiation:
     # ------------------------------------------------------------------ a round
 
     def _follow_renames(self, found: Sequence[Standing]) -> tuple[bool, bool]:
-        """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
+        """Record the new names of tables that have them at the destination too; returns whether there were any, and any refused.
 
-        Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
-        under the new name, while the old one is still there, is not that table: nothing is applied before it is.
+        Until then the old name stays recorded: it identifies the destination table that holds the rows. If the destination has
+        both names, the table with the new name is another one: nothing is applied until the operator has renamed.
         """
         wanted = {each.table.destination: each for each in found}
         refused = False
@@ -193,7 +193,7 @@ class TableInstantiation:
                     owner=each.table.destination.owner, name=each.table.destination.name, state="FAILED", problem=_twice(each),
                 ))
             elif each.table.identity in passed_on:
-                # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
+                # Changes of both tables may still be in flight under one name, which cannot distinguish them.
                 renamed.append(self._doubt(each))
             else:
                 renamed.append(each.renamed_record())
@@ -204,13 +204,13 @@ class TableInstantiation:
         return bool(renamed), refused
 
     def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
-        """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
+        """Also copy tables again that take a name which another table gave up, before that one is recorded elsewhere."""
         for each in found:
             if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
                 self._doubt(each)
 
     def _doubt(self, each: Standing) -> Instantiation:
-        """Record first that a table is out of date, so that whoever ends here finds that again; answer the record under its new name."""
+        """Record first that a table is out of date, so that a restart finds it; returns the record under its new name."""
         assert each.record is not None
         self._put(replace(each.record, **_doubted(each.record)))
         return replace(each.renamed_record(), **_doubted(each.record))
@@ -219,21 +219,21 @@ class TableInstantiation:
         return self.destination.describe(*table) is not None
 
     def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-        """Whether the destination has the table still under its old name: what has that name is not one that took it since."""
+        """Whether the destination still has the table under its old name, and no other table has taken that name."""
         last: Standing | None = each
         for _ in range(len(wanted) + 1):
             if last is None:
-                return True  # nobody takes the name: what has it is the old one
+                return True  # no other table takes the name: the table that has it is the old one
             if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
                 return False
-            last = wanted.get(TableName.of(last.record))  # has the name here too, unless it is at its own old one itself
+            last = wanted.get(TableName.of(last.record))  # has the name at the destination too, unless it is still under its own old name
         return False
 
     def _put(self, record: Instantiation) -> None:
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
     def _round(self, pending: Sequence[Standing]) -> float:
-        """One pass; seconds to wait before the next."""
+        """Make one pass; returns the seconds to wait before the next."""
         include = tuple(Rule(owner=each.table.source.owner, name=each.table.source.name) for each in pending)
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
@@ -251,7 +251,7 @@ class TableInstantiation:
         self, this: _Round, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> None:
-        """Check the tables, empty those whose rows are ours, and record that their copy begins."""
+        """Check the tables, empty those whose rows are ours, and record the beginning of their copies."""
         config = self.config
         begun: list[DestinationTable] = []
         session = self.destination.open_session(
@@ -263,7 +263,7 @@ class TableInstantiation:
                 found, target, problem = self._fit(session, table, facts)
                 if captured.get(table.source) != table.identity:
                     problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
-                # Rows of a copy that was begun are not the destination's own: they are never kept.
+                # Rows of an unfinished copy are not the destination's own: they are never kept.
                 may_empty = each.is_begun or (each.is_outdated and table.may_empty)
                 if not problem and target is not None and not may_empty and session.has_rows(target):
                     problem = _refused(each)
@@ -285,7 +285,7 @@ class TableInstantiation:
                 session.empty_tables(begun)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
-        """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
+        """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
             self._show(TableProgress(
@@ -297,7 +297,7 @@ class TableInstantiation:
     def _fit(
         self, session: DestinationSession, table: TableToInstantiate, facts: Mapping[TableName, SourceTable],
     ) -> tuple[_Copy, DestinationTable | None, str]:
-        """What is to be copied, where to, and why it cannot be."""
+        """The copy, its target, and why it is impossible (empty: it is possible)."""
         there = facts.get(table.source)
         target = session.describe(*table.destination, fresh=True)
         copy = _Copy(table, {}, Scn(0), 0 if there is None else there.row_estimate)
@@ -314,7 +314,7 @@ class TableInstantiation:
         return copy, target, ""
 
     def _copy(self, this: _Round) -> None:
-        """Run the Spark job that copies, and follow it."""
+        """Run the copying Spark job, and process its reports."""
         self._offer_copies(this)
         self.gate.board = this.board
         run = self.runner.start(pb.TASK_KIND_COPY, max(_WORKERS_MIN, self.config.parallelism))
@@ -354,7 +354,7 @@ class TableInstantiation:
                 pieces += [self._piece(copy, piece, snapshot=this.snapshot, form=plan.form) for piece in plan.pieces]
                 if not plan.pieces:
                     self._copied(this, copy)
-        # Large pieces first: the last one to end is then a small one.
+        # Large pieces first, so that a small one ends last.
         pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         this.board.add(pieces)
 
@@ -390,7 +390,7 @@ class TableInstantiation:
                 self._copied(this, copy)
 
     def _copied(self, this: _Round, copy: _Copy) -> None:
-        """Every piece is copied: have the destination's rows digested."""
+        """Every piece is copied: digest the destination's rows."""
         self._record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
         with contextlib.closing(open_reader(self.config.destination, application_name="headrace instantiation")) as reader:
             pieces = reader.plan(*copy.key, {}).pieces
@@ -401,7 +401,7 @@ class TableInstantiation:
 
     def _compared(self, this: _Round, copy: _Copy) -> None:
         if copy.copied != copy.found:
-            # Nothing of ours changes rows on their way: another copy would differ as well.
+            # Headrace never changes rows of a copy, so another copy would differ too.
             copy.is_final = True
             copy.problem = (
                 f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
@@ -415,7 +415,7 @@ class TableInstantiation:
         )
 
     def _fail(self, this: _Round, copy: _Copy) -> None:
-        """The table is copied again in the next round; at once when time heals it."""
+        """The table is copied again in the next round; at once after a transient error."""
         this.has_failed = True
         this.needs_somebody |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
@@ -472,7 +472,7 @@ class TableInstantiation:
 
 
 def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
-    """Instantiation SCN of each finished table by (owner, name), under the names recorded and the names of now."""
+    """Instantiation SCN of each finished table by (owner, name), under its recorded and its current name."""
     scns: dict[tuple[str, str], Scn] = {}
     for each in found:
         if each.record is not None and each.is_finished:
@@ -484,15 +484,15 @@ def _scns(found: Sequence[Standing]) -> dict[tuple[str, str], Scn]:
 
 
 def _doubted(record: Instantiation) -> dict[str, Any]:
-    """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
+    """The changed record fields of a table that exchanged names with another one; the destination may not have done so."""
     if record.state == "DONE":
         return {"state": "LEFT"}
-    # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
+    # Kept rows are an operator's own: never remove them; whether they are this table's is no longer known.
     return {"state": "FAILED", "scn": Scn(0)} if record.state == "KEPT" else {}
 
 
 def _twice(each: Standing) -> str:
-    """Why a renamed table is not at the destination, though it has a table of the new name."""
+    """Why a renamed table is not at the destination, although the destination has a table of the new name."""
     assert each.record is not None
     old, new = TableName.of(each.record), each.table.destination
     rename = rename_statement(old, new)
@@ -508,9 +508,9 @@ def _twice(each: Standing) -> str:
 
 
 def _refused(each: Standing) -> str:
-    """Why a destination table with rows that are not ours to remove cannot be copied to; empty: its rows are to be kept.
+    """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
 
-    No way out may skip changes: rows are only kept as an operator's own that were never copied.
+    No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
     """
     table = each.table
     if each.occupant is not None:
