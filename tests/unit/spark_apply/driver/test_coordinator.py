@@ -120,6 +120,16 @@ def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: in
     assert sum(counts) == 4
 
 
+@pytest.mark.parametrize("transactions", [1, 2])
+def test_a_transaction_larger_than_a_group_may_be_stands_alone(transactions: int) -> None:
+    """Behind one that is over the bound in rows there is no room, in rows or in transactions."""
+    talk = Talk(servers=0, transactions=transactions, rows=2)
+    talk.accept(run(made(1, 1, 2, 3, 4), made(2, 5), made(3, 6)), run(made(4, 7)))
+    talk.coordinator.server_joined(0, talk.progress)
+    first = assignments(talk.coordinator.messages())[0]
+    assert (first.after_scn, first.through_scn) == (50, 150)
+
+
 def test_a_group_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_GROUP_BYTES_MAX", 10)
     assert len(assignments(Talk(servers=4).accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 3))))) == 3
