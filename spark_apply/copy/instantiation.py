@@ -1,7 +1,7 @@
-"""Instantiation: bring the source's tables to the destination, consistent with the stream of changes.
+"""Instantiation: copy the source's tables to the destination, consistent with the stream of changes.
 
 Job
-    Copy every table that is not there yet, prove the copy equal, record its instantiation SCN.
+    Copy every table that is not at the destination yet, prove the copy equal, and record its instantiation SCN.
 
 Main path
     TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces on the CopyBoard, one
@@ -12,14 +12,14 @@ Main path
     Every later one is copied beside (`run_beside`): the others are applied meanwhile, and it joins them when it is copied.
 
 States (of a table; recorded at the destination)
-    PENDING    nothing was done. Not recorded, or recorded by an earlier version.
+    PENDING    not begun. Not recorded, or recorded by an earlier version.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
     COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
     JOINING    see `spark_apply.driver.joining`.
     DONE       equal; changes up to the instantiation SCN are in the copy, later ones are applied.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
-    FAILED     somebody must act (`problem`); looked at again now and then. With an SCN of 0 nothing of ours is there.
+    FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.
     LEFT       see `databases.ports.Instantiation`.
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
@@ -87,9 +87,9 @@ class TableInstantiation:
         source_reader, destination_reader: of the same databases' tables.
         workers: who copies.
         epoch: this driver's.
-        moved: told when a table's progress changes.
-        should_end: asked between waits.
-        problem: what keeps it from going on now; for status.
+        moved: called when a table's progress changes.
+        should_end: checked between waits.
+        problem: what stops it now, for `status`.
     """
 
     config: ApplyConfig
@@ -236,7 +236,7 @@ class TableInstantiation:
     # ------------------------------------------------------------------ a round
 
     def _round(self, pending: Sequence[Standing]) -> float:
-        """One pass; seconds to wait before the next."""
+        """Make one pass; returns the seconds to wait before the next."""
         try:
             pause_s = self._try_round(pending)
             self.problem = ""
@@ -344,7 +344,7 @@ class TableInstantiation:
             this.to_empty.add(copy.key)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
-        """Say why the table cannot be copied; what is recorded of its rows stays, for they are what they were."""
+        """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
             self._records.show(TableProgress(
@@ -427,9 +427,9 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
 
 
 def _refused(each: Standing) -> str:
-    """Why a destination table with rows that are not ours to remove cannot be copied to; empty: its rows are to be kept.
+    """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
 
-    No way out may skip changes: rows are only kept as an operator's own that were never copied.
+    No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
     """
     table = each.table
     if each.occupant is not None:

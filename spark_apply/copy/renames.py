@@ -28,10 +28,10 @@ class RenamedTables:
         self._records = records
 
     def follow(self, found: Sequence[Standing]) -> tuple[bool, bool]:
-        """Record the new names of tables that have them at the destination too; tell whether there were any, and any refused.
+        """Record the new names of tables that have them at the destination too; returns whether there were any, and any refused.
 
-        Until then the old name stays recorded: it says in which table of the destination the rows are. A table that was made
-        under the new name, while the old one is still there, is not that table: nothing is applied before it is.
+        Until then the old name stays recorded: it identifies the destination table that holds the rows. If the destination has
+        both names, the table with the new name is another one: nothing is applied until the operator has renamed.
         """
         wanted = {each.table.destination: each for each in found}
         self._records.twice.clear()
@@ -45,7 +45,7 @@ class RenamedTables:
                 self._records.twice[each.table.destination] = _twice(each)
                 self._records.show_recorded(each.table.destination, each.record)
             elif each.table.identity in passed_on:
-                # Changes of both tables may still be on their way under the one name: nothing tells them apart by it.
+                # Changes of both tables may still be in flight under one name, which cannot distinguish them.
                 renamed.append(self._doubt(each))
             else:
                 renamed.append(each.renamed_record())
@@ -56,13 +56,13 @@ class RenamedTables:
         return bool(renamed), bool(self._records.twice)
 
     def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
-        """Copy those again, too, that take a name which another table gave up: before that one is recorded elsewhere."""
+        """Also copy tables again that take a name which another table gave up, before that one is recorded elsewhere."""
         for each in found:
             if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
                 self._doubt(each)
 
     def _doubt(self, each: Standing) -> Instantiation:
-        """Record first that a table is out of date, so that whoever ends here finds that again; answer the record under its new name."""
+        """Record first that a table is out of date, so that a restart finds it; returns the record under its new name."""
         assert each.record is not None
         self._records.put(replace(each.record, **_doubted(each.record)))
         return replace(each.renamed_record(), **_doubted(each.record))
@@ -71,27 +71,27 @@ class RenamedTables:
         return self._records.destination.describe(*table) is not None
 
     def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-        """Whether the destination has the table still under its old name: what has that name is not one that took it since."""
+        """Whether the destination still has the table under its old name, and no other table has taken that name."""
         last: Standing | None = each
         for _ in range(len(wanted) + 1):
             if last is None:
                 return True  # nobody takes the name: what has it is the old one
             if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
                 return False
-            last = wanted.get(TableName.of(last.record))  # has the name here too, unless it is at its own old one itself
+            last = wanted.get(TableName.of(last.record))  # has the name at the destination too, unless it is still under its own old name
         return False
 
 
 def _doubted(record: Instantiation) -> dict[str, Any]:
-    """What becomes of the record of a table that changed names with another one: nothing tells whether both did so here."""
+    """The changed record fields of a table that exchanged names with another one; the destination may not have done so."""
     if record.is_kept:
-        # Rows that were kept are an operator's own: never removed, and not known to be this table's any more.
+        # Kept rows are an operator's own: never remove them; whether they are this table's is no longer known.
         return {"state": "FAILED", "scn": Scn(0)}
     return {"state": "LEFT"} if record.state in {"DONE", "JOINING", "COPIED"} else {}
 
 
 def _twice(each: Standing) -> str:
-    """Why a renamed table is not at the destination, though it has a table of the new name."""
+    """Why a renamed table is not at the destination, although the destination has a table of the new name."""
     assert each.record is not None
     old, new = TableName.of(each.record), each.table.destination
     rename = rename_statement(old, new)

@@ -57,7 +57,7 @@ class TableCopy:
 
     @property
     def key(self) -> TableName:
-        """Its name at the destination: tables are told apart by it, as the changes that arrive are."""
+        """Its name at the destination, which identifies tables and arriving changes."""
         return self.table.destination
 
 
@@ -144,7 +144,7 @@ class CopyRound:
             self.records.show(replace(self.records.progress[copy.key], bytes_total=copy.bytes_total))
             if not plan:
                 self._copied(copy)
-        # Large pieces first: the last one to end is then a small one.
+        # Large pieces first, so that a small one ends last.
         pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         self.board.add(pieces)
 
@@ -193,7 +193,7 @@ class CopyRound:
                 self._copied(copy)
 
     def _copied(self, copy: TableCopy) -> None:
-        """Every piece is copied: have the destination's rows digested."""
+        """Every piece is copied: digest the destination's rows."""
         self.records.record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
         try:
             pieces = self.destination_reader.plan(*copy.key, {}).pieces
@@ -208,7 +208,7 @@ class CopyRound:
 
     def _compared(self, copy: TableCopy) -> None:
         if copy.copied != copy.found:
-            # Nothing of ours changes rows on their way: another copy would differ as well.
+            # Headrace never changes rows of a copy, so another copy would differ too.
             copy.is_final = True
             copy.problem = (
                 f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
@@ -223,7 +223,7 @@ class CopyRound:
         )
 
     def fail(self, copy: TableCopy) -> None:
-        """The table is copied again in the next round; at once when time heals it."""
+        """The table is copied again in the next round; at once after a transient error."""
         self.has_failed = True
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"

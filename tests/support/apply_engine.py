@@ -145,12 +145,12 @@ class Engine:
 
     @property
     def is_paused(self) -> bool:
-        """What came before a table that does not fit is applied: the operator is asked for the ALTER."""
+        """Everything before a table that does not fit is applied, so the operator is asked for the ALTER."""
         passed_on = self.piece is None and not self.reader._pieces
         return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
 
     def run(self, steps_max: int = 20_000) -> None:
-        """Until everything is applied."""
+        """Run until everything is applied."""
         through = self.batches[-1].through_scn if self.batches else 0
         while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING":
             self.steps += 1
@@ -267,7 +267,7 @@ class Engine:
             self.coordinator.report(number, self.from_server[number].popleft())
 
     def execute_errors(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Execute error transactions; what is wrong with each, empty: it was applied."""
+        """Execute error transactions; returns the problem of each; empty: it was applied."""
         self.coordinator.execute_errors(numbers)
         outcomes: dict[int, str] = {}
         for _ in range(20_000):
@@ -280,7 +280,7 @@ class Engine:
 
 
 def replace_failpoints(monkeypatch: Any, failpoint: Callable[[str], None]) -> None:
-    """Call something else at the failpoints of apply servers."""
+    """Replace the action at the failpoints of apply servers."""
     for module in (work, work_execute, work_large, work_sets):
         monkeypatch.setattr(module, "failpoint", failpoint)
 
