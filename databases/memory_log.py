@@ -28,7 +28,7 @@ from streams.errors import ProtocolError
 from streams.lcr_batch import NULL, UNCHANGED, Column, Command, OldImage, TableVersion
 from streams.tags import Tag
 
-__all__ = ["Change", "Committed", "MemoryLogDecoder", "Row", "frames_of"]
+__all__ = ["Change", "Committed", "MemoryLogDecoder", "Row", "frames_of", "is_truncate"]
 
 Row = tuple[bytes | None, ...]
 
@@ -97,6 +97,11 @@ def frames_of(transaction: Committed, described: dict[int, TableVersion]) -> Ite
         prefix, content = transaction.message
         yield _frame("M", json.dumps([prefix, base64.b64encode(content).decode()]).encode()), 0, 0
     yield _frame("C", _SCN.pack(transaction.commit_scn)), 0, transaction.commit_scn
+
+
+def is_truncate(frame: bytes) -> bool:
+    """Whether a frame of `frames_of` is a TRUNCATE."""
+    return bool(_FRAME.unpack_from(frame)[1] == ord("T"))
 
 
 def _frame(kind: str, body: bytes) -> bytes:

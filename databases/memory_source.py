@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from databases.memory_log import Change, Committed, Row, frames_of
+from databases.memory_log import Change, Committed, Row, frames_of, is_truncate
 from databases.ports import (
     CapturedTable,
     DictionaryBuild,
@@ -53,6 +53,7 @@ class _Table:
     root: tuple[str, str] | None
     holds: str = ""
     rows: dict[Row, list[Row]] = field(default_factory=dict)
+    file: int = 0  # another one when the rows are rewritten
 
     def key_of(self, row: Row) -> Row:
         key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)
@@ -143,6 +144,7 @@ class MemoryTransaction:
         targets = [self._source.table(table) for table in tables]
         for target in targets:
             rows, target.rows = target.rows, {}
+            target.file += 1
             self._undo.append(lambda target=target, rows=rows: setattr(target, "rows", rows))  # type: ignore[misc]
         self._changes.append(
             Change(
@@ -231,6 +233,20 @@ class MemorySource:
         self._advance()
         return number
 
+    def attach(self, partition: str, root: str) -> None:
+        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it."""
+        owner, _, name = root.partition(".")
+        table = self.table(partition)
+        table.root = self.roots[table.version.object_number] = (owner, name)
+        self._advance()
+
+    def detach(self, partition: str) -> None:
+        """ALTER TABLE ... DETACH PARTITION: the log says nothing of it."""
+        table = self.table(partition)
+        table.root = None
+        del self.roots[table.version.object_number]
+        self._advance()
+
     def add_column(self, table: str, column: str, default: Value = None) -> None:
         """ALTER TABLE ... ADD COLUMN: every row gets `default`."""
         target = self.table(table)
@@ -269,6 +285,19 @@ class MemorySource:
         if name not in self._tables:
             raise ConfigError(f"there is no table {name}")
         return self._tables[name]
+
+    def has_table(self, name: str) -> bool:
+        """Tell whether there is a table of this qualified name."""
+        return name in self._tables
+
+    def drop_table(self, name: str) -> None:
+        """DROP TABLE."""
+        del self._tables[name]
+        self._advance()
+
+    def rewrite(self, table: str) -> None:
+        """VACUUM FULL: the rows stay, in another place."""
+        self.table(table).file += 1
 
     def rows(self, table: str) -> tuple[Row, ...]:
         """Return a table's contents, sorted."""
@@ -453,6 +482,7 @@ class MemoryLogStream:
         parts: list[bytes] = []
         commit_scn = commit_end = 0
         objects: list[ObjectNumber] = []
+        has_truncates = False
         while (frame := self._peek()) is not None and self._break_after != 0:
             data, described, commit = frame
             if parts and size + len(data) > gulp_bytes:
@@ -461,6 +491,7 @@ class MemoryLogStream:
             self._break_after -= self._break_after > 0
             parts.append(data)
             size += len(data)
+            has_truncates |= is_truncate(data)
             if described:
                 objects.append(ObjectNumber(described))
             self._is_open = not commit
@@ -472,7 +503,7 @@ class MemoryLogStream:
         self._told_scn = Scn(max(end_scn, self._told_scn))
         return LogChunk(
             data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
-            objects=tuple(objects), commit_end=commit_end,
+            objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
         )
 
     def confirm(self, scn: Scn) -> None:

@@ -107,6 +107,7 @@ class StoredProcess:
     incarnations: dict[int, int] = field(default_factory=dict)
     low_watermark: Scn = FIRST_SCN
     applied: tuple[ScnRange, ...] = ()
+    ahead_scn: Scn = FIRST_SCN
     servers: dict[int, StoredServer] = field(default_factory=dict)
     sessions: dict[int, StoreSession] = field(default_factory=dict)
 
@@ -152,6 +153,12 @@ class MemoryStore:
         self.next_error = 1
         self.lost_answers: deque[bool] = deque()
         self.life = 0
+        self._last_epoch = 0
+
+    def next_epoch(self, epoch: int) -> int:
+        """An epoch above this one, and above every one that a restore took back."""
+        self._last_epoch = max(epoch, self._last_epoch) + 1
+        return self._last_epoch
 
     # ------------------------------------------------------------------ for tests
 

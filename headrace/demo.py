@@ -1,11 +1,11 @@
-"""The demo: the main job end to end, with a component killed in the middle and everything compared at the end.
+"""The demo: replication end to end, with a component killed in the middle and all tables compared at the end.
 
 Main path
-    run_demo -> servers and Ray start side by side -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
+    run_demo -> servers and Ray start in parallel -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
     measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
 
-Nothing stays: whatever ends it, the topology is taken down and its state folder removed; what a killed demo left is
-removed by the next one.
+The demo leaves nothing behind: however it ends, it stops the topology and removes its state folder; the next demo cleans up
+after a killed one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.site_connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
-from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
+from headrace.demo_load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from rules.rule import RuleSet
     from topology.spec import TopologySpec
 
-__all__ = ["DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
+__all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
-KILL_AFTER = 0.4  # of the transactions: everything is warm, and enough comes after it
+KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
 START_TIMEOUT_S = 300.0  # 20 s on a small idle machine
-HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small machine
+HEAL_TIMEOUT_S = 120.0  # a killed Spark driver needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
 CALL_TIMEOUT_S = 10.0
@@ -59,20 +59,46 @@ INDENT = "  "  # below the spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
-    """What the demo does.
+class _Form:
+    """A form of topology that the demo can run.
 
     Args:
-        two_way: clients write at both sites.
-        tagged: the rules take tagged changes too, so that changes cycle (only to show what tags prevent).
-        transactions: at each site that writes.
-        clients: concurrent clients at each site that writes.
-        rate: transactions per second and site; below what the machine can do, so that latency means something.
-        kill: what is killed, one of `KILLABLE`.
-        state_dir: where everything is kept; the example's own when None.
+        example: name of its file.
+        schema: of its tables; empty: pgbench's own tables.
+        writers: number of sites that write, counted from the first.
+        probe: indexes of the sites between which latency is measured.
     """
 
-    two_way: bool = False
+    example: str
+    schema: str = ""
+    writers: int = 1
+    probe: tuple[int, int] = (0, 1)
+
+
+TOPOLOGIES: Mapping[str, _Form] = {
+    "oneway": _Form(example="one_way"),
+    "twoway": _Form(example="two_way", schema="sales", writers=2),
+    "nway": _Form(example="n_way", schema="crm", writers=3, probe=(0, 2)),
+    "hub": _Form(example="hub_and_spoke", schema="stock", writers=4, probe=(1, 3)),  # from spoke to spoke, through the hub
+    "fanout": _Form(example="fan_out", schema="catalog", probe=(0, 3)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """The options of the demo.
+
+    Args:
+        topology: the form, one of `TOPOLOGIES`.
+        tagged: the rules also take tagged changes, so that changes cycle (only to show what tags prevent).
+        transactions: at each site that writes.
+        clients: concurrent clients at each site that writes.
+        rate: transactions per second and site; below the machine's capacity, so that latency is meaningful.
+        kill: the kind of component to kill, one of `KILLABLE`.
+        state_dir: folder for everything; None: the example's own.
+    """
+
+    topology: str = "oneway"
     tagged: bool = False
     transactions: int = 8000
     clients: int = 4
@@ -83,7 +109,7 @@ class DemoOptions:
 
 @dataclass(slots=True)
 class Outage:
-    """What was killed, and when the system had healed."""
+    """The killed component, and the time of recovery."""
 
     component: str = ""
     killed_at: float = 0.0
@@ -104,7 +130,7 @@ class _Demo:
     # ------------------------------------------------------------------ the way
 
     def run(self) -> dict[str, Any]:
-        """Everything between a clean machine and a clean machine; returns the summary."""
+        """Run the whole demo, from a clean machine to a clean machine; returns the summary."""
         began = time.monotonic()
         self._start_machines()
         load: Load = self._load()
@@ -140,13 +166,13 @@ class _Demo:
         return summary
 
     def _show_start(self, overview: Mapping[str, Any]) -> None:
-        """Show the progress of the start for that long: no operator fixes anything meanwhile, unlike in a topology started by hand."""
+        """Show the progress of the start until a time-out: unlike in a topology started by hand, no operator fixes problems."""
         self.show(summary_line(overview))
         if time.monotonic() - self._starting_since > START_TIMEOUT_S:
             raise ApplyError(f"replication does not run after {START_TIMEOUT_S:g} s: {summary_line(overview)}", hint="headrace doctor")
 
     def _start_machines(self) -> None:
-        """Start the servers and Ray side by side: each waits for its disk or its processor in turn."""
+        """Start the servers and Ray in parallel, because each waits for the disk or the processor at times."""
         self.show("starting PostgreSQL and Ray")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             cluster = pool.submit(self.deployment.cluster.start)
@@ -163,12 +189,13 @@ class _Demo:
         self.servers[site] = server
 
     def _load(self) -> Load:
-        options = self.options
-        build = TwoWayLoad if options.two_way else OneWayLoad
-        names = [site.name for site in self.spec.sites]
-        return build(
-            self.servers[names[0]], self.servers[names[1]], transactions=options.transactions, clients=options.clients,
-            rate=options.rate, logs=self.spec.state_dir / "logs",
+        options, form, logs = self.options, TOPOLOGIES[self.options.topology], self.spec.state_dir / "logs"
+        servers = [self.servers[site.name] for site in self.spec.sites]
+        transactions, clients, rate = options.transactions, options.clients, options.rate
+        if not form.schema:
+            return OneWayLoad(*servers, transactions=transactions, clients=clients, rate=rate, logs=logs)
+        return OrdersLoad(
+            servers, writers=form.writers, schema=form.schema, transactions=transactions, clients=clients, rate=rate, logs=logs,
         )
 
     def _plan_line(self) -> str:
@@ -177,12 +204,12 @@ class _Demo:
         return f"topology {self.spec.file.name} checked: {ways}; {len(plan.actors)} actors"
 
     def _probe(self) -> Probe:
-        names = [site.name for site in self.spec.sites]
-        table = "sales.probe" if self.options.two_way else "public.pgbench_probe"
-        return Probe(self.servers[names[0]].dsn(), self.servers[names[1]].dsn(), table)
+        form = TOPOLOGIES[self.options.topology]
+        source, destination = (self.servers[self.spec.sites[place].name].dsn() for place in form.probe)
+        return Probe(source, destination, f"{form.schema}.probe" if form.schema else "public.pgbench_probe")
 
     def _write_and_kill(self, load: Load, probe: Probe) -> float:
-        """Run the clients to their end, killing one component on the way; returns the seconds it took."""
+        """Run the clients to their end, and kill one component meanwhile; returns the seconds it took."""
         began = shown_at = time.monotonic()
         with load.running() as clients:
             while not clients.are_done():
@@ -260,7 +287,7 @@ class _Demo:
         return comparisons
 
     def _returned_changes(self) -> int:
-        """Changes of a site's own clients that came back to it, as its apply process counted them on arrival."""
+        """The number of changes of a site's own clients that came back to it, as its apply process counted them."""
         returned = 0
         for apply in self.spec.applies:
             status = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
@@ -269,13 +296,13 @@ class _Demo:
 
 
 def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width: int | None) -> str:
-    """How it goes on: transactions and throughput, every flow's lag and SCN, the state of every component.
+    """Progress in text form: transactions and throughput, every flow's lag and SCN, the state of every component.
 
     Args:
-        done: transactions the clients committed.
-        wanted: of so many.
-        overview: of the topology, just now.
-        width: of the terminal, which shows no more of a line; None: it is one line.
+        done: number of transactions that the clients have committed.
+        wanted: number of transactions in total.
+        overview: the current overview of the topology.
+        width: columns of the terminal, which cuts longer lines; None: one line.
     """
     flows = [
         f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN {scn_text(flow['applied_scn'])}"
@@ -356,22 +383,22 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     """Run the demo and clean up, whatever happens.
 
     Args:
-        options: what it does.
-        output: where it tells.
+        options: see `DemoOptions`.
+        output: receives progress and results.
 
     Returns:
-        The summary; `identical` says how it ended.
+        The summary; `identical` is the result of the comparison.
     """
     spec = _topology(options)
     deployment = Deployment(spec)
     if options.kill not in KILLABLE:
         raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
     for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]  # of libpq: they are about servers of the user's own (PGSERVICE, PGOPTIONS)
+        del os.environ[name]  # libpq's variables (PGSERVICE, PGOPTIONS) are for the user's own servers
     with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)
-        _remove_other(options)
+        _remove_others(options)
         try:
             return _Demo(options, output, spec, deployment, show).run()
         finally:
@@ -382,8 +409,10 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
 
 
 def _topology(options: DemoOptions) -> TopologySpec:
-    file = EXAMPLES / ("two_way.yaml" if options.two_way else "one_way.yaml")
-    spec = read_topology(file)
+    form = TOPOLOGIES.get(options.topology)
+    if form is None:
+        raise ConfigError(f"there is no demo of a topology {options.topology!r}", hint=f"one of {', '.join(TOPOLOGIES)}")
+    spec = read_topology(EXAMPLES / f"{form.example}.yaml")
     # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
     spec = replace(spec, state_dir=state_dir.absolute())
@@ -392,17 +421,18 @@ def _topology(options: DemoOptions) -> TopologySpec:
     return spec
 
 
-def _remove_other(options: DemoOptions) -> None:
-    """Remove what a killed demo of the other kind left, unless that one is still running."""
-    other = _topology(replace(options, two_way=not options.two_way, tagged=False))
-    if options.state_dir is None and other.state_dir.exists():
-        with contextlib.suppress(ConfigError), _alone(other.state_dir):
-            Deployment(other).down(purge=True)
+def _remove_others(options: DemoOptions) -> None:
+    """Clean up after killed demos of the other forms, unless they are still running."""
+    for topology in TOPOLOGIES if options.state_dir is None else ():
+        other = _topology(replace(options, topology=topology, tagged=False))
+        if topology != options.topology and other.state_dir.exists():
+            with contextlib.suppress(ConfigError), _alone(other.state_dir):
+                Deployment(other).down(purge=True)
 
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Keep a second demo from taking away the servers of this one."""
+    """Prevent a second demo from removing the servers of this one."""
     state_dir.parent.mkdir(parents=True, exist_ok=True)
     file = state_dir.with_name(f"{state_dir.name}.lock")
     with file.open("w") as lock:
@@ -415,7 +445,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # still locked: who comes now makes a new one
+            file.unlink(missing_ok=True)  # still locked: the next demo creates a new file
             if file.parent.name == STATE_PARENT and not any(file.parent.iterdir()):
                 file.parent.rmdir()
 
@@ -426,7 +456,7 @@ def _tagged(rules: RuleSet) -> RuleSet:
 
 @contextlib.contextmanager
 def _terminated_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: with everything cleaned up."""
+    """Let SIGTERM and a closed terminal end the demo like Ctrl-C, with a complete clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -444,7 +474,7 @@ def _terminated_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let the cleaning come to its end: a second Ctrl-C would leave servers running."""
+    """Let the clean-up finish: a second Ctrl-C would leave servers running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -40,8 +40,8 @@ from streams.errors import BugError, ConfigError, PropagationError, ProtocolErro
 
 __all__ = [
     "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
-    "Reassembly", "Server", "abort", "accept", "as_streams_error", "ask", "check_hello", "fragments", "make_hello",
-    "new_incarnation", "read_requests", "words_of",
+    "Reassembly", "Server", "abort", "accept", "as_streams_error", "ask", "check_hello", "epoch_incarnation", "fragments",
+    "make_hello", "new_incarnation", "read_requests", "words_of",
 ]
 
 PROTOCOL_VERSION = 1
@@ -182,6 +182,11 @@ def _subclasses(kind: type[StreamsError]) -> Iterator[type[StreamsError]]:
 def new_incarnation() -> str:
     """A name for one start of a component; a later start's compares greater (as long as clocks agree)."""
     return f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def epoch_incarnation(epoch: int) -> str:
+    """The same for a component whose starts a database counts: the same in all streams of one start."""
+    return f"{epoch:020d}"
 
 
 def make_hello(topology: str, component: str, target: str, incarnation: str) -> queue_pb2.Hello:

@@ -24,7 +24,7 @@ from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_di
 from streams.lcr_batch import Partition, TableVersion, content_version
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
-__all__ = ["Dictionary", "KnownTable", "NameOfNow", "read_dictionary_record"]
+__all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +54,6 @@ class KnownTable:
         return replace(self, table=table, stored_owner=owner, stored_name=name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameOfNow:
-    """What the source calls a captured table now, whatever the log called it.
-
-    Args:
-        owner: schema; of a partition: its root's.
-        name: of the table; likewise.
-        is_wanted: a capture process of the source has a rule for this name.
-    """
-
-    owner: str
-    name: str
-    is_wanted: bool
-
-
 class Dictionary:
     """The table version in force by object number, as of where redo was read to; one owner, fed in redo order."""
 
@@ -76,7 +61,7 @@ class Dictionary:
         # Entries of older builds stay: redo may hold changes of a partition that is dropped by now.
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
-        self._partitions: dict[tuple[str, str], set[int]] = {}
+        self._partitions: dict[tuple[str, str], set[int]] = {}  # of each table, every one that any build named
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
 
@@ -99,9 +84,11 @@ class Dictionary:
             if known is not None and known.rows != table.rows:
                 self._bounds[table.object_number] = build.scn
         self._tables.update((table.object_number, table) for table in build.tables)
-        self._partitions = {}
-        for table in build.tables:
-            if (table.stored_owner, table.stored_name) != (table.owner, table.name):
+        self._note_partitions(build.tables)
+
+    def _note_partitions(self, tables: Iterable[DictionaryTable]) -> None:
+        for table in tables:
+            if _is_partition(table):
                 self._partitions.setdefault((table.owner, table.name), set()).add(table.object_number)
 
     def knows(self, object_number: ObjectNumber) -> bool:
@@ -121,7 +108,7 @@ class Dictionary:
         entry = self._tables.get(description.object_number)
         owner, name = description.owner, description.name
         # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
-        if entry is not None and (entry.stored_owner, entry.stored_name) != (entry.owner, entry.name):
+        if entry is not None and _is_partition(entry):
             owner, name = entry.owner, entry.name
         table = replace(description, owner=owner, name=name)
         table = replace(table, version=content_version(table))
@@ -148,9 +135,15 @@ class Dictionary:
         self._current[known.table.object_number] = known
 
     def covers_all_partitions(self, object_number: int, objects: Iterable[int]) -> bool:
-        """Tell whether `objects` holds every partition of a partition's table, as far as the latest build knows.
+        """Tell whether `objects` holds every partition that a partition's table may have.
 
-        The table is found as the builds name it, whatever LCRs call it.
+        A partition that the latest build lacks may have been detached, and attached again since, of which the log says
+        nothing. So every partition counts that any build named, dropped ones, too: without them a TRUNCATE of the others is
+        one of each of them, which leaves the destination's rows of the missing one as they are.
+
+        Args:
+            object_number: of a partition.
+            objects: what was truncated together.
         """
         entry = self._tables.get(object_number)
         return entry is not None and self._partitions.get((entry.owner, entry.name), set()) <= set(objects)
@@ -184,7 +177,11 @@ class Dictionary:
         living = {table.object_number for table in self._build.tables}
         dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
         bounds = tuple(sorted(self._bounds.items()))
-        return DictionarySnapshot(build=self._build, dropped=dropped, bounds=bounds, versions=versions)
+        detached = tuple(
+            (owner, name, ObjectNumber(number)) for (owner, name), numbers in sorted(self._partitions.items())
+            for number in sorted(numbers) if (self._tables[number].owner, self._tables[number].name) != (owner, name)
+        )
+        return DictionarySnapshot(build=self._build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
 
     @classmethod
     def from_snapshot(cls, snapshot: DictionarySnapshot) -> Dictionary:
@@ -192,12 +189,19 @@ class Dictionary:
         dictionary = cls()
         dictionary.add_build(snapshot.build)
         dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
+        dictionary._note_partitions(snapshot.dropped)
+        for owner, name, number in snapshot.detached:
+            dictionary._partitions.setdefault((owner, name), set()).add(number)
         dictionary._bounds.update(snapshot.bounds)
         for table, stored_owner, stored_name, scn, rows in snapshot.versions:
             dictionary._current[table.object_number] = KnownTable(
                 table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
             )
         return dictionary
+
+
+def _is_partition(table: DictionaryTable) -> bool:
+    return (table.stored_owner, table.stored_name) != (table.owner, table.name)
 
 
 def read_dictionary_record(

@@ -372,8 +372,10 @@ class LogWriter:
         if objects and self._check is not None:
             # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
             self._check()
-        if any(not self._dictionary.knows(number) or number in self._described for number in objects):
-            # Never seen, or described again: created, altered, attached to a partitioned table, ...
+        is_new = any(not self._dictionary.knows(number) or number in self._described for number in objects)
+        if is_new or any(chunk.has_truncates for chunk in chunks):
+            # Never seen, or described again: created, altered, attached to a partitioned table, ... And a partition that was
+            # attached is not described before it changes: a TRUNCATE of all others must not be taken for one of the table.
             self._pending_build = self._dictionary_build()
         payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
         commit_scn = max((chunk.commit_scn for chunk in chunks), default=FIRST_SCN)

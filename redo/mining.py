@@ -31,7 +31,7 @@ apply".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
-from redo.dictionary import Dictionary, KnownTable, NameOfNow, read_dictionary_record
+from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
 from redo.mining_kernels import (
     DISCARDED_ROWS,
     ERROR,
@@ -51,19 +51,19 @@ from redo.mining_kernels import (
     UNKNOWN_OBJECT,
     classify,
 )
+from redo.names import HIDDEN_OWNER, NamesAtSource, TableNames
 from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
 from redo.segments import RedoReader, list_segments
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
-from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError, TableLeftRules
+from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
 from streams.tags import Tag
 
-__all__ = ["HIDDEN_OWNER", "Miner", "MiningStatistics"]
+__all__ = ["Miner", "MiningStatistics"]
 
-HIDDEN_OWNER = "headrace"  # our own tables at a site: never captured, whatever the rules say
 ROWS_MAX_DEFAULT = 4096  # rows of a batch: enough for column-wise work, few enough for caches and latency
 BYTES_MAX_DEFAULT = 1 << 20  # bytes of its values: small against message limits
 MARK_INTERVAL_S = 0.1  # a progress mark ten times a second is enough for watermarks
@@ -114,8 +114,8 @@ class Miner:
         start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
         rules: of the capture process.
         decoder_factory: makes the decoder for a segment's stream options.
-        names_of_now: asks the source what it calls its captured tables now, by object number; called only for a table that
-            no rule keeps under the name in the log. None: such tables are left out.
+        names: what the source's site knows of the names of its tables (`redo.names`). None: names are what the log says, and
+            what no rule keeps is left out.
         clock: for the pace of progress marks.
 
     A folder without redo is no error: mining begins when there is some.
@@ -124,14 +124,13 @@ class Miner:
     def __init__(
         self, folder: Path, source: str, start_scn: Scn, rules: RuleSet,
         decoder_factory: Callable[[StreamOptions], LogDecoder], *,
-        names_of_now: Callable[[], Mapping[int, NameOfNow]] | None = None, clock: Clock | None = None,
+        names: NamesAtSource | None = None, clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
         self._rules = RuleEvaluation(rules)
         self._decoder_factory = decoder_factory
-        self._names_of_now = names_of_now
-        self._left: TableLeftRules | None = None  # nothing is mined beyond it
+        self._names = TableNames(source, self._keeps_any, names)
         self._clock = clock or SystemClock()
 
         self._reader: RedoReader | None = None
@@ -242,8 +241,8 @@ class Miner:
                 self._give(batch)
                 return batch
             if not more and not is_full:
-                if self._left is not None:
-                    raise self._left
+                if self._names.left is not None:
+                    raise self._names.left
                 return None
             self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
 
@@ -275,7 +274,7 @@ class Miner:
 
     def _advance(self, durable: RedoPosition, rows_max: int) -> bool:
         """Decode a bit more, at most `rows_max` rows; False when all durable redo is mined."""
-        if self._left is not None or (self._record is None and not self._next_record(durable)):
+        if self._names.left is not None or (self._record is None and not self._next_record(durable)):
             return False
         if self._record is not None:
             self._decode(*self._record, rows_max)
@@ -349,9 +348,11 @@ class Miner:
         if chunk.consumed == 0 and not chunk.versions and not chunk.command.shape[0]:
             raise self._undecodable(header, "the decoder does not get on")
         self._record_offset += chunk.consumed
+        if chunk.versions:
+            self._names.look_again()
         for description in chunk.versions:
             self._use(self._dictionary.describe(description, header.last_commit_scn))
-        if self._left is not None:
+        if self._names.left is not None:
             return  # what is in the chunk comes again, in the next life
         if chunk.transaction_id.shape[0]:
             self._take(chunk, data, header)
@@ -478,31 +479,13 @@ class Miner:
 
     def _use(self, known: KnownTable) -> None:
         """Refer an object's rows to this version from now on."""
-        known = self._known_to_rules(known)
-        slot = self._slot(known.table)
-        if self._current.get(known.table.object_number) != slot:
-            self._current[known.table.object_number] = slot
+        resolved = self._names.resolve(known)
+        if resolved is not known:
+            self._dictionary.rename(resolved)
+        slot = self._slot(resolved.table)
+        if self._current.get(resolved.table.object_number) != slot:
+            self._current[resolved.table.object_number] = slot
             self._index = None
-
-    def _known_to_rules(self, known: KnownTable) -> KnownTable:
-        """The table, under the name it has at the source now when no rule keeps the one in the log.
-
-        It may have been renamed, in the log or since, and the rules with it: its changes must not be lost with its old name.
-        When no rule knows the new name either, they wait until `up` takes the table in or out.
-        """
-        table = known.table
-        if self._names_of_now is None or table.owner == HIDDEN_OWNER or self._keeps_any(table):
-            return known
-        now = self._names_of_now().get(table.object_number)
-        if now is None:
-            return known  # not captured any more: `up` took it out
-        renamed = known.renamed(now.owner, now.name)
-        if self._keeps_any(renamed.table):
-            self._dictionary.rename(renamed)
-            return renamed
-        if not now.is_wanted:
-            self._left = _left_rules(self._source, table, now)
-        return known
 
     def _slot(self, table: TableVersion) -> int:
         slot = self._slots.get(table)
@@ -640,18 +623,6 @@ class Miner:
             return point
         finally:
             reader.close()
-
-
-def _left_rules(source: str, table: TableVersion, now: NameOfNow) -> TableLeftRules:
-    name = f"{now.owner}.{now.name}"
-    was = "" if name == table.qualified_name else f" (in its next change: {table.qualified_name})"
-    return TableLeftRules(
-        f"a captured table of {source} is called {name} now{was}, which no rule takes: its next change waits, and "
-        "everything after it",
-        hint=f"to replicate it on, name {name} in the rules and rename it at the destinations; to leave it out, leave the rules "
-        "as they are; then `headrace up`",
-        source=source, table=name,
-    )
 
 
 def _same_name(one: TableVersion, other: TableVersion) -> bool:

@@ -202,6 +202,8 @@ class DictionarySnapshot:
     Args:
         build: the source's objects.
         dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
+        detached: partitions that are tables of their own by now, or another table's: owner and name of the table they were a
+            partition of, object number. Like `dropped` only at a segment's head.
         bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped` only at
             a segment's head.
         versions: table versions in force, each with the stored table's owner and name, the SCN it is in
@@ -210,6 +212,7 @@ class DictionarySnapshot:
 
     build: DictionaryBuild
     dropped: tuple[DictionaryTable, ...] = ()
+    detached: tuple[tuple[str, str, ObjectNumber], ...] = ()
     bounds: tuple[tuple[ObjectNumber, Scn], ...] = ()
     versions: tuple[tuple[TableVersion, str, str, Scn, str], ...] = ()
 
@@ -243,6 +246,7 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
         "scn": build.scn,
         "tables": [_table_fields(table) for table in build.tables],
         "dropped": [_table_fields(table) for table in snapshot.dropped],
+        "detached": snapshot.detached,
         "bounds": snapshot.bounds,
         "versions": [
             [
@@ -272,8 +276,9 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot:
         for number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows in fields["versions"]
     )
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
+    detached = tuple((owner, name, ObjectNumber(number)) for owner, name, number in fields["detached"])
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
-    return DictionarySnapshot(build=build, dropped=dropped, bounds=bounds, versions=versions)
+    return DictionarySnapshot(build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
 
 
 def _table_fields(table: DictionaryTable) -> list[Any]:

@@ -11,22 +11,46 @@ import json
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from streams.errors import ConfigError
 from topology.spec import TopologySpec
 
-__all__ = ["PREPARED_FILE", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["PREPARED_FILE", "as_json", "from_json", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
 _DIGEST = "digest:"
 
+T = TypeVar("T")
+
 
 def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
     """The topology as plain data for `json`, without secrets."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(without_secrets(spec)), default=_plain))
+    return as_json(without_secrets(spec))
+
+
+def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """A dataclass as plain data for `json`."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value), default=_plain))
     return plain
+
+
+def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` made of a file
+    """Read what `as_json` wrote.
+
+    Args:
+        kind: the dataclass.
+        document: plain data.
+
+    Raises:
+        ConfigError: it is not such a document: another version of Headrace wrote it.
+    """
+    try:
+        found: T = _read(kind, document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the stored {kind.__name__} cannot be read ({type(error).__name__})") from error
+    return found
 
 
 def prepared_topology(state_dir: Path) -> TopologySpec | None:
@@ -66,11 +90,7 @@ def spec_from_json(document: Any) -> TopologySpec:  # noqa: ANN401 - what `json`
     Raises:
         ConfigError: it is not such a document: another version of Headrace wrote it.
     """
-    try:
-        spec: TopologySpec = _read(TopologySpec, document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"the stored topology cannot be read ({type(error).__name__})") from error
-    return spec
+    return from_json(TopologySpec, document)
 
 
 def _plain(value: object) -> str:

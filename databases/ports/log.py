@@ -50,6 +50,7 @@ class LogChunk:
         objects: tables whose description appears in `data` (relation messages).
         commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
             begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
+        has_truncates: a TRUNCATE appears in `data`: which partitions their tables have is to be known before it.
     """
 
     data: bytes
@@ -58,6 +59,7 @@ class LogChunk:
     is_open: bool
     objects: tuple[ObjectNumber, ...] = ()
     commit_end: int = 0
+    has_truncates: bool = False
 
 
 class LogStream(Protocol):

@@ -1,7 +1,7 @@
 """Apply server: write groups at the destination.
 
 Job
-    Apply each group the coordinator hands out, in destination transactions that hold data and progress.
+    Apply each group that the coordinator assigns, in destination transactions that contain data and progress.
 
 Main path
     receive -> step -> Work.step (sets, bisection, row by row, error queue) -> session.commit -> reports.
@@ -9,15 +9,15 @@ Main path
 States (V$STREAMS_APPLY_SERVER.STATE), memory only
     INITIALIZING          no destination session yet.
     IDLE                  no group.
-    WAIT DEPENDENCY       a group, but what it depends on is not applied.
-    WAIT FOR NEXT CHUNK   a streamed transaction's next part is not here.
+    WAIT DEPENDENCY       it has a group, and transactions that the group depends on are not applied yet.
+    WAIT FOR NEXT CHUNK   a streamed transaction's next part has not arrived.
     EXECUTE TRANSACTION   a group is being written.
-    ROLLBACK TRANSACTION  the database was unavailable: it is tried again after a delay.
+    ROLLBACK TRANSACTION  the database was unavailable: the server retries after a delay.
     PAUSED: WAITING FOR ALTER   the destination table does not fit.
 
 Durable when
-    The session's commit has answered, or, when its answer was lost, a new session of the same server says that
-    the progress it was to record is there.
+    The session's commit was answered; or, when the answer was lost, a new session of the same server finds the
+    progress that the commit was to record.
 
 Worked flow
     group 7 = T1 T2 T3 T4, T3 conflicts; everything below is applied
@@ -25,13 +25,13 @@ Worked flow
     T3 row by row: update_missing -> rolled back; T3 into the error queue, committed
     T4 does not depend on T3: committed. One GroupResult: applied T1..T4, one error.
 
-Nothing here sleeps or asks the time: `step` takes it and answers when to call again.
+Nothing here sleeps or reads a clock: `step` receives the time and returns when to call it again.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
@@ -42,6 +42,7 @@ from spark_apply.groups import (
     GroupAssignment,
     GroupGo,
     GroupMode,
+    Reopen,
     ServerMessage,
 )
 from spark_apply.server.conflicts import ShowValue, show_raw
@@ -57,18 +58,18 @@ __all__ = ["ApplyServer", "ServerStep"]
 
 _BACKOFF_FIRST_S = 0.1  # after a failure of the environment; doubles
 _BACKOFF_MAX_S = 5.0
-_FAILURES_COUNTED_MAX = 16  # the delay does not grow any more long before
-_UNFIT_RETRY_S = 2.0  # how soon an ALTER is noticed
+_FAILURES_COUNTED_MAX = 16  # the delay has reached its maximum long before
+_UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStep:
-    """What a step did.
+    """Result of a step.
 
     Args:
         reports: to send to the coordinator, in order.
         is_idle: nothing to do until a message comes or `wake_at`.
-        wake_at: when to step again though no message comes; None: not before one comes.
+        wake_at: when to step again even if no message arrives; None: only when one arrives.
     """
 
     reports: tuple[ServerMessage, ...]
@@ -81,23 +82,25 @@ class ApplyServer:
 
     Args:
         apply: name of the apply process.
-        source: whose transactions it applies.
+        source: the site whose transactions it applies.
         open_session: opens this server's destination session; ends a dead predecessor's.
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        show: how a failing row's values are shown by `errors show`.
+        copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
+        show: formats a failing row's values for `errors show`.
     """
 
     def __init__(
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
-        error_batches: Callable[[int], Iterator[bytes]], show: ShowValue = show_raw,
+        error_batches: Callable[[int], Iterator[bytes]],
+        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, show: ShowValue = show_raw,
     ) -> None:
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            show=show,
+            copied_scns=copied_scns, show=show,
         )
         self._context: WorkContext | None = None
         self._is_connected = False
@@ -107,7 +110,7 @@ class ApplyServer:
         self._wake_at: float | None = None
         self._reports: list[ServerMessage] = []
         self.last_error = ""
-        """The environment's last failure, for `status`; stays after it is over."""
+        """The last failure of the environment, for `status`; stays after recovery."""
         self.unfit: UnfitTableError | None = None
         """The table that does not fit, while the server waits for the ALTER."""
         self.rows_applied = 0
@@ -116,7 +119,7 @@ class ApplyServer:
     # ------------------------------------------------------------------ what the host calls
 
     def connect(self) -> None:
-        """Open the destination session, if there is none; call it before telling that the server is ready.
+        """Open the destination session, if there is none; call it before reporting that the server is ready.
 
         Raises:
             DatabaseUnavailable: try again later.
@@ -136,7 +139,7 @@ class ApplyServer:
 
     @property
     def state(self) -> str:
-        """The manuals' state; another thread may ask."""
+        """The manuals' state; other threads may call this."""
         works = [work for _, work in list(self._work.values())]
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
@@ -157,7 +160,10 @@ class ApplyServer:
         return min(self._work, default=0)
 
     def receive(self, message: CoordinatorMessage) -> None:
-        """Take what the coordinator says."""
+        """Accept a message of the coordinator."""
+        if isinstance(message, Reopen):
+            self.close()
+            return
         if isinstance(message, GroupAssignment):
             if self._context is None:
                 raise BugError("a group was assigned before the server was ready")
@@ -183,7 +189,7 @@ class ApplyServer:
         """Do one bounded piece of work: at most one destination transaction, or one part of a streamed one.
 
         Args:
-            now: seconds on a clock that never goes back.
+            now: seconds on a monotonic clock.
 
         Raises:
             FencedError: a newer incarnation exists: end.
@@ -204,7 +210,7 @@ class ApplyServer:
         return self._answer(is_idle=is_idle)
 
     def close(self) -> None:
-        """Close the session; what is not committed is rolled back."""
+        """Close the session; an open transaction is rolled back."""
         if self._context is not None:
             self._context.session.close()
         self._is_connected = False
@@ -212,14 +218,14 @@ class ApplyServer:
     # ------------------------------------------------------------------ inside
 
     def _advance(self) -> bool:
-        """Step the lowest group that may write, else prepare one; False: nothing to do."""
+        """Step the lowest group that may write, or prepare one that may not yet; False: nothing to do."""
         for number in sorted(self._work):
             assignment, work = self._work[number]
             if work.is_ready:
                 if assignment.streamed and not work.is_begun:
-                    # It may come again because the reader waited for an ALTER in the middle of it. Its first rows are older
-                    # than that, and a statement made for the table of then may write them without an error, as they should
-                    # not be: int into text, without the operator's function.
+                    # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first rows are
+                    # older than the ALTER: a statement prepared for the old definition could write the rows silently wrong,
+                    # for example int into text without the operator's function.
                     self._fits.forget()
                 done = work.step()
                 if done is not None and done[1]:
@@ -236,7 +242,7 @@ class ApplyServer:
         self._reports.append(last)
 
     def _pause(self, error: UnfitTableError, now: float) -> None:
-        """Give back what it holds, with nothing locked: the reader, which knows the tables' newer versions, waits for the ALTER."""
+        """Return all groups, so that nothing stays locked: the reader, which knows the newer table versions, waits for the ALTER."""
         self._roll_back(lambda work: work.given_back())
         self._fits.forget()
         self.unfit, self._wake_at = error, now + _UNFIT_RETRY_S
@@ -244,7 +250,7 @@ class ApplyServer:
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
         self._roll_back(lambda work: work.broken(retried=True))
-        # The first failure may be a lock or a deadlock, which leaves the session as good as it was.
+        # The first failure may be a lock or a deadlock, after which the session is still usable.
         if (in_doubt or self._failures) and self._is_connected:
             self.close()
         self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
@@ -252,7 +258,11 @@ class ApplyServer:
         self._failures = min(self._failures + 1, _FAILURES_COUNTED_MAX)
 
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
-        """Roll back, and tell each work of it; one that cannot begin again (a streamed transaction) is given back, whole."""
+        """Roll back, and notify every group's work; one that cannot restart (a streamed transaction) is returned completely.
+
+        Args:
+            tell: notifies one work; returns the group's last message, if that ends it.
+        """
         if self._is_connected and self._context is not None:
             self._context.session.rollback()
         for number in sorted(self._work):

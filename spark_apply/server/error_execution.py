@@ -1,7 +1,12 @@
-"""An error transaction again, at an operator's word."""
+"""Executing an error transaction again, on an operator's request.
+
+Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones. They are
+left out; a transaction of which nothing else is left is refused.
+"""
 
 from __future__ import annotations
 
+from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.group_work import Work, refused_at_commit
@@ -11,28 +16,37 @@ from streams.lcr_batch import LcrBatch
 
 __all__ = ["ExecuteWork"]
 
+_IN_THE_COPY = (
+    "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
+)
+
 
 class ExecuteWork(Work):
-    """An error transaction again, row by row, deleted from the error queue with its data."""
+    """Executes an error transaction row by row; its commit also deletes it from the error queue."""
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """The whole error transaction."""
+        """Execute the whole error transaction."""
         session, number = self._context.session, self._assignment.error_number
         session.begin()
-        # Not there any more: deleted, or executed by a commit whose answer was lost.
+        # It is gone: deleted, or executed by a commit whose answer was lost.
         failure = self._execute(number) if session.delete_error(number) else None
         if not self.totals.commits:
             self._roll_back()
         return self._result(failure), True
 
     def _execute(self, number: int) -> Failure | None:
-        rows = 0
+        rows = left_out = 0
+        copied = self._context.copied_scns()
         for data in self._context.error_batches(number):
-            batch = self._context.decode(data)
+            whole = self._context.decode(data)
+            batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
+            left_out += whole.row_count - batch.row_count
             failure = self._apply(batch)
             if failure is not None:
                 return failure
             rows += batch.row_count
+        if left_out and not rows:
+            return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None)
@@ -48,5 +62,5 @@ class ExecuteWork(Work):
         try:
             return apply_rows(self._context.session, batch, self._context.fit_of, self._context.show)
         except UnfitTableError as error:
-            # Nothing waits for the ALTER here: the transaction stays in the error queue.
+            # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")

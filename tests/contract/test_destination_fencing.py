@@ -86,18 +86,19 @@ def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_
 def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harness, destination, open_session):
     """Another server's lost commit must not disappear below a low watermark that is recorded after the crash."""
     commit(open_session(0), applied=ranges((0, 10)))
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
     harness.crash()
     found = harness.destination()
     with pytest.raises(DestinationRestarted):
-        found.open_session(TOPOLOGY, APPLY, server=0, epoch=1, tag=TAG)
+        found.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG)
     with pytest.raises(DestinationRestarted):
-        found.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
+        found.record_low_watermark(TOPOLOGY, APPLY, epoch, 500)
     with pytest.raises(DestinationRestarted):
         found.record_instantiation(
-            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
+            TOPOLOGY, APPLY, epoch, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE")
         )
     progress = found.raise_epoch(TOPOLOGY, APPLY)
-    assert progress.epoch > 1
+    assert progress.epoch > epoch
     assert progress.low_watermark == 10
     session = found.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch, tag=TAG)
     commit(session, applied=ranges((10, 20)))
@@ -112,3 +113,17 @@ def test_epoch_that_the_destination_does_not_know_yet_was_lost_with_a_restore(de
     with pytest.raises(DestinationRestarted):
         destination.record_low_watermark(TOPOLOGY, APPLY, epoch + 3, 500)
     assert destination.progress(TOPOLOGY, APPLY).low_watermark == 0
+
+
+def test_first_epoch_is_not_given_out_again_after_a_restore_to_before_it(harness, destination):
+    """An apply process that ran from the beginning thaws: its epoch must not be the one of the driver that began again."""
+    lost = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    harness.forget_applies()
+    found = harness.destination()
+    epoch = found.raise_epoch(TOPOLOGY, APPLY).epoch
+    assert epoch > lost
+    with pytest.raises(FencedError):
+        destination.open_session(TOPOLOGY, APPLY, server=0, epoch=lost, tag=TAG)
+    with pytest.raises(FencedError):
+        destination.record_low_watermark(TOPOLOGY, APPLY, lost, 500)
+    assert found.progress(TOPOLOGY, APPLY).low_watermark == 0

@@ -34,16 +34,17 @@ def test_progress_is_none_before_the_first_run(destination):
 
 
 def test_raising_the_epoch_counts_up_and_starts_at_nothing(destination):
-    assert destination.raise_epoch(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=0, above=())
-    assert destination.raise_epoch(TOPOLOGY, APPLY).epoch == 2
-    assert destination.raise_epoch(TOPOLOGY, "another").epoch == 1
+    first = destination.raise_epoch(TOPOLOGY, APPLY)
+    assert first == ApplyProgress(epoch=first.epoch, low_watermark=0, above=())
+    assert first.epoch > 0
+    assert destination.raise_epoch(TOPOLOGY, APPLY).epoch == first.epoch + 1
+    assert destination.raise_epoch(TOPOLOGY, "another").epoch > 0
 
 
 def test_commit_records_ranges_with_the_data(destination, session):
     commit(session, applied=ranges((100, 140), (160, 180)), low_watermark=90)
-    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(
-        epoch=1, low_watermark=90, above=tuple(ranges((100, 140), (160, 180)))
-    )
+    found = destination.progress(TOPOLOGY, APPLY)
+    assert (found.low_watermark, found.above) == (90, tuple(ranges((100, 140), (160, 180))))
 
 
 def test_rolled_back_transaction_records_nothing(destination, session):
@@ -57,40 +58,41 @@ def test_progress_folds_ranges_of_all_servers_into_the_low_watermark(destination
     commit(one, applied=ranges((0, 10)))
     commit(two, applied=ranges((10, 20)))
     commit(one, applied=ranges((30, 40)))
-    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=20, above=tuple(ranges((30, 40))))
+    found = destination.progress(TOPOLOGY, APPLY)
+    assert (found.low_watermark, found.above) == (20, tuple(ranges((30, 40))))
     commit(two, applied=ranges((20, 30)), low_watermark=10)
-    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=1, low_watermark=40, above=())
+    assert destination.progress(TOPOLOGY, APPLY) == dataclasses.replace(found, low_watermark=40, above=())
 
 
 def test_progress_survives_the_next_epoch(destination, open_session):
     commit(open_session(0), applied=ranges((0, 10), (20, 30)))
     commit(open_session(1), applied=ranges((40, 50)), low_watermark=10)
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
-    assert progress == ApplyProgress(epoch=2, low_watermark=10, above=tuple(ranges((20, 30), (40, 50))))
-    commit(open_session(0, epoch=2), applied=ranges((10, 20)), low_watermark=10)
-    assert destination.progress(TOPOLOGY, APPLY) == ApplyProgress(epoch=2, low_watermark=30, above=tuple(ranges((40, 50))))
+    assert (progress.low_watermark, progress.above) == (10, tuple(ranges((20, 30), (40, 50))))
+    commit(open_session(0, epoch=progress.epoch), applied=ranges((10, 20)), low_watermark=10)
+    assert destination.progress(TOPOLOGY, APPLY) == dataclasses.replace(progress, low_watermark=30, above=tuple(ranges((40, 50))))
 
 
 def test_low_watermark_can_move_without_data(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
-    destination.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
-    destination.record_low_watermark(TOPOLOGY, APPLY, 1, 400)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 500)
+    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 400)
     assert destination.progress(TOPOLOGY, APPLY).low_watermark == 500
 
 
 def test_low_watermark_of_an_older_epoch_is_refused(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    older = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
-        destination.record_low_watermark(TOPOLOGY, APPLY, 1, 500)
+        destination.record_low_watermark(TOPOLOGY, APPLY, older, 500)
     assert destination.progress(TOPOLOGY, APPLY).low_watermark == 0
 
 
 def test_session_of_an_older_epoch_cannot_be_opened(destination, open_session):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    older = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
-        open_session(0, epoch=1)
+        open_session(0, epoch=older)
 
 
 def test_new_epoch_ends_open_transactions_of_the_old_one(harness, destination, open_session):
@@ -101,12 +103,11 @@ def test_new_epoch_ends_open_transactions_of_the_old_one(harness, destination, o
     old.write([insert(table, [(int4(1), b"old", None)])])
     newer = harness.destination()
     progress = newer.raise_epoch(TOPOLOGY, APPLY)
-    assert progress.epoch == 2
     with pytest.raises((DatabaseUnavailable, FencedError)):
         old.commit(ranges((0, 10)), 0)
     with pytest.raises(FencedError):
-        destination.open_session(TOPOLOGY, APPLY, server=0, epoch=1, tag=TAG)
-    new = newer.open_session(TOPOLOGY, APPLY, server=0, epoch=2, tag=TAG)
+        destination.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch - 1, tag=TAG)
+    new = newer.open_session(TOPOLOGY, APPLY, server=0, epoch=progress.epoch, tag=TAG)
     assert commit(new, insert(table, [(int4(1), b"new", None)]), applied=ranges((0, 10))) == (1,)
     new.close()
     assert harness.rows("t") == [(int4(1), b"new", None)]
@@ -382,3 +383,48 @@ def test_session_of_a_forgotten_apply_process_cannot_write(harness, destination,
 def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
     destination.remove(TOPOLOGY)
     assert destination.forget(TOPOLOGY, APPLY) == ()
+
+
+def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_them(destination, open_session, harness):
+    session = open_session()
+    table = keyed(harness, session)
+    assert table is not None
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
+
+    def record(name: str, scn: int, state: str) -> Instantiation:
+        return Instantiation(
+            source="a", identity=f"1.{name}", owner="public", name=name, scn=scn, state=state, row_count=3, digest="ab",
+        )
+
+    for name, scn, state in (("old", 50, "JOINING"), ("done", 50, "DONE"), ("first", 120, "COPIED"), ("second", 150, "COPIED")):
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, scn, state))
+    session.begin()
+    session.commit(ranges((0, 200)), 0)
+    joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]
+    for _ in range(2):  # an answer that was lost: the same call again
+        progress = destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
+        assert (progress.low_watermark, progress.above, progress.ahead_scn) == (120, (), 200)
+        assert destination.progress(TOPOLOGY, APPLY) == progress
+    states = {each.name: (each.state, each.scn) for each in destination.instantiations(TOPOLOGY, APPLY)}
+    assert states == {
+        "old": ("DONE", 50), "done": ("DONE", 50), "first": ("JOINING", 120), "second": ("JOINING", 150),
+    }
+    # What the session knew of its progress is not so any more: it must not commit before it is opened again.
+    session.begin()
+    with pytest.raises(FencedError):
+        session.commit(ranges((200, 300)), 200)
+    session.rollback()
+    again = open_session()
+    again.begin()
+    again.commit(ranges((120, 130)), 120)
+    progress = destination.progress(TOPOLOGY, APPLY)
+    assert (progress.low_watermark, progress.above, progress.ahead_scn) == (130, (), 200)
+    # The next driver still knows how far the others are.
+    assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
+
+
+def test_only_the_current_epoch_lets_tables_join(destination):
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ import psycopg
 import pytest
 
 from actors import runtime, source_database
+from actors.asked_names import AskedNames
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
-from redo.dictionary import NameOfNow
 from redo.mining import Miner
+from redo.names import NamesAtSource
 from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from streams.errors import TableLeftRules
@@ -81,9 +82,9 @@ class Source:
         reader.close()
         return found
 
-    def miner(self, names_of_now: Callable[[], Mapping[int, NameOfNow]] | None = None) -> Miner:
+    def miner(self, names: NamesAtSource | None = None) -> Miner:
         folder = self.folder / "sites" / "dbs1" / "redo"
-        return Miner(folder, "dbs1", FIRST_SCN, RULES, PostgresLogDecoder, names_of_now=names_of_now)
+        return Miner(folder, "dbs1", FIRST_SCN, RULES, PostgresLogDecoder, names=names)
 
     def batches(self, reader: Miner) -> list[LcrBatch]:
         """All that can be mined now, up to a table that left the rules."""
@@ -314,7 +315,7 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
         ("elsewhere", "t", False), ("elsewhere", "p", False),
     }
     assert len(now) == 3  # with the partition
-    reader = source.miner(source.host.names_of_now)
+    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
         reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
@@ -324,6 +325,6 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     source.host.prepare(source.spec)
     assert source.host.uncaptured(source.spec) == ()
     assert source.host.names_of_now() == {}
-    reader = source.miner(source.host.names_of_now)
+    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     assert reader.next_batch(source.host._writer.position) is None  # type: ignore[union-attr]

@@ -32,6 +32,11 @@ replicate:
   - {{tables: [{tables}], from: src, to: [dst]}}
 """
 TABLES = "public.a, public.b, hr.*"
+# Takes more than what is replicated: then the rules of the propagation decide.
+WIDE_CAPTURE = """
+captures:
+  capture_src: {{site: src, source: src, queue: q_src, rules: {{include: [{{schema: public}}, {{schema: hr}}]}}}}
+"""
 
 
 def _make_tables(servers: dict[str, EmbeddedServer]) -> None:
@@ -56,14 +61,14 @@ def system() -> Iterator[System]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(folder: Path, tables: str) -> Any:
+def _read(folder: Path, tables: str, more: str = "") -> Any:
     file = folder / "topology.yaml"
-    file.write_text(textwrap.dedent(TOPOLOGY.format(tables=tables)))
+    file.write_text(textwrap.dedent((TOPOLOGY + more).format(tables=tables)))
     return read_topology(file)
 
 
-def up(system: System, tables: str = TABLES) -> None:
-    system.deployment.spec = _read(system.folder, tables)
+def up(system: System, tables: str = TABLES, more: str = "") -> None:
+    system.deployment.spec = _read(system.folder, tables, more)
     assert system.deployment.up()["state"] == "RUNNING"
 
 
@@ -146,3 +151,30 @@ def test_table_that_is_renamed_away_is_left_out_by_another_up(system: System):
     up(system, "public.a, public.b2, hr.*")
     system.assert_converged(["a", "hr.ra2"])
     assert system.execute("dst", "SELECT count(*) FROM b2 WHERE id = 301") == [(0,)]
+
+
+def test_rename_out_of_the_rules_behind_the_capture_process_holds_up_its_changes_too(system: System):
+    """A propagation that drops the new name would lose rows, and positions would advance."""
+    up(system, "public.a, hr.*", WIDE_CAPTURE)
+    system.assert_converged(["a", "hr.ra2"])
+    state = "SELECT name, state, scn FROM headrace.instantiation WHERE owner = 'public' AND name LIKE 'a%'"
+    ((_, _, scn),) = system.execute("dst", state)
+    system.execute("src", "ALTER TABLE a RENAME TO a9")
+    system.execute("src", "INSERT INTO a9 VALUES (900, 'renamed')")
+    system.execute("src", "INSERT INTO hr.ra2 VALUES (900, 'waits behind it')")
+    detail = paused(system)["detail"]
+    assert "public.a9" in detail
+    assert "the way to apply_from_src_at_dst" in detail
+    wait_until("status says so", lambda: not is_healthy(system.deployment.overview()))
+    system.execute("dst", "ALTER TABLE a RENAME TO a9")
+    up(system, "public.a9, hr.*", WIDE_CAPTURE)
+    system.assert_converged(["a9", "hr.ra2"])
+    assert system.execute("dst", state) == [("a9", "DONE", scn)]  # not copied again
+
+    system.execute("src", "ALTER TABLE a9 RENAME TO gone")
+    system.execute("src", "INSERT INTO gone VALUES (901, 'nobody wants it')")
+    paused(system)
+    up(system, "public.a9, hr.*", WIDE_CAPTURE)
+    system.execute("src", "INSERT INTO hr.ra2 VALUES (901, 'after it')")
+    system.assert_converged(["hr.ra2"])
+    assert system.execute("dst", state) == [("a9", "LEFT", scn)]  # if it comes back, it is copied again

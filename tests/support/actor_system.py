@@ -9,10 +9,11 @@ from typing import Any
 from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
+from topology.receivers import Receivers
 
 
 class FakeActors:
-    """Implements `actors.runtime.ActorSystem`. A component answers what `statuses` says, plus its fingerprint."""
+    """Implements `actors.runtime.ActorSystem`. A component's status is its entry in `statuses`, plus its fingerprint."""
 
     def __init__(self) -> None:
         self.running: dict[str, Mapping[str, Any]] = {}
@@ -21,7 +22,7 @@ class FakeActors:
         self.created: list[str] = []
         self.killed: list[str] = []
         self.prepared: list[str] = []
-        self.new: set[str] = set()  # what `prepare` was last told of
+        self.new: set[str] = set()  # the new components of the last `prepare`
         self.silent: set[str] = set()
         self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}
@@ -32,6 +33,7 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        self.noted: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
@@ -59,6 +61,9 @@ class FakeActors:
         if method == "leave_out":
             self.kept[arguments[0]] = tuple(arguments[1])
             return ()
+        if method == "note_receivers":
+            self.noted[name] = arguments[0]
+            return None
         if method == "shut_down":
             return None
         if method == "status":

@@ -8,7 +8,7 @@ import psycopg
 
 from databases.copying import TableReader
 from databases.embedded import EmbeddedServer
-from databases.memory_copying import MemoryTableReader
+from databases.memory_copying import MemoryTableReader, StoreTables
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import (
@@ -49,7 +49,8 @@ class MemoryHarness:
         self._store.drop_table("public", name)
 
     def reader(self) -> TableReader:
-        return MemoryTableReader(self._store, self._snapshots)
+        names = sorted(self._store.tables)
+        return MemoryTableReader(StoreTables(self._store), self._snapshots, names)
 
     def insert(self, name: str, rows: Sequence[Row]) -> None:
         self._store.insert("public", name, rows)
@@ -71,6 +72,10 @@ class MemoryHarness:
 
     def crash(self) -> None:
         self._store.end_life()
+
+    def forget_applies(self) -> None:
+        """Like a restore to a time before the first apply process ran, while the server keeps running."""
+        self._store.processes.clear()
 
 
 class PostgresHarness:
@@ -137,7 +142,7 @@ class PostgresHarness:
         session._connection.execute("SET lock_timeout = '100ms'")
 
     def commit_lazily(self) -> None:
-        """Sessions that say nothing else answer a COMMIT before it is on disk."""
+        """By default, sessions answer a COMMIT before it is on disk."""
         name = self._admin.info.dbname
         self._admin.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
 
@@ -145,6 +150,11 @@ class PostgresHarness:
         self._admin.close()
         self._server.restart(immediate=True)
         self._admin = psycopg.connect(self._dsn, autocommit=True)
+
+    def forget_applies(self) -> None:
+        """Like a restore of a dump from before the first apply process ran, while the server keeps running."""
+        for table in ("apply_process", "apply_epoch", "apply_session", "apply_progress"):
+            self._admin.execute(f"DELETE FROM headrace.{table}")
 
     def close(self) -> None:
         for destination in self._destinations:

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.asked_names import AskedNames
 from databases.memory_log import MemoryLogDecoder
 from databases.memory_source import MemorySource
 from databases.ports import StreamOptions
 from redo.log_writer import LogWriter
 from redo.mining import Miner
+from redo.names import NameOfNow
 from rules.rule import RuleSet, TruthValue
 from streams.clock import VirtualClock
 from streams.errors import DatabaseUnavailable
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
+from topology.receivers import Receivers
 
 SOURCE = "dbs1"
 TAG = Tag(value=b"\x00", topology="other", apply="apply_from_dbs2")
@@ -53,8 +56,35 @@ def miner(folder: Path, start_scn: int = FIRST_SCN, rules: RuleSet | None = None
     return Miner(folder, SOURCE, Scn(start_scn), rules or RuleSet(), decoder, **{"clock": VirtualClock(), **settings})
 
 
+class Names:
+    """What a capture process is told of its tables' names (`redo.names.NamesAtSource`), asked of a memory source each time.
+
+    Args:
+        source: the source.
+        wanted: the rules of every capture process of the source.
+        receivers: who got which table when the topology was prepared.
+    """
+
+    def __init__(self, source: MemorySource, wanted: RuleSet, receivers: Receivers | None = None) -> None:
+        self.source, self.wanted, self.questions = source, wanted, 0
+        self.receivers = receivers or Receivers()
+        self.is_captured = True
+        self._asked = AskedNames(lambda method: self.receivers if method == "receivers" else self._now())
+        self.of_now, self.lost_by, self.forget = self._asked.of_now, self._asked.lost_by, self._asked.forget
+
+    def _now(self) -> dict[int, NameOfNow]:
+        self.questions += 1
+        return {
+            number: NameOfNow(
+                identity=t.identity, owner=t.owner, name=t.name,
+                is_wanted=self.wanted.prefilter(t.owner, t.name) is not TruthValue.FALSE,
+            )
+            for t in self.source.captured("t") for number in t.object_numbers if self.is_captured
+        }
+
+
 def drain(writer: LogWriter, source: MemorySource, clock: VirtualClock | None = None) -> None:
-    """Let the log writer take everything the source has, over as many streams as that needs."""
+    """Let the log writer read everything that the source has, over as many streams as necessary."""
     idle = 0
     while idle < 3:
         try:
@@ -211,6 +241,6 @@ def _values(values: Any, row: int) -> tuple[Any, ...]:
 
 
 __all__ = [
-    "SOURCE", "TAG", "Transaction", "committed", "decoder", "drain",
+    "Names", "SOURCE", "TAG", "Transaction", "committed", "decoder", "drain",
     "log_writer", "mine", "miner", "received", "rows_of", "write_redo",
 ]

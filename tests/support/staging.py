@@ -65,7 +65,7 @@ class History:
     value: bytes = bytes(100)
 
     def commit(self, rows: int = 1) -> int:
-        """Commit a transaction; its commit SCN."""
+        """Commit a transaction; returns its commit SCN."""
         self.rows.append(rows)
         return len(self.rows) * STEP
 
@@ -118,7 +118,7 @@ class Subscriber:
     def __init__(self) -> None:
         self.durable = 0  # committed at the destination: survives a crash
         self.position = 0
-        self.begin = 0  # where it was told that it begins
+        self.begin = 0  # the beginning that the queue reported
         self.applied: list[int] = []  # commit SCNs
         self._open: tuple[int, int] | None = None  # order SCN and rows of the open transaction
         self.rows_of: dict[int, int] = {}  # of each transaction, by commit SCN
@@ -151,7 +151,7 @@ class Subscriber:
         self.durable = self.position
 
     def crash(self) -> int:
-        """Lose what is not durable; the position to ask for."""
+        """Lose what is not durable; returns the position to request."""
         self.applied = [scn for scn in self.applied if scn <= self.durable]
         self.position, self._open = self.durable, None
         return self.durable
@@ -166,7 +166,7 @@ class DirectEnqueue:
     """A publisher's client of a queue in the same process: what `EnqueueClient` does, without a wire.
 
     Args:
-        core: tells the queue; None: it does not answer.
+        core: returns the queue; None: it does not answer.
     """
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str, source: str) -> None:
@@ -223,7 +223,7 @@ class DirectEnqueue:
 
 
 class DirectDequeue:
-    """A subscriber's client of a queue in the same process: what `DequeueClient` does, without a wire."""
+    """A subscriber's client of a queue in the same process: like `DequeueClient`, without a network."""
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
         self._names = component, incarnation

@@ -44,10 +44,11 @@ EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
     AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
 
-# The first epoch in a life of the server skips ahead to the time in milliseconds: a restore or a failover takes epochs back, and
-# one of those, whose driver may still run, must not be given out again.
+# The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a failover takes
+# epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
 _RAISE = f"""WITH raised AS (
-    INSERT INTO headrace.apply_process AS p (topology, apply, epoch) VALUES (%(topology)s, %(apply)s, 1)
+    INSERT INTO headrace.apply_process AS p (topology, apply, epoch)
+    VALUES (%(topology)s, %(apply)s, (1000 * extract(epoch FROM pg_catalog.clock_timestamp()))::bigint)
     ON CONFLICT (topology, apply) DO UPDATE SET epoch_raised_at = pg_catalog.now(), epoch = CASE WHEN {EPOCH_LIVES}
         THEN p.epoch + 1
         ELSE greatest(p.epoch + 1, (1000 * extract(epoch FROM pg_catalog.clock_timestamp()))::bigint) END RETURNING epoch)

@@ -55,7 +55,8 @@ SCAN_TOLD = 5  # last position that the server has told of in any way
 SCAN_WANTS_ANSWER = 6  # a keepalive wants one
 SCAN_FOLLOWS = 7  # what stands where the scan stopped: MORE, OTHER, DAMAGED
 SCAN_KEPT = 8  # where the taken data ends
-SCAN_STATE_SIZE = 9
+SCAN_TRUNCATES = 9  # 1: a TRUNCATE is in the taken data
+SCAN_STATE_SIZE = 10
 
 MORE = 0  # nothing, or part of a frame
 OTHER = 1  # a message of another kind: an error, a notice, the end of the stream
@@ -166,6 +167,8 @@ def scan(buffer, start, filled, state, objects):
                     break
                 objects[found] = _u32(buffer, p + 1)
                 found += 1
+            elif what == _T:
+                state[SCAN_TRUNCATES] = 1
         if kept != i:
             for k in range(end - i):
                 buffer[kept + k] = buffer[i + k]

@@ -218,6 +218,7 @@ class PostgresLogStream:
             is_open=is_open,
             objects=tuple(ObjectNumber(int(n)) for n in self._objects[: state[kernels.SCAN_OBJECTS]]),
             commit_end=int(state[kernels.SCAN_COMMIT_END]),
+            has_truncates=bool(state[kernels.SCAN_TRUNCATES]),
         )
         self._told_scn = max(self._told_scn, end_scn)
         keep = (int(state[kernels.SCAN_OPEN]), int(state[kernels.SCAN_TOLD]))

@@ -11,13 +11,12 @@ from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
 from protos.redo_link import RedoWatchPosition
-from redo.dictionary import NameOfNow
 from redo.log_writer import LogWriter
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
 from streams.scn import FIRST_SCN, Scn
-from tests.support.redo_logs import drain, miner, write_redo
+from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
 
 
@@ -70,7 +69,7 @@ class Capture(CaptureHost):
         self.source = MemorySource()
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
-        self.names: dict[int, NameOfNow] = {}
+        self.names = Names(self.source, RuleSet(include=(Rule(owner="hr", name="t"),)))
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
@@ -81,8 +80,8 @@ class Capture(CaptureHost):
 
     def _begin(self, start_scn: Scn) -> None:
         self._waiting = None
-        rules = RuleSet(include=(Rule(owner="hr", name="t"),))
-        self._miner = miner(self.folder / "redo", start_scn, rules, clock=self._clock, names_of_now=lambda: self.names)
+        self.names.forget()
+        self._miner = miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
     def insert(self) -> None:
         self.inserted += 1
@@ -163,7 +162,6 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     capture.step()
     before = list(capture.queue.sent)
     capture.source.rename_table("hr.t", "t2")
-    capture.names = {int(capture.source.table("hr.t2").version.object_number): NameOfNow(owner="hr", name="t2", is_wanted=False)}
     with capture.source.transaction() as transaction:
         transaction.insert("hr.t2", id="100")
     drain(capture.writer, capture.source)
@@ -180,7 +178,7 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
         capture._clock.advance(LEFT_INTERVAL_S)
         capture.step()
         assert "hr.t2" in capture.details()["detail"]
-    capture.names = {}
+    capture.names.is_captured = False
     capture._clock.advance(LEFT_INTERVAL_S)
     for _ in range(3):
         capture.step()

@@ -8,6 +8,7 @@ import pytest
 from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
 from rules.rule import ANY_TAG, Rule, RuleSet
+from streams.clock import VirtualClock
 from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
@@ -43,6 +44,26 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     for _ in range(steps):
         controller.step()
     return controller
+
+
+def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
+    controller = started(spec, actors)
+    controller._clock = clock = VirtualClock()
+    for rows, read_bytes in ((1000, 0), (1100, 4096)):
+        actors.statuses["apply:x"] = {"rows_total": rows, "transactions_total": rows // 10}
+        actors.statuses["capture:c"] = {"bytes_total": read_bytes}
+        clock.advance(2.0)
+        controller.step()
+
+    def shown(name):
+        return next(component for component in controller.overview()["components"] if component["name"] == name)
+
+    assert (shown("apply:x")["rows_per_s"], shown("apply:x")["transactions_per_s"]) == (50.0, 5.0)
+    assert shown("capture:c")["bytes_per_s"] == 2048.0
+    actors.statuses["apply:x"] = {"rows_total": 7, "transactions_total": 1}
+    clock.advance(2.0)
+    controller.step()
+    assert "rows_per_s" not in shown("apply:x"), "it counts from the beginning again"
 
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
@@ -258,6 +279,34 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     assert actors.kept == {"x": ("id of t",)}
     # What runs by the new rules is created afterwards.
     assert ("capture:c", "status") not in actors.calls[: actors.calls.index(("site:b", "leave_out"))]
+
+
+def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_told_later(spec, actors):
+    """A capture process that heard of the new rules early would pass what an old propagation still drops."""
+    actors.captured["site:a"] = captured("t", "u")
+    controller = started(spec, actors)
+    assert [table.name for table in actors.noted["site:a"].tables] == ["t", "u"]
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    changed = replace(spec, propagations=tuple(replace(each, rules=rules) for each in spec.propagations))
+    actors.noted.clear()
+    actors.holds_back.add("propagation:p")
+    controller = started(changed, actors, steps=10)
+    assert actors.noted == {}
+    actors.holds_back.clear()
+    actors.calls.clear()
+    actors.silent.add("site:b")
+    controller.step()
+    assert actors.noted == {}
+    actors.silent.clear()
+    controller = started(changed, actors, steps=2)  # a controller that died meanwhile goes on with it
+    assert actors.noted["site:a"].lost_by("id of u", "public", "u") == ()
+    assert actors.noted["site:a"].lost_by("id of t", "public", "u") == ("x",)
+    assert actors.calls.index(("site:b", "leave_out")) < actors.calls.index(("site:a", "note_receivers"))
+    assert actors.kept == {"x": ("id of t",)}
+    actors.noted.clear()
+    controller.step()
+    assert started(changed, actors, steps=2).detail_state() == "RUNNING"
+    assert actors.noted == {}
 
 
 def labels(actors: FakeActors) -> dict[str, str]:

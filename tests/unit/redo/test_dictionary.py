@@ -58,8 +58,20 @@ def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     for one in (dictionary, again):
         assert one.describe(described(1, "e1", "a"), 10).table.name == "e"
-        assert one.covers_all_partitions(1, [2])
+        assert one.covers_all_partitions(1, [1, 2])
+        # Nothing tells that it was dropped: if it was only detached, it may be attached again by the next TRUNCATE.
+        assert not one.covers_all_partitions(1, [2])
+
+
+def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_attached_again():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "e2", "e")))
+    dictionary.add_build(build(9, entry(1, "e1", "e"), entry(2, "e2")))
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    assert again.snapshot() == dictionary.snapshot()
+    for one in (dictionary, again):
         assert not one.covers_all_partitions(1, [1])
+        assert one.covers_all_partitions(2, [2])  # by itself
 
 
 def test_snapshot_says_everything_that_is_in_force():

@@ -48,16 +48,18 @@ def test_piece_in_the_hand_of_a_killed_task_is_lost_and_not_given_out_again() ->
     assert not lost.is_final
 
 
-def test_late_report_of_a_replaced_task_does_not_count_as_the_new_one_s() -> None:
+def test_replaced_task_that_thaws_gets_nothing_and_takes_nothing_of_its_successor() -> None:
     board = CopyBoard()
-    board.add([_piece("a"), _piece("b")])
+    board.add([_piece("a"), _piece("b"), _piece("c")])
     old = board.next(_request(0, "1")).piece
     new = board.next(_request(0, "2")).piece
+    for outcome in (_done(old), None):  # its late report, and another question
+        assert board.next(_request(0, "1", outcome)).done
+    last = board.next(_request(0, "2", _done(new))).piece
     board.close()
-    board.next(_request(0, "1", _done(old)))
+    board.next(_request(0, "2", _done(last)))
     outcomes = board.take_outcomes(0.0)
-    assert [bool(each.problem) for each in outcomes] == [True, True]  # neither is known to be done
-    assert {each.piece.piece for each in outcomes} == {old.piece, new.piece}
+    assert [(each.piece.table.name, bool(each.problem)) for each in outcomes] == [("a", True), ("b", False), ("c", False)]
 
 
 def test_withdrawn_pieces_are_not_given_out() -> None:

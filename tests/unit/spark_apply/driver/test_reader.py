@@ -12,6 +12,7 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
@@ -25,7 +26,7 @@ class Reading:
 
     def __init__(
         self, *, low_watermark: int = 0, above: tuple[tuple[int, int], ...] = (), rules: RuleSet | None = None,
-        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2,
+        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2, tables: ArrivingTables | None = None,
     ) -> None:
         self.store = MemoryStore()
         self.create(columns)
@@ -35,7 +36,7 @@ class Reading:
         self.reader = ApplyReader(
             source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
             rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
-            instantiation={("public", "t"): instantiated}, returned_from=returned_from,
+            tables=tables or ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
         )
 
     def create(self, columns: int) -> None:
@@ -78,6 +79,19 @@ def test_a_batch_as_it_came_is_passed_on_with_its_bytes() -> None:
     (run,) = Reading().read(insert_batch([10, 20], previous=0))
     assert isinstance(run, Run)
     assert (run.data, run.through_scn, run.batch.row_count) == (b"as it came", 20, 2)
+
+
+def test_state_is_the_manuals_word_for_what_the_reader_does() -> None:
+    reading = Reading()
+    assert reading.reader.state == "INITIALIZING"
+    reading.reader.offer(insert_batch([10]), b"")
+    assert reading.reader.state == "SCHEDULE MESSAGES"
+    reading.take()
+    assert reading.reader.state == "IDLE"
+    reading.read(part(15, previous=10))
+    assert reading.reader.state == "DEQUEUE MESSAGES"
+    reading.read(part(15, previous=10, first=2, last=True, commit=16))
+    assert reading.reader.state == "IDLE"
 
 
 def test_a_missing_batch_is_noticed() -> None:

@@ -1,0 +1,48 @@
+"""Queries of a capture process to its source's site about table names (`redo.names.NamesAtSource`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from redo.names import NameOfNow
+    from topology.receivers import Receivers
+
+__all__ = ["AskedNames"]
+
+
+class AskedNames:
+    """Caches each answer until `forget`.
+
+    Args:
+        ask: calls a method of the site: "names_of_now", for which the site queries its database, or "receivers", for which it
+            does not.
+    """
+
+    def __init__(self, ask: Callable[[str], Any]) -> None:
+        self._ask = ask
+        self._now: Mapping[int, NameOfNow] | None = None
+        self._receivers: Receivers | None = None
+
+    def forget(self) -> None:
+        """See `NamesAtSource.forget`."""
+        self._now = self._receivers = None
+
+    def of_now(self) -> Mapping[int, NameOfNow]:
+        """See `NamesAtSource.of_now`."""
+        if self._now is None:
+            self._now = self._ask("names_of_now")
+        return self._now
+
+    def lost_by(self, object_number: int, owner: str, name: str) -> tuple[str, ...]:
+        """See `NamesAtSource.lost_by`."""
+        if self._receivers is None:
+            self._receivers = self._ask("receivers")
+        identity = self._receivers.identity_of(object_number)
+        lost = self._receivers.lost_by(identity, owner, name)
+        if lost and identity is None:  # a partition that was created since: its other partitions identify the table
+            now = self.of_now().get(object_number)
+            lost = () if now is None else self._receivers.lost_by(now.identity, owner, name)
+        return lost

@@ -1,0 +1,125 @@
+"""Who gets the changes of each captured table of a source, as it was when the topology was prepared last.
+
+Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while the
+capture process still takes it: its rows would be left out with nobody the wiser. What is noted here tells such a rename
+from a table that an operator left out.
+
+    noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
+    noted when everything runs with the wanted topology, together with what each destination records as LEFT
+    asked by   the capture process, of every name in its log that it has not looked at yet (`redo.names`); the source's site, for
+               its status
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from databases.ports import CapturedTable
+from rules.rule import RuleSet, TruthValue, tags_told_apart
+from streams.scn import ObjectNumber
+from topology.spec import TopologySpec
+from topology.ways import Way, ways_to
+
+__all__ = ["NotedTable", "NotedWay", "Receivers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedWay:
+    """A way to an apply process, and the rule sets along it."""
+
+    apply: str
+    rules: tuple[RuleSet, ...]
+
+    @classmethod
+    def of(cls, way: Way) -> NotedWay:
+        """Note a way."""
+        return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
+
+    def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
+        """Whether changes of a table with a tag arrive; as `topology.ways.Way.carry`."""
+        return all(rules.prefilter(owner, name, tag=tag) is not TruthValue.FALSE for rules in self.rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedTable:
+    """A captured table and the name it had; see `databases.ports.CapturedTable`."""
+
+    identity: str
+    owner: str
+    name: str
+    object_numbers: tuple[ObjectNumber, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receivers:
+    """See the module. Nothing noted: nobody can lose a table.
+
+    Args:
+        ways: from the source to every apply process that gets changes of it.
+        tables: captured ones.
+    """
+
+    ways: tuple[NotedWay, ...] = ()
+    tables: tuple[NotedTable, ...] = ()
+
+    @classmethod
+    def of(cls, spec: TopologySpec, source: str, captured: Iterable[CapturedTable]) -> Receivers:
+        """Note who gets what.
+
+        Args:
+            spec: routed (see `topology.ways.route`).
+            source: site name.
+            captured: its captured tables, under the names they have now.
+        """
+        return cls(
+            ways=tuple(NotedWay.of(way) for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)),
+            tables=tuple(
+                NotedTable(identity=each.identity, owner=each.owner, name=each.name, object_numbers=each.object_numbers)
+                for each in captured
+            ),
+        )
+
+    def identity_of(self, object_number: int) -> str | None:
+        """The table that an object number belonged to; None: not noted, as a partition that was made since."""
+        return self._identities.get(object_number)
+
+    def lost_by(self, identity: str | None, owner: str, name: str) -> tuple[str, ...]:
+        """The apply processes that got a table and do not get it under another name.
+
+        Args:
+            identity: of the table; None: not known, as if it were a table that everyone got whom any table goes to.
+            owner: schema of the other name.
+            name: the other name.
+        """
+        noted = self._everyone if identity is None else self._noted.get(identity, frozenset())
+        return tuple(sorted({apply for apply, _ in noted - self._who_get(owner, name)}))
+
+    def is_strayed(self, table: CapturedTable) -> bool:
+        """Whether a table was renamed since, and somebody does not get it any more."""
+        names = self._names.get(table.identity)
+        return names not in {None, (table.owner, table.name)} and bool(self.lost_by(table.identity, table.owner, table.name))
+
+    def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bytes | None]]:
+        return frozenset((way.apply, tag) for way in self.ways for tag in self._tags if way.carries(owner, name, tag))
+
+    @cached_property
+    def _tags(self) -> tuple[bytes | None, ...]:
+        return tags_told_apart(rules for way in self.ways for rules in way.rules)
+
+    @cached_property
+    def _noted(self) -> dict[str, frozenset[tuple[str, bytes | None]]]:
+        return {table.identity: self._who_get(table.owner, table.name) for table in self.tables}
+
+    @cached_property
+    def _everyone(self) -> frozenset[tuple[str, bytes | None]]:
+        return frozenset().union(*self._noted.values())
+
+    @cached_property
+    def _names(self) -> dict[str, tuple[str, str]]:
+        return {table.identity: (table.owner, table.name) for table in self.tables}
+
+    @cached_property
+    def _identities(self) -> dict[int, str]:
+        return {int(number): table.identity for table in self.tables for number in table.object_numbers}
