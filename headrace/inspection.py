@@ -73,7 +73,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             shapes = database.table_shapes([TableName.of(version) for version in versions])
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
-            findings += target.preflight_tables(tables)
+            findings += target.preflight_tables(tables, now=tables)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # What was begun is ours, or was said by `up` itself.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
