@@ -50,14 +50,12 @@ from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.tables import TableFits
+from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["ApplyServer", "ServerStep"]
 
-_BACKOFF_FIRST_S = 0.1  # after a failure of the environment; doubles
-_BACKOFF_MAX_S = 5.0
-_FAILURES_COUNTED_MAX = 16  # the delay does not grow any more long before
 _UNFIT_RETRY_S = 2.0  # how soon an ALTER is noticed
 
 
@@ -103,7 +101,7 @@ class ApplyServer:
         self._is_connected = False
         self._fits = TableFits(self._describe, self._missing_alter)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
-        self._failures = 0
+        self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
         self._reports: list[ServerMessage] = []
         self.last_error = ""
@@ -140,7 +138,7 @@ class ApplyServer:
         works = [work for _, work in list(self._work.values())]
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
-        if self._failures:
+        if self._has_failed:
             return "ROLLBACK TRANSACTION"
         if not self._is_connected:
             return "INITIALIZING"
@@ -200,7 +198,8 @@ class ApplyServer:
         except DatabaseUnavailable as error:
             self._back_off(error, now)
             return self._answer(is_idle=True)
-        self._failures, self._wake_at, self.unfit = 0, None, None
+        self._has_failed, self._wake_at, self.unfit = False, None, None
+        self._backoff.reset()
         return self._answer(is_idle=is_idle)
 
     def close(self) -> None:
@@ -245,11 +244,11 @@ class ApplyServer:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
         self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, which leaves the session as good as it was.
-        if (in_doubt or self._failures) and self._is_connected:
+        if (in_doubt or self._has_failed) and self._is_connected:
             self.close()
         self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
-        self._wake_at = now + min(_BACKOFF_FIRST_S * 2.0**self._failures, _BACKOFF_MAX_S)
-        self._failures = min(self._failures + 1, _FAILURES_COUNTED_MAX)
+        self._wake_at = now + self._backoff.next_s()
+        self._has_failed = True
 
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
         """Roll back, and tell each work of it; one that cannot begin again (a streamed transaction) is given back, whole."""
