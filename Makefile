@@ -30,12 +30,13 @@ setup:
 demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
-# A minute of simulated topologies, one seed after the other; `check` runs a single one.
+# A minute of simulated topologies, one seed after the other; `check` runs a single one. Two workers: what needs Ray and
+# Spark stays in one of them (tests/conftest.py), which waits more than it computes.
 test: lint
-	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest $(FULL)
+	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10 $(FULL)
 
 check: lint
-	@$(BIN)/python -m pytest -q -m 'not postgres and not cluster' $(FAST)
+	@$(BIN)/python -m pytest -q -n 2 -m 'not postgres and not cluster' $(FAST)
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

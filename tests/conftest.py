@@ -36,14 +36,29 @@ SESSION = pytest.StashKey[str]()
 LEFT_OVER = pytest.StashKey[list[Process]]()
 
 
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of the processes among which pytest-xdist divides a session."""
+    return hasattr(config, "workerinput")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SESSION] = uuid.uuid4().hex
-    os.environ[SESSION_VARIABLE] = config.stash[SESSION]
+    if not _is_worker(config):  # a worker inherits the variable, and the session's own process looks after all of them
+        config.stash[SESSION] = uuid.uuid4().hex
+        os.environ[SESSION_VARIABLE] = config.stash[SESSION]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of one topology in one worker: starting Ray and Spark takes half a minute each time."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session when a server outlives it; end what was left, so that the next one starts clean."""
+    if _is_worker(session.config):
+        return
     marker = f"{SESSION_VARIABLE}={session.config.stash[SESSION]}"
     deadline = time.monotonic() + LEFT_OVER_GRACE_S
     while (processes := left_over(marker)) and time.monotonic() < deadline:
