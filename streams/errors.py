@@ -89,7 +89,7 @@ class StreamsError(Exception):
         """The sentence alone, without hint and context."""
         return str(self.args[0])
 
-    def described(self) -> dict[str, str]:
+    def described(self) -> dict[str, object]:
         """The error as JSON-able words, for status, logs and other processes."""
         return {
             "error": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint,
