@@ -423,7 +423,10 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: 
 @app.command()
 def demo(
     as_json: Json = False,
-    two_way: Annotated[bool, typer.Option("--two-way", help="Clients write at both sites.")] = False,
+    topology: Annotated[
+        str, typer.Option("--topology", help="oneway; or twoway, nway, hub, where clients write at every site; or fanout.")
+    ] = "oneway",
+    two_way: Annotated[bool, typer.Option("--two-way", help="The same as --topology twoway.")] = False,
     tagged: Annotated[
         bool, typer.Option("--tagged", help="Two-way with rules that take tagged changes too: shows what cycles then.", hidden=True)
     ] = False,
@@ -434,13 +437,13 @@ def demo(
     ] = "capture",
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="Where everything is kept; removed at the end.")] = None,
 ) -> int:
-    """Replicate pgbench between two embedded servers, kill a component, compare. Leaves nothing running."""
+    """Replicate between embedded servers while clients write, kill a component, compare. Leaves nothing running."""
     from headrace.demo import DemoOptions, run_demo
 
     output = Output(as_json=as_json)
     summary = run_demo(
         DemoOptions(
-            two_way=two_way or tagged, tagged=tagged, transactions=transactions, clients=clients, kill=kill, state_dir=state_dir,
+            topology="twoway" if two_way or tagged else topology, tagged=tagged, transactions=transactions, clients=clients, kill=kill, state_dir=state_dir,
         ),
         output,
     )
