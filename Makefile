@@ -14,7 +14,7 @@ FULL := $(FAST) $(wildcard tests/integration tests/faults)
 .PHONY: help setup demo test check lint bench fmt protos docs clean
 
 help:
-	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS=--two-way)'
+	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
 	@echo 'make test     everything CI runs: lint, unit, contract, integration and fault tests'
 	@echo 'make check    the fast gate: lint, unit tests, contract tests on the memory database'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.site_connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
-from headrace.demo_load import OneWayLoad, Probe, TwoWayLoad
+from headrace.demo_load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rules.rule import RuleSet
     from topology.spec import TopologySpec
 
-__all__ = ["DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
+__all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
@@ -59,11 +59,37 @@ INDENT = "  "  # below the spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """A form of topology as the demo runs it.
+
+    Args:
+        example: name of its file.
+        schema: of its tables; empty: pgbench's own tables.
+        writers: so many sites write, from the first on.
+        probe: places of the sites between which latency is measured.
+    """
+
+    example: str
+    schema: str = ""
+    writers: int = 1
+    probe: tuple[int, int] = (0, 1)
+
+
+TOPOLOGIES: Mapping[str, _Form] = {
+    "oneway": _Form(example="one_way"),
+    "twoway": _Form(example="two_way", schema="sales", writers=2),
+    "nway": _Form(example="n_way", schema="crm", writers=3, probe=(0, 2)),
+    "hub": _Form(example="hub_and_spoke", schema="stock", writers=4, probe=(1, 3)),  # from spoke to spoke, through the hub
+    "fanout": _Form(example="fan_out", schema="catalog", probe=(0, 3)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """What the demo does.
 
     Args:
-        two_way: clients write at both sites.
+        topology: the form, one of `TOPOLOGIES`.
         tagged: the rules take tagged changes too, so that changes cycle (only to show what tags prevent).
         transactions: at each site that writes.
         clients: concurrent clients at each site that writes.
@@ -72,7 +98,7 @@ class DemoOptions:
         state_dir: where everything is kept; the example's own when None.
     """
 
-    two_way: bool = False
+    topology: str = "oneway"
     tagged: bool = False
     transactions: int = 8000
     clients: int = 4
@@ -163,12 +189,13 @@ class _Demo:
         self.servers[site] = server
 
     def _load(self) -> Load:
-        options = self.options
-        build = TwoWayLoad if options.two_way else OneWayLoad
-        names = [site.name for site in self.spec.sites]
-        return build(
-            self.servers[names[0]], self.servers[names[1]], transactions=options.transactions, clients=options.clients,
-            rate=options.rate, logs=self.spec.state_dir / "logs",
+        options, form, logs = self.options, TOPOLOGIES[self.options.topology], self.spec.state_dir / "logs"
+        servers = [self.servers[site.name] for site in self.spec.sites]
+        transactions, clients, rate = options.transactions, options.clients, options.rate
+        if not form.schema:
+            return OneWayLoad(*servers, transactions=transactions, clients=clients, rate=rate, logs=logs)
+        return OrdersLoad(
+            servers, writers=form.writers, schema=form.schema, transactions=transactions, clients=clients, rate=rate, logs=logs,
         )
 
     def _plan_line(self) -> str:
@@ -177,9 +204,9 @@ class _Demo:
         return f"topology {self.spec.file.name} checked: {ways}; {len(plan.actors)} actors"
 
     def _probe(self) -> Probe:
-        names = [site.name for site in self.spec.sites]
-        table = "sales.probe" if self.options.two_way else "public.pgbench_probe"
-        return Probe(self.servers[names[0]].dsn(), self.servers[names[1]].dsn(), table)
+        form = TOPOLOGIES[self.options.topology]
+        source, destination = (self.servers[self.spec.sites[place].name].dsn() for place in form.probe)
+        return Probe(source, destination, f"{form.schema}.probe" if form.schema else "public.pgbench_probe")
 
     def _write_and_kill(self, load: Load, probe: Probe) -> float:
         """Run the clients to their end, killing one component on the way; returns the seconds it took."""
@@ -370,7 +397,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)
-        _remove_other(options)
+        _remove_others(options)
         try:
             return _Demo(options, output, spec, deployment, show).run()
         finally:
@@ -381,8 +408,10 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
 
 
 def _topology(options: DemoOptions) -> TopologySpec:
-    file = EXAMPLES / ("two_way.yaml" if options.two_way else "one_way.yaml")
-    spec = read_topology(file)
+    form = TOPOLOGIES.get(options.topology)
+    if form is None:
+        raise ConfigError(f"there is no demo of a topology {options.topology!r}", hint=f"one of {', '.join(TOPOLOGIES)}")
+    spec = read_topology(EXAMPLES / f"{form.example}.yaml")
     # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
     spec = replace(spec, state_dir=state_dir.absolute())
@@ -391,12 +420,13 @@ def _topology(options: DemoOptions) -> TopologySpec:
     return spec
 
 
-def _remove_other(options: DemoOptions) -> None:
-    """Remove what a killed demo of the other kind left, unless that one is still running."""
-    other = _topology(replace(options, two_way=not options.two_way, tagged=False))
-    if options.state_dir is None and other.state_dir.exists():
-        with contextlib.suppress(ConfigError), _alone(other.state_dir):
-            Deployment(other).down(purge=True)
+def _remove_others(options: DemoOptions) -> None:
+    """Remove what killed demos of the other forms left, unless they are still running."""
+    for topology in TOPOLOGIES if options.state_dir is None else ():
+        other = _topology(replace(options, topology=topology, tagged=False))
+        if topology != options.topology and other.state_dir.exists():
+            with contextlib.suppress(ConfigError), _alone(other.state_dir):
+                Deployment(other).down(purge=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What the demo's clients do, and the probe that measures latency while they do it.
 
-One way: pgbench's own TPC-B (4 row changes a transaction). Two ways: own scripts, each site with keys of its own, one
-update and one insert or two inserts a transaction. Both keep a sum that must come out right at every site.
+One way: pgbench's own TPC-B (4 row changes a transaction). Every other form: own scripts, each writing site with keys of its own,
+one update and one insert or two inserts a transaction. Both keep a sum that must come out right at every site.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from streams.errors import ApplyError, StreamsError
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
 
-__all__ = ["Clients", "Load", "OneWayLoad", "Probe", "TwoWayLoad"]
+__all__ = ["Clients", "Load", "OneWayLoad", "OrdersLoad", "Probe"]
 
 SCALE = 2  # pgbench: 200,000 accounts, so that instantiation copies something and is still quick
 THREADS = 2  # of pgbench: the clients mostly wait
-ORDERS = 1000  # each site's own rows in the two-way demo
+ORDERS = 1000  # each writing site's own rows
 ORDER_IDS_BEGIN = 1_000_000  # further orders get identifiers from here on
 PROBE_INTERVAL_S = 0.05
 POLL_INTERVAL_S = 0.01  # the precision of a latency
@@ -37,31 +37,31 @@ _PROGRESS = re.compile(r"progress: ([0-9.]+) s, ([0-9.]+) tps")
 _PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
 
 _ORDERS_TABLES = """
-CREATE SCHEMA IF NOT EXISTS sales;
-DROP TABLE IF EXISTS sales.orders, sales.order_lines, sales.probe;
-DROP SEQUENCE IF EXISTS sales.order_ids;
-CREATE TABLE sales.orders (
+CREATE SCHEMA IF NOT EXISTS {schema};
+DROP TABLE IF EXISTS {schema}.orders, {schema}.order_lines, {schema}.probe;
+DROP SEQUENCE IF EXISTS {schema}.order_ids;
+CREATE TABLE {schema}.orders (
     id bigint PRIMARY KEY, side int NOT NULL, amount bigint NOT NULL, version int NOT NULL, note text
 );
-CREATE TABLE sales.order_lines (side int, client int, order_id bigint, delta int, at timestamptz DEFAULT now());
-ALTER TABLE sales.order_lines REPLICA IDENTITY FULL;
-CREATE TABLE sales.probe (id bigint PRIMARY KEY);
-CREATE SEQUENCE sales.order_ids START {start} INCREMENT 2;
+CREATE TABLE {schema}.order_lines (side int, client int, order_id bigint, delta int, at timestamptz DEFAULT now());
+ALTER TABLE {schema}.order_lines REPLICA IDENTITY FULL;
+CREATE TABLE {schema}.probe (id bigint PRIMARY KEY);
+CREATE SEQUENCE {schema}.order_ids START {start} INCREMENT {sides};
 """
 
 _CHANGE_SCRIPT = f"""\\set n random(1, {ORDERS})
 \\set delta random(-500, 500)
 BEGIN;
-UPDATE sales.orders SET amount = amount + :delta, version = version + 1 WHERE id = :n * 2 + :side;
-INSERT INTO sales.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :n * 2 + :side, :delta);
+UPDATE {{schema}}.orders SET amount = amount + :delta, version = version + 1 WHERE id = :n * {{sides}} + :side;
+INSERT INTO {{schema}}.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :n * {{sides}} + :side, :delta);
 END;
 """
 
 _ADD_SCRIPT = """\\set delta random(1, 500)
 BEGIN;
-SELECT nextval('sales.order_ids') AS id \\gset
-INSERT INTO sales.orders VALUES (:id, :side, :delta, 1, 'added by client ' || :client_id);
-INSERT INTO sales.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :id, :delta);
+SELECT nextval('{schema}.order_ids') AS id \\gset
+INSERT INTO {schema}.orders VALUES (:id, :side, :delta, 1, 'added by client ' || :client_id);
+INSERT INTO {schema}.order_lines (side, client, order_id, delta) VALUES (:side, :client_id, :id, :delta);
 END;
 """
 
@@ -74,7 +74,7 @@ class Load(Protocol):
     """Rows that `prepare` writes."""
 
     def create_tables(self) -> None:
-        """Create the tables at both sites, before replication starts."""
+        """Create the tables at every site, before replication starts."""
         ...
 
     def prepare(self) -> None:
@@ -94,7 +94,7 @@ class Load(Protocol):
         ...
 
     def differences(self) -> list[str]:
-        """What is not equal at the two sites, and sums that do not come out right, by plain SQL."""
+        """What is not equal at all sites, and sums that do not come out right, by plain SQL."""
         ...
 
 
@@ -233,21 +233,33 @@ class OneWayLoad:
         return problems
 
 
-class TwoWayLoad:
-    """Orders with their lines, written at both sites, each with identifiers of its own."""
+class OrdersLoad:
+    """Orders with their lines, written at some sites, each with identifiers of its own.
+
+    Args:
+        servers: of every site.
+        writers: so many of them, from the first on, write.
+        schema: of the tables.
+        transactions: at each site that writes.
+        clients: likewise.
+        rate: likewise, per second.
+        logs: folder of the clients' scripts and logs.
+    """
 
     rows_per_transaction = 2
-    rows_prepared = 2 * ORDERS
 
     def __init__(
-        self, first: EmbeddedServer, second: EmbeddedServer, *, transactions: int, clients: int, rate: int, logs: Path,
+        self, servers: Sequence[EmbeddedServer], *, writers: int, schema: str, transactions: int, clients: int, rate: int, logs: Path,
     ) -> None:
-        self._servers = (first, second)
+        self._servers, self._schema = tuple(servers), schema
+        self._writers = self._servers[:writers]
+        self.rows_prepared = writers * ORDERS
         each = math.ceil(transactions / clients)
-        self.transactions_wanted = 2 * each * clients
-        self._scripts = [(logs / "change.sql", _CHANGE_SCRIPT, 4), (logs / "add.sql", _ADD_SCRIPT, 1)]
+        self.transactions_wanted = writers * each * clients
+        names = {"schema": schema, "sides": writers}
+        self._scripts = [(logs / "change.sql", _CHANGE_SCRIPT.format(**names), 4), (logs / "add.sql", _ADD_SCRIPT.format(**names), 1)]
         self._runs = []
-        for side, server in enumerate(self._servers):
+        for side, server in enumerate(self._writers):
             arguments = [
                 "-c", str(clients), "-j", str(min(THREADS, clients)), "-t", str(each), "-R", str(rate), "-D", f"side={side}",
             ]
@@ -256,19 +268,19 @@ class TwoWayLoad:
             self._runs.append(_Pgbench(server, arguments, logs / f"pgbench_{side}.log", each * clients))
 
     def create_tables(self) -> None:
-        """Equal, empty tables at both sites."""
+        """Equal, empty tables at every site."""
         for side, server in enumerate(self._servers):
-            _execute(server, _ORDERS_TABLES.format(start=ORDER_IDS_BEGIN + side))
+            _execute(server, _ORDERS_TABLES.format(schema=self._schema, start=ORDER_IDS_BEGIN + side, sides=len(self._writers)))
         for path, text, _ in self._scripts:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
     def prepare(self) -> None:
-        """Each site's own orders, made while replication runs."""
-        for side, server in enumerate(self._servers):
+        """Each writing site's own orders, made while replication runs."""
+        for side, server in enumerate(self._writers):
             _execute(
                 server,
-                f"INSERT INTO sales.orders SELECT n * 2 + {side}, {side}, 0, 0, repeat('x', (n % 40)::int)"
+                f"INSERT INTO {self._schema}.orders SELECT n * {len(self._writers)} + {side}, {side}, 0, 0, repeat('x', (n % 40)::int)"
                 f" FROM generate_series(1, {ORDERS}) n",
             )
 
@@ -285,15 +297,17 @@ class TwoWayLoad:
         return self.transactions_done() * self.rows_per_transaction + self.rows_prepared
 
     def differences(self) -> list[str]:
-        """Tables compared as multisets of rows; every order's amount must be the sum of its lines, at both sites."""
-        first, second = self._servers
-        problems = _table_differences(first, second, ["sales.orders", "sales.order_lines", "sales.probe"])
+        """Tables compared as multisets of rows; every order's amount must be the sum of its lines, at every site."""
+        schema = self._schema
+        tables = [f"{schema}.{name}" for name in ("orders", "order_lines", "probe")]
+        first, *others = self._servers
+        problems = [problem for other in others for problem in _table_differences(first, other, tables)]
         for server in self._servers:
             wrong, lines = _row(
                 server,
-                "SELECT (SELECT count(*) FROM sales.orders o LEFT JOIN (SELECT order_id, sum(delta) AS deltas"
-                " FROM sales.order_lines GROUP BY order_id) l ON l.order_id = o.id"
-                " WHERE o.amount <> coalesce(l.deltas, 0)), (SELECT count(*) FROM sales.order_lines)",
+                f"SELECT (SELECT count(*) FROM {schema}.orders o LEFT JOIN (SELECT order_id, sum(delta) AS deltas"
+                f" FROM {schema}.order_lines GROUP BY order_id) l ON l.order_id = o.id"
+                f" WHERE o.amount <> coalesce(l.deltas, 0)), (SELECT count(*) FROM {schema}.order_lines)",
             )
             if wrong:
                 problems.append(f"{wrong} orders at {server.name} are not the sum of their lines")

@@ -15,7 +15,7 @@ from topology.problems import nearest
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import halves, ways_to
 
-__all__ = ["Declared", "check", "one_database_twice"]
+__all__ = ["Declared", "applies_in_a_row", "check", "one_database_twice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, 
         classes = ChangeClasses.of(spec)
         findings += [
             *_arrivals(spec, classes), *_halves(spec, classes), *_publishers(spec), *_appliers(spec, classes), *_idle(spec),
-            *_homecomings(spec, classes),
+            *_homecomings(spec, classes), *_meetings(spec, classes),
         ]
     return tuple(findings)
 
@@ -279,7 +279,7 @@ def _homecomings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding
     """Changes that apply processes made and captures take again: they can come home, or arrive twice."""
     for origin in dict.fromkeys(capture.source for capture in spec.captures):
         told: set[tuple[str, tuple[str, ...]]] = set()
-        for again in _arriving_again(spec, classes, origin):
+        for again in _followed(spec, classes, origin)[1]:
             if (again.capture, again.path) not in told:
                 told.add((again.capture, again.path))
                 yield _came_again(origin, again)
@@ -296,10 +296,15 @@ class _Arrival:
     first_path: tuple[str, ...] = ()  # of the same changes, when they were there before
 
 
-def _arriving_again(spec: TopologySpec, classes: ChangeClasses, origin: str) -> Iterator[_Arrival]:
-    """Follow the changes of `origin`, first untagged, then with the tags of apply processes, until no site is new to them."""
+def _followed(spec: TopologySpec, classes: ChangeClasses, origin: str) -> tuple[dict[str, list[_Arrival]], list[_Arrival]]:
+    """Follow the changes of `origin`, first untagged, then with the tags of apply processes, until no site is new to them.
+
+    Returns:
+        Where they arrive for the first time, by site, the origin too; and where they arrive again.
+    """
     at_origin = _Arrival(classes.untagged, (origin,))
     seen: dict[str, list[_Arrival]] = {origin: [at_origin]}
+    again: list[_Arrival] = []
     pending = [at_origin]
     for arrival in pending:  # shortest paths first: it grows at its end
         site = arrival.path[-1]
@@ -310,11 +315,12 @@ def _arriving_again(spec: TopologySpec, classes: ChangeClasses, origin: str) -> 
             path = (*arrival.path, way.apply.site)
             for earlier in seen.setdefault(way.apply.site, []):
                 if new & earlier.classes and site != origin:
-                    yield _Arrival(new & earlier.classes, path, way.capture.name, arrival.tag, earlier.path)
+                    again.append(_Arrival(new & earlier.classes, path, way.capture.name, arrival.tag, earlier.path))
                 new &= ~earlier.classes
             if new:
                 pending.append(_Arrival(new, path, tag=way.apply.tag))
                 seen[way.apply.site].append(pending[-1])
+    return seen, again
 
 
 def _came_again(origin: str, again: _Arrival) -> Finding:
@@ -327,3 +333,39 @@ def _came_again(origin: str, again: _Arrival) -> Finding:
     if again.tag is None:
         return _warning(f"captures.{again.capture}.rules", problem, f"give the apply processes at {again.path[-2]} a tag")
     return _warning(f"captures.{again.capture}.rules", problem, "write tagged: false (the default) in its include rules")
+
+
+def applies_in_a_row(spec: TopologySpec) -> int:
+    """How many apply processes a change passes at most, one behind the other: more than one where sites forward what others wrote."""
+    classes = ChangeClasses.of(spec)
+    arrivals = (
+        arrival for origin in {capture.source for capture in spec.captures}
+        for found in _followed(spec, classes, origin)[0].values() for arrival in found
+    )
+    return max((len(arrival.path) - 1 for arrival in arrivals), default=0)
+
+
+def _meetings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    """Tables that several sites write, while nothing says what to do when they change the same row."""
+    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
+    for origin in dict.fromkeys(capture.source for capture in spec.captures):
+        arrived = _followed(spec, classes, origin)[0]
+        arrived[origin] = [each for site, arrivals in arrived.items() if site != origin for each in arrivals]
+        for site, arrivals in arrived.items():
+            for arrival in arrivals:
+                tables = written.setdefault(site, {})
+                tables[origin] = tables.get(origin, 0) | arrival.classes
+    meeting: dict[tuple[str, ...], tuple[int, dict[str, None]]] = {}  # origins -> tables, sites
+    for site, tables in written.items():
+        for number in range(len(classes.tables)):
+            origins = tuple(sorted(origin for origin, found in tables.items() if found >> number & 1))
+            if len(origins) > 1:
+                met, sites = meeting.get(origins, (0, {}))
+                meeting[origins] = met | 1 << number, sites | {site: None}
+    for origins, (met, sites) in meeting.items():
+        yield _warning(
+            "sites", f"{' and '.join(origins)} write the same tables, such as {classes.example(met)}, and no conflict handler is set: "
+            f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
+            f"{', '.join(sites)}",
+            "let each site write rows of its own (conflict handlers are known but not yet built)",
+        )

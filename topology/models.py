@@ -21,7 +21,7 @@ from topology.problems import nearest
 
 __all__ = [
     "ApplyModel", "CaptureModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "SiteModel", "TopologyModel", "read_shape", "valid_name",
+    "SiteModel", "SpokeModel", "TopologyModel", "read_shape", "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -218,29 +218,46 @@ class SiteModel(_Model):
     node: dict[str, Annotated[float, Field(gt=0)]] = {}
 
 
+class SpokeModel(_Model):
+    """A spoke with spokes of its own."""
+
+    site: str
+    spokes: list[SpokeEntry] = []
+
+
+def _spoke(value: object) -> object:
+    return {"site": value} if isinstance(value, str) else value
+
+
+SpokeEntry = Annotated[SpokeModel, BeforeValidator(_spoke)]
+
+
 class ReplicateModel(_Model):
     """One entry of `replicate:`."""
-
-    not_yet: ClassVar[dict[str, str]] = {
-        "hub": "list every pair of sites with from and to, or use between",
-        "spokes": "list every pair of sites with from and to, or use between",
-    }
 
     schemas: list[SchemaPattern] = []
     tables: list[TablePattern] = []
     from_: str | None = Field(default=None, alias="from")
     to: list[str] = []
     between: list[str] = []
+    hub: str | None = None
+    spokes: list[SpokeEntry] = []
     ddl: Ddl = False
 
     @model_validator(mode="after")
     def _is_whole(self) -> ReplicateModel:
         if not self.schemas and not self.tables:
             raise _problem("does not say what to replicate", "give schemas: [hr] or tables: [hr.*]")
-        if self.between and (self.from_ is not None or self.to):
-            raise _problem("has both between and from/to", "keep one of them")
-        if not self.between and (self.from_ is None or not self.to):
-            raise _problem("does not say where", "give from: SITE and to: [SITE], or between: [SITE, SITE]")
+        forms = {"between": bool(self.between), "from/to": self.from_ is not None or bool(self.to),
+                 "hub/spokes": self.hub is not None or bool(self.spokes)}
+        found = [form for form, is_used in forms.items() if is_used]
+        if len(found) > 1:
+            raise _problem(f"has both {' and '.join(found)}", "keep one of them")
+        whole = self.between or (self.from_ is not None and self.to) or (self.hub is not None and self.spokes)
+        if not whole:
+            raise _problem(
+                "does not say where", "give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]"
+            )
         if self.between and len(set(self.between)) < 2:
             raise _problem("between names fewer than two sites", "name two or more")
         return self

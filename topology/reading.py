@@ -24,12 +24,13 @@ from topology.models import (
     RuleModel,
     RulesModel,
     SiteModel,
+    SpokeModel,
     TopologyModel,
     read_shape,
     valid_name,
 )
 from topology.problems import TopologyError, nearest
-from topology.shorthand import Components, Replicate, expand, pairs_between
+from topology.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -163,6 +164,7 @@ class _Reader:
             path: Path_ = ("replicate", number)
             findings_before = len(self.document.findings)
             model = read_shape(ReplicateModel, content, path, self.document)
+            in_tree: set[str] = set()
             for place, site in _places(content, path).items():
                 if site not in declared:
                     self._report(place, f"there is no site {site!r}", nearest(site, declared))
@@ -173,6 +175,10 @@ class _Reader:
                     )
                 elif model is not None and place[2] == "to" and site == model.from_:
                     self._report(place, f"replicates {site} to itself", "name another site")
+                elif place[2] in ("hub", "spokes") and site in in_tree:
+                    self._report(place, f"{site} stands in the tree of hub and spokes twice", "name every site once")
+                elif place[2] in ("hub", "spokes"):
+                    in_tree.add(site)
             if model is not None and len(self.document.findings) == findings_before:
                 entries.append(_replicate(model))
         return entries
@@ -221,24 +227,42 @@ def _places(content: object, path: Path_) -> dict[Path_, str]:
     """Every site that an entry of `replicate` names, by where it stands; also when something else there is wrong."""
     places: dict[Path_, str] = {}
     entry = content if isinstance(content, dict) else {}
-    for key in ("between", "to", "from"):
+    for key in ("between", "to", "from", "hub"):
         value = entry.get(key)
         if isinstance(value, list):
             places |= {(*path, key, i): site for i, site in enumerate(value) if isinstance(site, str)}
-        elif key == "from" and isinstance(value, str):
+        elif key in ("from", "hub") and isinstance(value, str):
             places[(*path, key)] = value
+    return places | _spoke_places(entry.get("spokes"), (*path, "spokes"))
+
+
+def _spoke_places(spokes: object, path: Path_) -> dict[Path_, str]:
+    """Likewise below a hub."""
+    places: dict[Path_, str] = {}
+    for number, spoke in enumerate(spokes if isinstance(spokes, list) else ()):
+        if isinstance(spoke, str):
+            places[(*path, number)] = spoke
+        elif isinstance(spoke, dict):
+            if isinstance(spoke.get("site"), str):
+                places[(*path, number, "site")] = spoke["site"]
+            places |= _spoke_places(spoke.get("spokes"), (*path, number, "spokes"))
     return places
 
 
 def _replicate(model: ReplicateModel) -> Replicate:
     rules = [Rule(owner=schema) for schema in model.schemas]
     rules += [Rule(owner=owner, name=name) for owner, name in model.tables]
-    source = model.from_
-    if source is None:
-        flows = pairs_between(tuple(dict.fromkeys(model.between)))
+    if model.hub is not None:
+        flows = flows_of_tree(Spoke(site=model.hub, spokes=_spokes(model.spokes)))
+    elif model.from_ is not None:
+        flows = one_way(model.from_, tuple(dict.fromkeys(model.to)))
     else:
-        flows = tuple((source, site) for site in dict.fromkeys(model.to))
+        flows = flows_between(tuple(dict.fromkeys(model.between)))
     return Replicate(rules=tuple(rules), flows=flows)
+
+
+def _spokes(models: list[SpokeModel]) -> tuple[Spoke, ...]:
+    return tuple(Spoke(site=model.site, spokes=_spokes(model.spokes)) for model in models)
 
 
 def _rule_set(model: RulesModel) -> RuleSet:

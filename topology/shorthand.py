@@ -9,7 +9,20 @@ Captured and received LCRs have queues of their own, so a slow destination fills
 an LCR can be read off the names. The names depend on the two sites alone: adding a site or a table renames nothing,
 which matters because positions are recorded under them.
 
-Source: Oracle Streams Replication Administrator's Guide, "Best Practices", separate queues for capture and apply.
+Tags
+    n-way, one way, fan-out    every capture process takes untagged changes: what an apply process wrote is sent by its origin alone
+    hub, and every site with   its capture process takes all changes, also those of apply processes: it forwards them. A spoke's
+    spokes of its own          changes have a tag of their own there, the spoke's name. What goes to a neighbour is all but the tag
+                               that the neighbour's changes have here, so nothing goes back where it came from
+
+    spoke a, hub h, spoke b    at h: a's changes are tagged a; b gets NULL and a, a gets NULL and b
+    secondary s below h, with  at s: h's changes are tagged 00, those of x are tagged x; h gets all but 00, x all but x
+    a secondary x of its own
+
+Hubs and spokes make a tree, and between two sites of a tree there is one path: every change reaches every site once.
+
+Source: Oracle Streams Replication Administrator's Guide, "Best Practices", separate queues for capture and apply; "Oracle
+Streams Tags", n-way, hub-and-spoke, and extended secondary databases.
 """
 
 from __future__ import annotations
@@ -17,10 +30,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from streams.tags import DEFAULT_APPLY_TAG
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec
 
-__all__ = ["Components", "Replicate", "apply_name", "capture_name", "expand", "propagation_name", "queue_names"]
+__all__ = [
+    "Components", "Flow", "Replicate", "Spoke", "apply_name", "capture_name", "expand", "flows_between", "flows_of_tree", "one_way",
+    "propagation_name", "queue_names", "tag_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What goes from one site to another.
+
+    Args:
+        source: the site whose capture process takes it.
+        destination: the site whose apply process applies it.
+        forwards: the source sends on what apply processes wrote there, too, but for what came from the destination.
+        has_own_tag: the destination forwards: there, the source's changes are told apart by a tag of their own.
+    """
+
+    source: str
+    destination: str
+    forwards: bool = False
+    has_own_tag: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoke:
+    """A site below a hub, and the sites below it."""
+
+    site: str
+    spokes: tuple[Spoke, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +70,12 @@ class Replicate:
     """One entry of `replicate:`.
 
     Args:
-        rules: the objects, as capture rules (untagged changes only).
-        flows: (source site, destination site) pairs.
+        rules: the objects; which tags are taken is said by the flows.
+        flows: between which sites.
     """
 
     rules: tuple[Rule, ...]
-    flows: tuple[tuple[str, str], ...]
+    flows: tuple[Flow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +108,32 @@ def apply_name(source: str, destination: str) -> str:
     return f"apply_from_{source}_at_{destination}"
 
 
-def pairs_between(sites: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Every ordered pair of different sites."""
-    return tuple((source, destination) for source in sites for destination in sites if source != destination)
+def tag_of(site: str) -> bytes:
+    """The tag that a spoke's changes have at its hub: the site's name.
+
+    It depends on nothing else, so it stays when spokes come and go: the hub's redo may hold changes with it for long.
+    """
+    return site.encode()
+
+
+def one_way(source: str, destinations: Sequence[str]) -> tuple[Flow, ...]:
+    """From one site to others."""
+    return tuple(Flow(source=source, destination=destination) for destination in destinations)
+
+
+def flows_between(sites: Sequence[str]) -> tuple[Flow, ...]:
+    """Between every ordered pair of different sites."""
+    return tuple(Flow(source=a, destination=b) for a in sites for b in sites if a != b)
+
+
+def flows_of_tree(hub: Spoke) -> tuple[Flow, ...]:
+    """Between a hub and its spokes, both ways, and likewise below every spoke that has spokes of its own."""
+    flows = []
+    for spoke in hub.spokes:
+        flows.append(Flow(source=hub.site, destination=spoke.site, forwards=True))
+        flows.append(Flow(source=spoke.site, destination=hub.site, forwards=bool(spoke.spokes), has_own_tag=True))
+        flows.extend(flows_of_tree(spoke))
+    return tuple(flows)
 
 
 def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = frozenset()) -> Components:
@@ -79,14 +144,22 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
         own_captures: names of capture processes that the file defines itself. What such a one takes is not known
             here, so the propagations behind it get the rules of the shorthand in any case.
     """
-    wanted: dict[tuple[str, str], dict[Rule, None]] = {}  # an ordered set of rules per flow
+    own_tags = {(flow.source, flow.destination) for entry in entries for flow in entry.flows if flow.has_own_tag}
+
+    def tag(source: str, destination: str) -> bytes:
+        return tag_of(source) if (source, destination) in own_tags else DEFAULT_APPLY_TAG
+
+    # Ordered sets of rules: what a site's capture process takes, and what goes from site to site.
+    captured: dict[str, dict[Rule, None]] = {}
+    sent: dict[tuple[str, str], dict[Rule, None]] = {}
     for entry in entries:
         for flow in entry.flows:
-            wanted.setdefault(flow, {}).update(dict.fromkeys(entry.rules))
-    captured: dict[str, dict[Rule, None]] = {}
-    for (source, _), rules in wanted.items():
-        captured.setdefault(source, {}).update(rules)
-    destinations = tuple(dict.fromkeys(destination for _, destination in wanted))
+            came_from_there = TagCondition(listed=(tag(flow.destination, flow.source),), takes_listed=False)
+            # Where nothing is forwarded the capture process has looked at the tag already.
+            taken, going = (ANY_TAG, came_from_there) if flow.forwards else (UNTAGGED, ANY_TAG)
+            captured.setdefault(flow.source, {}).update({replace(rule, tags=taken): None for rule in entry.rules})
+            sent.setdefault((flow.source, flow.destination), {}).update({replace(rule, tags=going): None for rule in entry.rules})
+    destinations = tuple(dict.fromkeys(destination for _, destination in sent))
 
     queues = [QueueSpec(name=queue_names(source)[0], site=source) for source in captured]
     queues += [QueueSpec(name=queue_names(destination)[1], site=destination) for destination in destinations]
@@ -99,29 +172,23 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
     ]
     propagations = []
     applies = []
-    for (source, destination), rules in wanted.items():
-        takes_all = rules.keys() == captured[source].keys() and capture_name(source) not in own_captures
+    for (source, destination), rules in sent.items():
+        takes_all = capture_name(source) not in own_captures and all(
+            replace(rule, tags=ANY_TAG) in rules for rule in captured[source]
+        )
         propagations.append(
             PropagationSpec(
                 name=propagation_name(source, destination),
                 from_queue=queue_names(source)[0], to_queue=queue_names(destination)[1],
-                rules=RuleSet() if takes_all else _whatever_tag(rules),
+                rules=RuleSet() if takes_all else RuleSet(include=tuple(rules)),
             )
         )
         applies.append(
             ApplySpec(
                 name=apply_name(source, destination), site=destination, source=source,
-                queue=queue_names(destination)[1],
+                queue=queue_names(destination)[1], tag=tag(source, destination),
             )
         )
     return Components(
         queues=tuple(queues), captures=tuple(captures), propagations=tuple(propagations), applies=tuple(applies)
     )
-
-
-def _whatever_tag(rules: dict[Rule, None]) -> RuleSet:
-    """The same objects without a tag condition: the capture process has already looked at the tag.
-
-    Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Tags", n-way replication.
-    """
-    return RuleSet(include=tuple(replace(rule, tags=ANY_TAG) for rule in rules))

@@ -1,4 +1,4 @@
-"""Names of replication origins: how a tag stands in PostgreSQL's log.
+r"""How a tag stands in PostgreSQL's log: names of replication origins, and messages of users.
 
 What a session writes while it has an origin is marked with the origin's name in the log. So a name carries the tag, and who set it:
 
@@ -8,14 +8,24 @@ What a session writes while it has an origin is marked with the origin's name in
 
 An origin belongs to one session at a time, and the server knows only so many (`max_active_replication_origins`; before version 18
 `max_replication_slots`).
+
+A user's transaction is tagged by a logical message that it writes before its first change, with the tag as its content:
+
+    SELECT headrace.set_tag('11')                                             where the schema `headrace` is
+    SELECT pg_logical_emit_message(true, 'headrace.tag', '\x11'::bytea)      the same, at any site
+
+The message belongs to the transaction: it ends with it, and a savepoint that is rolled back takes it back. It needs no origin, so any number
+of sessions may tag, with any tags.
 """
 
 from __future__ import annotations
 
 from streams.errors import ConfigError
-from streams.tags import Tag
+from streams.tags import TAG_BYTES_MAX, Tag
 
-__all__ = ["origin_name", "tag_of_origin"]
+__all__ = ["TAG_PREFIX", "origin_name", "tag_of_message", "tag_of_origin"]
+
+TAG_PREFIX = "headrace.tag"  # of the messages by which users tag their transactions
 
 _PREFIX = "headrace:"
 _NO_TAG = "null"
@@ -60,3 +70,8 @@ def tag_of_origin(name: str) -> Tag | None:
         return Tag(value=bytes.fromhex(tag_text), topology=topology, apply=apply)
     except ValueError:
         return Tag(value=b"", topology=topology, apply=apply)
+
+
+def tag_of_message(content: bytes) -> Tag:
+    """The tag that a user's message gives its transaction; content that cannot be one counts as an empty tag, never as NULL."""
+    return Tag(value=content if len(content) <= TAG_BYTES_MAX else b"")

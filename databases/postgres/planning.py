@@ -22,7 +22,7 @@ from rules.rule import Rule, RuleSet
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]
 
-_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(?P<kind>SCHEMA|TABLE|INDEX|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)")
+_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(?P<kind>SCHEMA|TABLE|INDEX|VIEW|FUNCTION)(?: IF NOT EXISTS)? (?P<name>[\w.]+)")
 _NEW_OBJECTS = "ACCESS EXCLUSIVE on these new objects alone, until the transaction that makes them ends"
 
 
@@ -122,6 +122,7 @@ _EFFECTS = {
     "headrace.apply_error_part": "the error queue: their LCRs",
     "headrace.apply_error_key": "the error queue: which keys later transactions are checked against",
     "headrace.instantiation": "the instantiation SCN of each table",
+    "headrace.set_tag": "for people: tags a transaction's own changes",
 }
 
 

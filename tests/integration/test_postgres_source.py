@@ -14,6 +14,7 @@ from psycopg import sql
 
 from databases.embedded import EmbeddedServer
 from databases.ports import Snapshot
+from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import use_snapshot
 from rules.rule import Rule, RuleSet
@@ -340,6 +341,66 @@ def test_tags_come_from_replication_origins(any_site: tuple[Site, bool]) -> None
             site.run("SELECT pg_replication_origin_drop(%s)", origin)
     tags = [t.tag for t in reading.transactions if t.rows]
     assert tags == [Tag(value=b"\x00", topology=str(database), apply="apply_x"), None, None]
+
+
+def test_a_users_transaction_is_tagged_by_its_first_call_until_it_ends_or_a_savepoint_takes_it_back(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        prepare_schema(connection)
+    site.prepare()
+    reading = site.open()
+    with psycopg.connect(site.dsn, autocommit=True) as session:
+        with session.transaction():
+            session.execute("SELECT headrace.set_tag('0B')")
+            session.execute("INSERT INTO t VALUES (1)")
+        session.execute("INSERT INTO t VALUES (2)")
+        with session.transaction():
+            with session.transaction():
+                session.execute("SELECT headrace.set_tag('0c')")
+                raise psycopg.Rollback
+            session.execute("INSERT INTO t VALUES (3)")
+        with session.transaction():
+            session.execute("SELECT pg_logical_emit_message(true, 'headrace.tag', '\\x0d00'::bytea)")
+            session.execute("INSERT INTO t SELECT generate_series(4, 5)")
+    reading.through(site.mark())
+    tags = [t.tag for t in reading.transactions if t.rows]
+    assert tags == [Tag(value=b"\x0b"), None, None, Tag(value=b"\x0d\x00")]
+
+
+@pytest.mark.parametrize(
+    ("statements", "error"),
+    [
+        (["INSERT INTO t VALUES (1)", "SELECT headrace.set_tag('0b')"], "before its first change, once"),
+        (["SELECT headrace.set_tag('0b')", "SELECT headrace.set_tag('0c')"], "before its first change, once"),
+        (["SELECT headrace.set_tag('b')"], "1 to 2000 bytes in hexadecimal"),
+        (["SELECT headrace.set_tag(repeat('0b', 2001))"], "1 to 2000 bytes in hexadecimal"),
+        (["SELECT headrace.set_tag(NULL)"], "1 to 2000 bytes in hexadecimal"),
+    ],
+)
+def test_a_tag_that_would_not_hold_for_the_whole_transaction_or_is_none_is_refused(
+    site: Site, statements: list[str], error: str
+) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    *before, refused = statements
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        prepare_schema(connection)
+        connection.execute("BEGIN")
+        for statement in before:
+            connection.execute(statement)
+        with pytest.raises(psycopg.Error, match=error):
+            connection.execute(refused)
+
+
+def test_a_tag_outside_of_a_transaction_block_is_warned_of(site: Site) -> None:
+    notices: list[str] = []
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        prepare_schema(connection)
+        connection.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
+        with connection.transaction():
+            connection.execute("SELECT headrace.set_tag('0b')")
+        assert notices == []
+        connection.execute("SELECT headrace.set_tag('0b')")
+    assert ["between BEGIN and COMMIT" in notice for notice in notices] == [True]
 
 
 # ---------------------------------------------------------------- partitions, generated columns, changes of tables

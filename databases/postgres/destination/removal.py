@@ -18,7 +18,7 @@ from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema
 __all__ = ["remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
-_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW) (headrace\.\w+)")
+_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
 _POLL_S = 0.1
 

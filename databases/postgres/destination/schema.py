@@ -124,7 +124,27 @@ _VERSION_3 = (
 )""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+# A user's tag: see `databases.postgres.origins`. A transaction without an id has changed nothing yet.
+_VERSION_4 = (
+    """CREATE FUNCTION headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF tag IS NULL OR tag !~ '^([0-9a-fA-F]{2})+$' OR pg_catalog.length(tag) > 4000 THEN
+        RAISE EXCEPTION 'a tag is 1 to 2000 bytes in hexadecimal, such as 11' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'to take a tag back, roll back to a savepoint before it; the next transaction has none';
+    END IF;
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'a transaction is tagged before its first change, once' USING ERRCODE = 'active_sql_transaction',
+            HINT = 'call headrace.set_tag right behind BEGIN';
+    END IF;
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp() THEN
+        RAISE WARNING 'headrace.set_tag tags the transaction it is in: call it between BEGIN and COMMIT';
+    END IF;
+    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.tag', pg_catalog.decode(tag, 'hex'));
+END
+$$""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 VERSION = len(VERSIONS)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from databases.ports import DecodedChunk, StreamOptions
 from databases.postgres.builtin_types import BUILTIN_TYPES
-from databases.postgres.origins import tag_of_origin
+from databases.postgres.origins import TAG_PREFIX, tag_of_message, tag_of_origin
 from databases.postgres.source import pgoutput_kernels as kernels
 from streams.errors import ProtocolError
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version
@@ -203,19 +203,27 @@ class PostgresLogDecoder:
 
     def _add_origin(self, name: bytes) -> None:
         tag = tag_of_origin(name.decode(self._encoding, "replace"))
-        number = -1
-        if tag is not None:
-            if tag not in self._tags:
-                self._tags.append(tag)
-            number = self._tags.index(tag)
-        self._origins.append((name, number))
+        self._origins.append((name, -1 if tag is None else self._tag_number(tag)))
         self._index_origins()
 
     def _message(self, message: _Message) -> None:
         is_transactional, position, prefix = message.integer(1) & 1, message.integer(8), message.text()
         content = message.take(message.integer(4))
+        if is_transactional and prefix == TAG_PREFIX:
+            self._set_tag(tag_of_message(content))
+            return
         order_scn = int(self._state[kernels.STATE_ORDER_SCN]) if is_transactional else position
         self._messages.append((order_scn, prefix, content))
+
+    def _set_tag(self, tag: Tag) -> None:
+        """A user tags the open transaction."""
+        number = self._state[kernels.STATE_TAG] = self._tag_number(tag)
+        self._scratch.tag[int(self._state[kernels.STATE_TRANSACTIONS]) - 1] = number
+
+    def _tag_number(self, tag: Tag) -> int:
+        if tag not in self._tags:
+            self._tags.append(tag)
+        return self._tags.index(tag)
 
     def _index_tables(self) -> None:
         ordered = sorted(self._tables.items())

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from headrace.console import Output
-from headrace.demo import DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
+from headrace.demo import TOPOLOGIES, DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
 from headrace.demo_load import Probe, _Sample
+from streams.errors import ConfigError
+from streams.table_name import TableName
+from topology.ways import ways_to
 
 KEYS = [  # of the issue, in its order
     "identical", "transactions", "row_changes", "rows_per_s", "latency_p50_ms", "latency_p99_ms", "killed", "healed_s",
@@ -86,10 +89,32 @@ class Applies:
 
 
 def test_changes_that_came_back_are_those_that_any_site_counted_on_arrival():
-    options = DemoOptions(two_way=True)
+    options = DemoOptions(topology="twoway")
     spec = _topology(options)
     deployment: Any = Applies({f"apply:{apply.name}": number for number, apply in enumerate(spec.applies, 3)})
     assert _Demo(options, Output(), spec, deployment, print)._returned_changes() == 3 + 4
+
+
+@pytest.mark.parametrize(("topology", "form"), TOPOLOGIES.items(), ids=TOPOLOGIES.keys())
+def test_every_form_writes_tables_that_its_example_replicates_from_each_writer_to_every_site(topology, form):
+    spec = _topology(DemoOptions(topology=topology))
+    sites = [site.name for site in spec.sites]
+    table = TableName(form.schema or "public", "orders" if form.schema else "pgbench_accounts")
+    for writer in sites[: form.writers]:
+        reached, pending = {writer}, [(writer, None)]
+        while pending:
+            source, tag = pending.pop()
+            for apply in (apply for apply in spec.applies if apply.source == source and apply.site not in reached):
+                if any(way.carry(table, tag=tag) is not None for way in ways_to(spec, apply)):
+                    reached.add(apply.site)
+                    pending.append((apply.site, apply.tag))
+        assert reached == set(sites)
+
+
+def test_a_form_that_there_is_none_of_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match="no demo of a topology 'ring'") as caught:
+        _topology(DemoOptions(topology="ring"))
+    assert "nway, hub, fanout" in caught.value.hint
 
 
 def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (("dbs1", "dbs2"),)) -> dict[str, Any]:

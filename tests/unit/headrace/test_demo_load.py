@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.demo_load import ORDERS, OneWayLoad, Probe, TwoWayLoad, _Pgbench, _Sample
+from headrace.demo_load import ORDERS, OneWayLoad, OrdersLoad, Probe, _Pgbench, _Sample
 
 
 def probe(*samples: tuple[float, float]) -> Probe:
@@ -61,11 +62,16 @@ def test_progress_never_shows_more_than_there_will_be(tmp_path):
     assert pgbench(tmp_path, "progress: 10.0 s, 900.0 tps, lat 1 ms\n").transactions() == 1000
 
 
-@pytest.mark.parametrize(("build", "changes", "prepared"), [(OneWayLoad, 4 * 8, 0), (TwoWayLoad, 2 * 16 + 2 * ORDERS, 2 * ORDERS)])
-def test_every_row_change_is_counted_and_those_before_the_clients_are_told_apart(build, changes, prepared, tmp_path):
-    server = None  # nothing is asked of it
-    load = build(server, server, transactions=7, clients=4, rate=1, logs=tmp_path)
-    for log in ("pgbench.log", "pgbench_0.log", "pgbench_1.log"):
+@pytest.mark.parametrize(
+    ("writers", "changes", "prepared"), [(0, 4 * 8, 0), (1, 2 * 8 + ORDERS, ORDERS), (3, 2 * 24 + 3 * ORDERS, 3 * ORDERS)],
+    ids=["pgbench", "one writer", "three writers"],
+)
+def test_every_row_change_is_counted_and_those_before_the_clients_are_told_apart(writers, changes, prepared, tmp_path):
+    server: Any = None  # nothing is asked of it
+    clients = {"transactions": 7, "clients": 4, "rate": 1, "logs": tmp_path}
+    orders = OrdersLoad([server] * 4, writers=writers, schema="s", **clients)
+    load = orders if writers else OneWayLoad(server, server, **clients)
+    for log in ("pgbench.log", *(f"pgbench_{side}.log" for side in range(writers))):
         (tmp_path / log).write_text("number of transactions actually processed: 8/8\n")
     assert load.transactions_done() == load.transactions_wanted
     assert (load.row_changes(), load.rows_prepared) == (changes, prepared)

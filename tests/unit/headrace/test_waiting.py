@@ -56,6 +56,26 @@ def test_waits_until_every_apply_is_past_its_own_sources_marker(spec):
     assert wait_caught_up(spec, actors, timeout_s=60) == {"a": 100, "b": 7}
 
 
+def test_waits_once_more_for_every_site_that_forwards(tmp_path):
+    """What b wrote is in the hub's redo only once it is applied there: markers are written anew, at the hub behind it."""
+    spec = read(tmp_path, """
+        topology: t
+        sites: {h: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}
+        replicate: [{tables: [public.*], hub: h, spokes: [b, c]}]
+    """)
+    written: list[str] = []
+
+    class Growing(Actors):
+        def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> int:
+            if method == "write_marker":
+                written.append(name)
+                return len(written)
+            return 100
+
+    assert wait_caught_up(spec, Growing({}, {}), timeout_s=60) == {"b": 4, "c": 5, "h": 6}  # type: ignore[arg-type]
+    assert written == ["site:b", "site:c", "site:h"] * 2
+
+
 def test_dead_apply_is_asked_again(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [PropagationError("gone"), 100], from_b: [8]})

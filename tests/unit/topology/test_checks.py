@@ -147,7 +147,8 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2_in}, a2: {site: dbs1, source:
 
 def warnings(tmp_path, text: str) -> list[str]:
     spec = read(tmp_path, text)
-    return [as_line(finding) for finding in check(spec) if "takes part in nothing" not in finding.problem]
+    usual = ("takes part in nothing", "no conflict handler")
+    return [as_line(finding) for finding in check(spec) if not any(words in finding.problem for words in usual)]
 
 
 def test_a_two_way_set_up_of_untagged_captures_has_no_warning(tmp_path):
@@ -227,6 +228,28 @@ def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_c
     assert warnings(tmp_path, text) == [
         "captures.c2.rules: changes of dbs1 can come home: dbs1 -> dbs2 -> dbs1: give the apply processes at dbs2 a tag"
     ]
+
+
+MEETING = "where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
+MEETINGS = {
+    # entry of `replicate` -> who writes what, and where they meet
+    "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.x", "dbs2, dbs1")],
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}": [("dbs1 and dbs2 and dbs3", "hr.x", "dbs1, dbs2, dbs3")],
+    "{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}": [],
+    "{schemas: [hr], from: dbs1, to: [dbs3]}, {tables: [hr.t], from: dbs2, to: [dbs3]}": [("dbs1 and dbs2", "hr.t", "dbs3")],
+    "{schemas: [hr], from: dbs1, to: [dbs3]}, {schemas: [crm], from: dbs2, to: [dbs3]}": [],
+}
+
+
+@pytest.mark.parametrize(("entries", "expected"), MEETINGS.items(), ids=MEETINGS.keys())
+def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflict_handler(tmp_path, entries, expected):
+    found = [finding for finding in check(read(tmp_path, SITES + f"replicate: [{entries}]")) if "no conflict handler" in finding.problem]
+    assert not any(finding.is_error for finding in found)
+    lines = [as_line(finding).partition(": let each")[0] for finding in found]
+    for line, (origins, table, sites) in zip(lines, expected, strict=True):
+        head, _, places = line.partition(MEETING)
+        assert head == f"sites: {origins} write the same tables, such as {table}, and no conflict handler is set: "
+        assert set(places.split(", ")) == set(sites.split(", "))
 
 
 IDLE = {

@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 from topology.checks import check
+from topology.plan import make_plan
 from topology.reading import read_topology
 
 FOLDER = Path(__file__).parents[3] / "examples"
+SEVERAL_WRITERS = ("two_way", "n_way", "hub_and_spoke", "hub_and_spoke_explicit", "extended_secondaries")
 FILES = sorted(FOLDER.glob("*.yaml"))
 ENVIRONMENT = {"DBS1_DSN": "postgresql://headrace@one/app", "DBS2_DSN": "postgresql://headrace@two/app"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_an_example_reads_without_a_finding(file):
-    assert check(read_topology(file, ENVIRONMENT)) == ()
+    found = check(read_topology(file, ENVIRONMENT))
+    assert [finding for finding in found if "no conflict handler" not in finding.problem] == []
+    assert len(found) == (file.stem in SEVERAL_WRITERS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -38,6 +42,38 @@ def test_one_way_takes_the_pgbench_tables_from_dbs1_to_dbs2():
 def test_two_way_replicates_in_both_directions():
     spec = read_topology(FOLDER / "two_way.yaml", {})
     assert {(apply.source, apply.site) for apply in spec.applies} == {("dbs1", "dbs2"), ("dbs2", "dbs1")}
+
+
+def test_the_explicit_hub_and_spoke_is_what_the_short_form_expands_into():
+    short, explicit = (read_topology(FOLDER / f"hub_and_spoke{suffix}.yaml", {}) for suffix in ("", "_explicit"))
+    for kind in ("queues", "captures", "propagations", "applies"):
+        assert {each.name: each for each in getattr(short, kind)} == {each.name: each for each in getattr(explicit, kind)}
+
+
+def test_the_relay_passes_on_to_two_destinations_what_comes_over_one_propagation():
+    plan = make_plan(read_topology(FOLDER / "relay.yaml", {}))
+    assert [way.components for way in plan.ways] == [
+        ("capture_news", "q_news", "news_to_relay", "q_news_relay", f"news_to_{site}", f"q_news_{site}", f"apply_news_at_{site}")
+        for site in ("dbs3", "dbs4")
+    ]
+
+
+FLOWS = {
+    "n_way": {("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs2", "dbs1"), ("dbs2", "dbs3"), ("dbs3", "dbs1"), ("dbs3", "dbs2")},
+    "hub_and_spoke": {(a, b) for hub, spoke in (("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs1", "dbs4")) for a, b in ((hub, spoke), (spoke, hub))},
+    "extended_secondaries": {
+        (a, b) for hub, spoke in (("dbs1", "dbs2"), ("dbs2", "dbs3"), ("dbs2", "dbs4")) for a, b in ((hub, spoke), (spoke, hub))
+    },
+    "several_sources": {("dbs1", "dbs3"), ("dbs2", "dbs3")},
+    "fan_out": {("dbs1", "dbs2"), ("dbs1", "dbs3"), ("dbs1", "dbs4")},
+}
+
+
+@pytest.mark.parametrize(("name", "flows"), FLOWS.items(), ids=FLOWS.keys())
+def test_an_example_replicates_between_the_sites_its_form_says(name, flows):
+    plan = make_plan(read_topology(FOLDER / f"{name}.yaml", {}))
+    assert {(way.source, way.destination) for way in plan.ways} == flows
+    assert len(plan.ways) == len(flows)
 
 
 def test_own_servers_takes_its_connection_strings_from_the_environment():

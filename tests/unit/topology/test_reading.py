@@ -229,10 +229,23 @@ def test_site_problem(tmp_path, site, expected):
 
 REPLICATE_PROBLEMS = {
     "{from: dbs1, to: [dbs2]}": ": does not say what to replicate: give schemas: [hr] or tables: [hr.*]",
-    "{schemas: [hr]}": ": does not say where: give from: SITE and to: [SITE], or between: [SITE, SITE]",
-    "{schemas: [hr], from: dbs1}": ": does not say where: give from: SITE and to: [SITE], or between: [SITE, SITE]",
+    "{schemas: [hr]}": ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
+    "{schemas: [hr], from: dbs1}":
+        ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
+    "{schemas: [hr], hub: dbs1}":
+        ": does not say where: give from: SITE and to: [SITE], between: [SITE, SITE], or hub: SITE and spokes: [SITE]",
     "{schemas: [hr], between: [dbs1]}": ": between names fewer than two sites: name two or more",
     "{schemas: [hr], between: [dbs1, dbs2], to: [dbs3]}": ": has both between and from/to: keep one of them",
+    "{schemas: [hr], between: [dbs1, dbs2], hub: dbs1, spokes: [dbs3]}": ": has both between and hub/spokes: keep one of them",
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs4]}": ".spokes[1]: there is no site 'dbs4': did you mean 'dbs3'?",
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs1]}": ".spokes[1]: dbs1 stands in the tree of hub and spokes twice: name every site once",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, dbs2]}]}":
+        ".spokes[0].spokes[1]: dbs2 stands in the tree of hub and spokes twice: name every site once",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: relay}]}":
+        ".spokes[0].site: site relay has no database: name another site, or give relay a database of kind postgres or embedded",
+    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spoke: [dbs3]}]}": ".spokes[0].spoke: there is no such key: did you mean 'spokes'?",
+    "{schemas: [hr], hub: dbs1, spokes: [{spokes: [dbs3]}]}": ".spokes[0].site: is missing: add it",
+    "{schemas: [hr], hub: dbs1, spokes: [7]}": ".spokes[0]: 7 is not a mapping of keys to values: write {key: value}",
     "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}":
         ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schemas: [hr], from: dbs1, to: dbs2}": ".to: 'dbs2' is not a list: write [one, two]",
@@ -255,15 +268,6 @@ def test_replicate_problem(tmp_path, entry, expected):
     key, _, rest = expected.partition(":")
     found = problems(tmp_path, SITES + f"replicate:\n  - {entry}")
     assert found == [f"replicate[0]{key} (line 8):{rest}"]
-
-
-def test_hub_and_spokes_is_known_but_not_built(tmp_path):
-    found = problems(tmp_path, SITES + "replicate:\n  - {schemas: [hr], hub: dbs1, spokes: [dbs2]}")
-    assert found == [
-        f"replicate[0].{key} (line 8): this key is known but not yet built: "
-        "list every pair of sites with from and to, or use between"
-        for key in ("hub", "spokes")
-    ]
 
 
 RULE_PROBLEMS = {

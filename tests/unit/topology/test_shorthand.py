@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet
+from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from streams.table_name import TableName
 from tests.support.topologies import SITES, read
 from topology.checks import check
-from topology.shorthand import Replicate, expand, pairs_between
+from topology.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
 from topology.spec import DatabaseSpec, SiteSpec, TopologySpec
-from topology.ways import route
+from topology.ways import route, ways_to
 
 NAMES = ["a", "b", "c", "d", "e"]
 RULES = st.lists(st.sampled_from([Rule(owner=owner) for owner in "xyz"]), min_size=1, max_size=3, unique=True).map(tuple)
+SOME_SITES = st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Spoke:
+    """A hub with spokes, some of which have spokes of their own."""
+    sites = draw(SOME_SITES)
+    parents = [draw(st.integers(0, number - 1)) for number in range(1, len(sites))]
+
+    def below(number: int) -> Spoke:
+        return Spoke(site=sites[number], spokes=tuple(below(n + 1) for n, parent in enumerate(parents) if parent == number))
+
+    return below(0)
+
+
 FLOWS = st.one_of(
-    st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True).map(lambda sites: pairs_between(tuple(sites))),
-    st.lists(st.sampled_from(NAMES), min_size=2, max_size=4, unique=True).map(
-        lambda sites: tuple((sites[0], site) for site in sites[1:])
-    ),
+    SOME_SITES.map(flows_between), SOME_SITES.map(lambda sites: one_way(sites[0], sites[1:])), trees().map(flows_of_tree),
 )
 ENTRIES = st.lists(st.builds(lambda rules, flows: Replicate(rules=rules, flows=flows), RULES, FLOWS), max_size=4)
 
@@ -34,6 +48,10 @@ def topology(entries: list[Replicate]) -> TopologySpec:
             queues=parts.queues, captures=parts.captures, propagations=parts.propagations, applies=parts.applies,
         )
     )
+
+
+def pairs_of(entries: list[Replicate]) -> set[tuple[str, str]]:
+    return {(flow.source, flow.destination) for entry in entries for flow in entry.flows}
 
 
 def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, str, str]]:
@@ -50,7 +68,7 @@ def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, 
 @given(ENTRIES)
 def test_every_flow_gets_exactly_one_path_and_no_other_pair_gets_any(entries):
     spec = topology(entries)
-    wanted = {flow for entry in entries for flow in entry.flows}
+    wanted = pairs_of(entries)
     for source in NAMES:
         for destination in NAMES:
             assert len(paths(spec, source, destination)) == ((source, destination) in wanted)
@@ -70,12 +88,12 @@ def test_every_propagation_forwards_exactly_the_source_it_is_named_for(entries):
 @given(ENTRIES)
 def test_a_destination_gets_exactly_the_tables_its_entries_name(entries):
     spec = topology(entries)
-    for source, destination in {flow for entry in entries for flow in entry.flows}:
+    for source, destination in pairs_of(entries):
         ((capture, propagation, apply),) = paths(spec, source, destination)
         clients = spec.capture(capture).rules, spec.propagation(propagation).rules, spec.apply(apply).rules
         for schema in "xyz":
             wanted = any(
-                (source, destination) in entry.flows and Rule(owner=schema) in entry.rules for entry in entries
+                (source, destination) in pairs_of([entry]) and Rule(owner=schema) in entry.rules for entry in entries
             )
             passes = all(passes_untagged(rules, schema) for rules in clients)
             assert passes is wanted
@@ -123,4 +141,82 @@ def test_captures_of_the_shorthand_take_untagged_changes_only(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2, dbs3]}]")
     assert len(spec.captures) == 3
     assert all(rule.tags == UNTAGGED for capture in spec.captures for rule in capture.rules.include or ())
-    assert [finding for finding in check(spec) if "relay" not in finding.path] == []
+    assert [finding for finding in check(spec) if "relay" not in finding.path and "no conflict handler" not in finding.problem] == []
+
+
+# --------------------------------------------------------------------------- hub and spokes
+
+
+def sites_of(tree: Spoke) -> list[str]:
+    return [tree.site, *(site for spoke in tree.spokes for site in sites_of(spoke))]
+
+
+def applied(spec: TopologySpec, site: str, schema: str) -> Counter[str]:
+    """Send one change of a user at `site` through the topology, redo by redo; how often it is applied at each site."""
+    found: Counter[str] = Counter()
+    pending: list[tuple[str, bytes | None]] = [(site, None)]
+    while pending and sum(found.values()) < 100:  # a change that circles has come home by then
+        source, tag = pending.pop()
+        for apply in (apply for apply in spec.applies if apply.source == source):
+            if any(way.carry(TableName(schema, "t"), tag=tag) is not None for way in ways_to(spec, apply)):
+                found[apply.site] += 1
+                pending.append((apply.site, apply.tag))
+    return found
+
+
+@given(trees())
+def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never_at_home(tree):
+    spec = topology([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))])
+    for site in sites_of(tree):
+        assert applied(spec, site, "x") == Counter(other for other in sites_of(tree) if other != site)
+    assert not [finding for finding in check(spec) if "can come home" in finding.problem or "twice" in finding.problem]
+
+
+@given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
+def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms):
+    """One pair of sites may be hub and spoke for some tables, and equals for others: it has one apply process, with one tag."""
+    spec = topology([Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)])
+    for owner, flows in zip("xyz", forms, strict=False):
+        sites = {flow.source for flow in flows}
+        for site in sites:
+            assert applied(spec, site, owner) == Counter(other for other in sites if other != site)
+
+
+@given(trees())
+def test_tags_of_spokes_depend_on_their_names_alone(tree):
+    """A hub's redo holds changes for long: a tag that moved to another spoke would send them where they came from."""
+    for apply in expand([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))]).applies:
+        assert apply.tag in (b"\x00", tag_of(apply.source))
+
+
+def test_a_hub_has_a_tag_per_spoke_takes_all_and_sends_a_spoke_all_but_its_own(tmp_path):
+    spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}]")
+    assert {apply.name: apply.tag for apply in spec.applies} == {
+        "apply_from_dbs1_at_dbs2": b"\x00", "apply_from_dbs2_at_dbs1": b"dbs2",
+        "apply_from_dbs1_at_dbs3": b"\x00", "apply_from_dbs3_at_dbs1": b"dbs3",
+    }
+    assert spec.capture("capture_dbs1").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
+    assert spec.capture("capture_dbs2").rules == RuleSet(include=(Rule(owner="hr"),))
+    assert spec.propagation("dbs2_to_dbs1").rules == RuleSet()
+    all_but_dbs3 = TagCondition(listed=(b"dbs3",), takes_listed=False)
+    assert spec.propagation("dbs1_to_dbs3").rules == RuleSet(include=(Rule(owner="hr", tags=all_but_dbs3),))
+
+
+def test_a_secondary_sends_its_primary_all_but_what_came_from_it(tmp_path):
+    text = SITES.replace("relay: {database: {kind: none}}", "dbs4: {database: {kind: embedded}}")
+    spec = read(tmp_path, text + "replicate: [{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, {site: dbs4}]}]}]")
+    assert {apply.name: apply.tag for apply in spec.applies if apply.site == "dbs2"} == {
+        "apply_from_dbs1_at_dbs2": b"\x00", "apply_from_dbs3_at_dbs2": b"dbs3", "apply_from_dbs4_at_dbs2": b"dbs4",
+    }
+    assert spec.capture("capture_dbs2").rules == RuleSet(include=(Rule(owner="hr", tags=ANY_TAG),))
+    sent = {p.to_queue: p.rules for p in spec.propagations if p.from_queue == "q_dbs2"}
+    assert sent == {
+        f"q_{to}_in": RuleSet(include=(Rule(owner="hr", tags=TagCondition(listed=(tag,), takes_listed=False)),))
+        for to, tag in (("dbs1", b"\x00"), ("dbs3", b"dbs3"), ("dbs4", b"dbs4"))
+    }
+
+
+def test_flows_of_a_pair_of_sites_are_those_of_a_hub_with_one_spoke():
+    assert flows_of_tree(Spoke(site="a", spokes=(Spoke(site="b"),))) == (
+        Flow(source="a", destination="b", forwards=True), Flow(source="b", destination="a", has_own_tag=True),
+    )

@@ -179,6 +179,30 @@ def test_origin_names_that_begin_like_ours_are_null_tags_only_when_they_say_so(n
     assert tag_of_origin(name) == tag
 
 
+def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -> None:
+    data = pg.stream(
+        pg.begin(1, 1), pg.message("headrace.tag", b"\x0b"), pg.insert(5, [b"1"]), pg.insert(5, [b"2"]), pg.commit(1, 2),
+        pg.begin(3, 3), pg.insert(5, [b"3"]), pg.commit(3, 4),
+        pg.begin(5, 5), pg.origin(OURS), pg.message("headrace.tag", b"\x0c"), pg.insert(5, [b"4"]), pg.commit(5, 6),
+    )
+    decoder = PostgresLogDecoder(options())
+    chunk = decode(data, decoder)
+    assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x0c"]
+    assert chunk.messages == ()
+    decoder = PostgresLogDecoder(options())
+    first = decode(data, decoder, rows_max=1)
+    second = decode(data, decoder, first.consumed, rows_max=1)
+    assert second.continues
+    assert (first.tags[first.tag[0]], second.tags[second.tag[0]]) == (Tag(value=b"\x0b"), Tag(value=b"\x0b"))
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 2001])
+def test_a_message_that_holds_no_tag_is_never_a_null_tag(content: bytes) -> None:
+    data = pg.stream(pg.begin(1, 1), pg.message("headrace.tag", content), pg.insert(5, [b"1"]), pg.commit(1, 2))
+    chunk = decode(data, PostgresLogDecoder(options()))
+    assert chunk.tags[chunk.tag[0]] == Tag(value=b"")
+
+
 def test_our_messages_are_reported_and_others_skipped() -> None:
     data = pg.stream(
         pg.begin(100, 1), pg.message("headrace", b"marker", position=50), pg.message("other", b"x" * 100), pg.commit(100, 108),
