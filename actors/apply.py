@@ -1,10 +1,10 @@
 """Apply: hosts one apply process, its reader and its coordinator.
 
 Job
-    Keep exactly one driver of the apply process running in this process, and answer for it.
+    Keep exactly one driver of the apply process running in this process, and answer calls for it.
 
 Main path
-    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step looks at it; its apply servers are
+    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks it; its apply servers are
     tasks of the site's Spark application (`actors.spark_application`).
 
 States
@@ -15,7 +15,7 @@ Durable when
 
 Worked flow
     this process is killed -> its connections break: the Spark application cancels its tasks, its queue waits -> Ray restarts the
-    actor -> a driver with a higher epoch: whatever a lingering task still sends is refused by the destination
+    actor -> a driver with a higher epoch: the destination refuses what a lingering task still sends
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyHost", "build"]
 
-STATUS_INTERVAL_S = 0.5  # the status people see is at most this old
+STATUS_INTERVAL_S = 0.5  # the displayed status is at most this old
 STOP_TIMEOUT_S = 20.0  # servers finish the group they are in
-END_TIMEOUT_S = 10.0  # after that: for a statement that goes on to come back
+END_TIMEOUT_S = 10.0  # after that: for a running statement to return
 
 log = logging.getLogger("headrace")
 
@@ -59,7 +59,7 @@ class ApplyHost(Host):
         spec: of the topology.
         name: of the apply process.
         fingerprint: of the topology.
-        keep_existing: instantiation keeps the rows that destination tables hold.
+        keep_existing: identities of the tables whose rows instantiation keeps at the destination.
     """
 
     kind: ClassVar[str] = "apply"
@@ -85,7 +85,7 @@ class ApplyHost(Host):
         self._driver.start()
 
     def step(self) -> float:
-        """Ask the driver how it is; raises what ended it."""
+        """Check the driver; raises the error that ended it."""
         driver = self._driver
         assert driver is not None
         driver.outcome()
@@ -94,14 +94,14 @@ class ApplyHost(Host):
         return STATUS_INTERVAL_S
 
     def close(self) -> None:
-        """End the driver, in order when it can; returns when nothing of it runs."""
+        """End the driver, orderly if possible; returns when nothing of it runs."""
         driver, self._driver = self._driver, None
         self._latest = {}
         if driver is None:
             return
         driver.stop(STOP_TIMEOUT_S)
         if not driver.join(END_TIMEOUT_S):
-            # Two of them must never live in one process; Ray starts this one again, which is fenced from the older.
+            # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old driver out.
             log.error("%s: its driver does not end: the process ends with it", self.name)
             _end_process()
 
@@ -110,7 +110,7 @@ class ApplyHost(Host):
         return str(self._latest.get("state", "INITIALIZING"))
 
     def details(self) -> dict[str, Any]:
-        """What the driver told last."""
+        """The driver's last status."""
         details = {key: value for key, value in self._latest.items() if key != "state"}
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
@@ -120,11 +120,17 @@ class ApplyHost(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def low_watermark(self) -> int:
-        """Everything of the source up to this SCN is applied or in the error queue; asked of the driver now."""
+        """The low watermark: everything of the source up to it is applied or in the error queue. Asks the driver."""
         return int(self._live().status().low_watermark_scn)
 
     def compare(self, tables: Sequence[tuple[str, str]], rechecks: int, recheck_delay_s: float) -> list[dict[str, Any]]:
-        """Compare source and destination tables; all of this apply process's when none is named."""
+        """Compare source and destination tables.
+
+        Args:
+            tables: (owner, name) at the source; empty: all tables of this apply process.
+            rechecks: how often a table that differs is compared again.
+            recheck_delay_s: pause before each of these, in seconds.
+        """
         from protos import apply_pb2 as pb
 
         request = pb.CompareRequest(
@@ -134,14 +140,14 @@ class ApplyHost(Host):
         return [_plain(answer) for answer in self._live().compare(request)]
 
     def execute_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Execute error transactions again, all when none is named."""
+        """Execute error transactions again; all if `numbers` is empty."""
         from protos import apply_pb2 as pb
 
         request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers)
         return [_plain(answer) for answer in self._live().execute_errors(request)]
 
     def delete_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Delete error transactions, all when none is named."""
+        """Delete error transactions; all if `numbers` is empty."""
         from protos import apply_pb2 as pb
 
         request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers)
@@ -191,14 +197,14 @@ class ApplyHost(Host):
             queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
             group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
             rules=tuple(client.rules for way in ways for client in way.clients),
-            # What an apply process at the source did with changes of this site comes home when it is captured there.
+            # Changes of this site that an apply process made at the source come home if they are captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
         )
 
     def errors(self) -> list[dict[str, Any]]:
-        """The error queue of this apply process, as the destination tells it."""
+        """The error queue of this apply process, read from the destination."""
         with self._destination() as destination:
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
 

@@ -1,31 +1,31 @@
-"""Capture process: mine the site's redo and enqueue what its rules let through.
+"""Capture process: mine the site's redo and enqueue the changes that its rules take.
 
 Job
-    Everything the queue has not yet, in order, as soon as it is durable in redo.
+    Send everything that the queue does not have yet, in order, as soon as it is durable in redo.
 
 Main path
     CaptureHost.open -> EnqueueClient.connect (the queue says where to begin) -> Miner
     CaptureHost.step -> Miner.next_batch -> encode -> EnqueueClient.send_nowait; durable SCN -> RedoWatchClient.checkpoint.
 
 States (V$STREAMS_CAPTURE.STATE)
-    INITIALIZING              site and queue are looked for, the restart point is sought in redo. Memory only.
+    INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
     CAPTURING CHANGES         the last step sent something. Memory only.
     WAITING FOR REDO          all durable redo is mined. Memory only.
     PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
     PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that the rules leave out, here or on the way to
-                              an apply process that got it: nothing of it is left out before an operator decides. Looked at again now and then. Memory only: the next life meets
-                              the same change in redo.
+                              an apply process that received it: its changes are not left out before an operator decides.
+                              Checked again periodically. Memory only: a restarted process finds the same change in redo.
 
 Durable when
-    Nothing is kept here. What the queue calls durable is committed at every destination: that far the site may purge
-    its redo. A restart begins where the queue says; where it says FIRST_SCN, with the oldest redo that is left.
+    Nothing is kept here. What the queue reports as durable is committed at every destination: the site may purge its
+    redo up to there. A restart begins where the queue says; for FIRST_SCN, with the oldest redo that is left.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
-    a destination was restored from a backup of long ago: Rewind{20} -> redo begins at 40 -> gone{40}: the queue refuses that
+    a destination was restored from an old backup: Rewind{20} -> redo begins at 40 -> gone{40}: the queue refuses that
     destination alone -> Rewind{60}: Miner(60)
-    a queue that is new: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
+    a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ __all__ = ["CaptureHost", "build"]
 log = logging.getLogger("headrace")
 
 NAMES_TIMEOUT_S = 30.0  # a catalog with very many tables, on a busy server
-IDLE_PAUSE_S = 1.0  # nothing to do: whatever changes wakes us, this only shows that the process lives
-LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is looked at again: the redo is searched for the change
-CHECKPOINT_INTERVAL_S = 1.0  # telling what redo may go is never urgent
+IDLE_PAUSE_S = 1.0  # nothing to do: any change wakes the process; this pause only shows that it is alive
+LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again, which searches the redo for the change
+CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgent
 
 
 class CaptureHost(Host):
@@ -83,7 +83,7 @@ class CaptureHost(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Find site and queue, and begin where the queue says."""
+        """Connect to site and queue, and begin where the queue says."""
         from actors.runtime import resolver
         from protos.queue_link import EnqueueClient
         from protos.redo_link import RedoWatchClient
@@ -103,7 +103,7 @@ class CaptureHost(Host):
         self._begin(self._queue.connect().needed_scn)
 
     def step(self) -> float:
-        """Send one batch, or find out why not."""
+        """Send one batch, or determine why that is not possible."""
         queue, redo, miner = self._queue, self._redo, self._miner
         assert queue is not None
         assert redo is not None
@@ -113,13 +113,13 @@ class CaptureHost(Host):
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
-        if miner is None:  # the queue was told that what it asked for is gone
+        if miner is None:  # the queue knows that what it asked for is gone
             return IDLE_PAUSE_S
         if self._left is not None:
             wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
             if wait_s > 0:
                 return wait_s
-            # Mine again what waits: the source may call the table otherwise by now, or capture it no more.
+            # Mine the waiting change again: the table may have another name by now, or may no longer be captured.
             self._begin(miner.sent_scn)
             miner = self._miner
             assert miner is not None
@@ -149,7 +149,7 @@ class CaptureHost(Host):
         return 0.0
 
     def close(self) -> None:
-        """Let go of both connections and the redo."""
+        """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
         self._queue = self._redo = self._miner = self._waiting = None
         for closable in (queue, redo, miner):
@@ -157,7 +157,7 @@ class CaptureHost(Host):
                 closable.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Mine by other rules, into another queue; begins where the queue stands."""
+        """Mine by changed rules or into another queue; begins at the queue's position."""
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 
     def detail_state(self) -> str:
@@ -165,7 +165,7 @@ class CaptureHost(Host):
         return self._capture_state
 
     def details(self) -> dict[str, Any]:
-        """The miner's statistics and what the queue said."""
+        """The miner's statistics and the queue's answers."""
         details: dict[str, Any] = {
             "site": self._capture.site, "source": self._capture.source, "queue": self._capture.queue,
             "fingerprint": self._fingerprint, "durable_scn": self._durable_scn, "required_checkpoint_scn": self._told_scn,
@@ -188,7 +188,7 @@ class CaptureHost(Host):
     # ------------------------------------------------------------------ inside
 
     def _begin(self, start_scn: Scn) -> None:
-        """Mine from `start_scn` on; what waits to be sent comes again."""
+        """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
         from redo.mining import Miner
 
         if self._miner is not None:
@@ -205,10 +205,11 @@ class CaptureHost(Host):
         return actors_of(self._spec.name).call(f"site:{self._capture.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
     def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
-        """The queue asked for redo that was purged: it refuses who needs it, and asks for what the others need."""
+        """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""
         log.warning("%s: %s", self.name, error.message)
         if "first_scn" not in error.context:
-            # Purged while it was read: what was durable before a destination lost commits goes late. A new miner says from where.
+            # It was purged while it was read: redo that was durable before a destination lost commits is purged late. A new
+            # miner finds where redo begins.
             self._begin(miner.sent_scn)
             return 0.0
         miner.close()

@@ -1,18 +1,18 @@
-"""A process that one actor owns: it lives at most as long as its owner, and one at a time.
+"""A process that one actor owns: at most one at a time, and never longer than its owner lives.
 
 Job
-    Start it, hear its first line, say why it ended, and see an earlier life's gone before the next begins.
+    Start the process, read its first line, report why it ended, and end the process of an earlier life before the next start.
 
 States
     Not started; started, with the pipe to its standard input open; ended.
 
 Durable when
-    The file names the process with its start time before the process is given its configuration, so the next life of the actor
+    The file names the process and its start time before the process receives its configuration, so the next life of the actor
     can wait for it, or end it. The process itself ends when its standard input closes.
 
 Worked flow
     the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor -> it waits
-    for the old process, ends it if it must -> starts another
+    for the old process, ends it if necessary -> starts another
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ END_TIMEOUT_S = 10.0  # for a process whose standard input is closed
 _LAST_WORDS_TIMEOUT_S = 1.0  # a line that was written before the end is read within milliseconds
 
 
-class ChildEnded(ApplyError):  # noqa: N818 - says what happened
+class ChildEnded(ApplyError):  # noqa: N818 - the name states the event
     """The process ended by itself or was killed; it is started again."""
 
     code = "HDR-5020"
@@ -50,7 +50,7 @@ class ChildEnded(ApplyError):  # noqa: N818 - says what happened
 
 
 class ChildRefused(ApplyError):  # noqa: N818 - says what happened
-    """The process ended with an error that an operator must act on; its words are the message."""
+    """The process ended with an error that needs an operator; its message is the error's message."""
 
     code = "HDR-5021"
 
@@ -60,7 +60,7 @@ class ChildProcess:
 
     Args:
         name: of the owner, for messages.
-        what: the process in words, as "the Spark application".
+        what: the process in messages, for example "the Spark application".
         module: run with `python -m`.
         file: names the process for the owner's next life.
         log: standard error is appended to it.
@@ -70,23 +70,23 @@ class ChildProcess:
         self._name, self._what, self._module, self._file, self._log = name, what, module, file, log
         self._clock = SystemClock()
         self._process: subprocess.Popen[str] | None = None
-        # A queue of its own per process: a late line of an older one must not be taken for this one's.
+        # One queue per process: a late line of an older process must not count as this one's.
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     @property
     def pid(self) -> int:
-        """Of the process; 0: none runs."""
+        """The process id; 0: none runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else 0
 
     def start(self, configuration: str) -> None:
-        """End what an earlier life left, and start the process.
+        """End the process of an earlier life, and start a new one.
 
         Args:
             configuration: one line for its standard input.
 
         Raises:
-            ChildEnded: it did not take its configuration.
+            ChildEnded: it did not read its configuration.
             DatabaseUnavailable: an older process cannot be ended.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -110,18 +110,18 @@ class ChildProcess:
         ).start()
 
     def bound_log(self) -> None:
-        """Keep its log below a bound, while it runs too; to be called every few seconds."""
+        """Keep its log below a bound, even while it runs; call this every few seconds."""
         bound_log(self._log)
 
     def first_answer(self, timeout_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """Wait for the line that names its endpoint.
 
         Args:
-            timeout_s: how long it may take.
-            is_wanted: asked between waits; False ends them.
+            timeout_s: longest wait in seconds.
+            is_wanted: called between waits; False ends them.
 
         Raises:
-            StreamsError: it ended, or does not come.
+            StreamsError: the process ended, or the line did not arrive in time.
         """
         deadline = self._clock.monotonic() + timeout_s
         last_words: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class ChildProcess:
             except queue.Empty:
                 continue
             if line is None:
-                self._answers.put(None)  # that nothing more comes is news to `ended`, too
+                self._answers.put(None)  # `ended` must also see that nothing more follows
                 break
             with contextlib.suppress(json.JSONDecodeError):
                 answer = json.loads(line)
@@ -145,14 +145,18 @@ class ChildProcess:
         raise self.ended(last_words)
 
     def ended(self, heard: Mapping[str, Any] | None = None) -> StreamsError:
-        """Why it ended: its own last words, of which some may have been heard already, or how its process ended."""
+        """The error that says why it ended: its own last line, or else how its process ended.
+
+        Args:
+            heard: a last line that was read already; None: none was.
+        """
         process = self._process
         assert process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_TIMEOUT_S)
         last_words = dict(heard or {})
         with contextlib.suppress(queue.Empty):
-            # The pipe ends with the process: its reader puts None behind the last line.
+            # The pipe ends with the process: its reader adds None after the last line.
             while (line := self._answers.get(timeout=_LAST_WORDS_TIMEOUT_S)) is not None:
                 with contextlib.suppress(json.JSONDecodeError, TypeError):
                     last_words = _words_of(json.loads(line)) or last_words
@@ -165,7 +169,7 @@ class ChildProcess:
         return ChildEnded(f"{self._name}: {self._what} {how}", hint=f"see {self._log}")
 
     def end(self) -> None:
-        """End it; returns when it is gone."""
+        """End the process; returns when it is gone."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -186,7 +190,7 @@ class ChildProcess:
         self._file.write_text(json.dumps({"pid": pid, "created": process.create_time()}) + "\n", encoding="utf-8")
 
     def _end_predecessor(self) -> None:
-        """Wait until the process of the owner's earlier life is gone; its standard input closed with that life."""
+        """Wait for the end of the process of the owner's earlier life; its standard input closed with that life."""
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
             process = psutil.Process(int(known["pid"]))
@@ -204,12 +208,12 @@ class ChildProcess:
 
 
 def _words_of(answer: object) -> dict[str, Any]:
-    """What a process says of its end; empty when it is something else."""
+    """The error object in a last line; empty when it is another line."""
     return answer if isinstance(answer, dict) and "error" in answer else {}
 
 
 def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:
-    """Hand the process's lines on; keeps reading, so that it never waits for a full pipe."""
+    """Pass the process's lines on; keeps reading, so that the process never blocks on a full pipe."""
     assert stream is not None
     for line in stream:
         answers.put(line)

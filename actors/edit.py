@@ -1,7 +1,7 @@
-"""The edit that a controller carries out: which components are of the wanted topology already, and what becomes of the others.
+"""The edit that a controller performs: which components are up to date, and what happens to the others.
 
-Every component shows a label in its status: the fingerprint of the topology in which its own part was changed last. A component
-whose part an edit does not touch keeps its label, so nothing is done to it.
+Every component shows a label in its status: the fingerprint of the topology in which its own part last changed. A component
+whose part an edit does not touch keeps its label and is left alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Edit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """From the topology that was prepared last to the one that is wanted.
+    """The difference between the topology that was prepared last and the wanted one.
 
     Args:
-        labels: the label that each wanted component has when it is up to date.
-        takes_over: components that take the change over while they run, with the label that they have before. One with
+        labels: the label of each wanted component when it is up to date.
+        takes_over: components that adopt the change while they run, with their label before it. A component with
             another label missed an edit, and is created again.
-        ending: components that end once everything is prepared: they restart with another part, or are not wanted any more.
-        is_known: what was prepared last is known; if not, all that runs ends.
+        ending: components that end once everything is prepared: they restart with another part, or are no longer wanted.
+        is_known: the topology that was prepared last is known; False: everything that runs ends.
     """
 
     labels: Mapping[str, str]
@@ -39,10 +39,10 @@ class Edit:
 
     @classmethod
     def since(cls, prepared: Mapping[str, Any], spec: TopologySpec, fingerprint: str) -> Edit:
-        """The edit that is to be carried out.
+        """Determine the edit.
 
         Args:
-            prepared: what was written when a topology was prepared last; empty: none was.
+            prepared: the record of the last prepared topology; empty: there is none.
             spec: the wanted topology.
             fingerprint: of `spec`.
         """
@@ -62,5 +62,5 @@ class Edit:
         )
 
     def usable(self, site: str) -> set[str]:
-        """The labels of a site that can be asked and prepared for the wanted topology."""
+        """The labels with which a site can answer and be prepared for the wanted topology."""
         return {self.labels[site], *([self.takes_over[site]] if site in self.takes_over else [])}

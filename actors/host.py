@@ -1,22 +1,21 @@
-"""Hosting: how a synchronous core becomes a running component, whatever runs the process it is in.
+"""Hosting: turns a synchronous core into a running component, in any kind of process.
 
 Job
-    Run one component's `step` in a thread of its own, apply the error policy, and always be able to say what
-    is going on.
+    Run one component's `step` in its own thread, apply the error policy, and report the status at any time.
 
 Main path
     Host.start -> Host._run -> open -> step, step, ... -> close.
 
 States
     INITIALIZING  while `open` runs, memory only.
-    ENABLED       while it steps; a component shows its own, finer state then (`detail_state`). Memory only.
-    RETRYING      after an error that time may heal: it is opened again after a pause. Memory only.
+    ENABLED       while it steps; the component then shows its own, finer state (`detail_state`). Memory only.
+    RETRYING      after a transient error: it is opened again after a pause. Memory only.
     ABORTED       after any other error; recorded with its hint. Memory only: a restarted process tries once more,
-                  which tells the operator whether the cause is still there.
+                  which shows the operator whether the cause persists.
     DISABLED      stopped by an operator. Persisted: a restarted process stays stopped.
 
 Durable when
-    `stop_component` and `start_component` answer after the wanted state is on disk.
+    `stop_component` and `start_component` return after the wanted state is on disk.
 
 Worked flow
     step raises DatabaseUnavailable -> close -> RETRYING, 0.1 s -> open raises it again -> 0.2 s -> ... 5 s ->
@@ -44,22 +43,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
-# A component that ran this long without an error has recovered: the next error starts with the short pause.
+# A component that ran this long without an error has recovered: the next error starts with the shortest pause.
 _HEALTHY_AFTER_S = 5.0
-_JOIN_TIMEOUT_S = 45.0  # a step is bounded work; closing may wait for a Spark driver to end in order
+_JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly end of a Spark driver
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 log = logging.getLogger("headrace")
 
 
 def is_timed(error: StreamsError) -> bool:
-    """Whether time may heal the error. A full disk is: space comes back without anybody telling us."""
+    """Whether the error is transient. A full disk counts: space returns without notice."""
     cause = error.__cause__
     return error.retry is Retry.TIMED or (isinstance(cause, OSError) and cause.errno in _FULL)
 
 
 class Host:
-    """Runs one component. Subclasses say what `open`, `step` and `close` are.
+    """Runs one component. Subclasses define `open`, `step` and `close`.
 
     Args:
         name: of the component, e.g. "capture:capture_hr".
@@ -68,7 +67,7 @@ class Host:
     """
 
     kind: ClassVar[str] = ""
-    # It stays open while it takes a changed topology over; the others close before, and open again in the same process.
+    # It stays open while it adopts a changed topology; other components close first and open again in the same process.
     adopts_open: ClassVar[bool] = False
 
     def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
@@ -76,13 +75,13 @@ class Host:
         self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
         self._clock = clock or SystemClock()
         self._wake = threading.Event()
-        # Set when the wanted state of the component changes, and only that ends the pause between two tries: what breaks rings
-        # `wake`, too, and would be tried again without any pause.
+        # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is also
+        # called when something breaks, which would then be retried without any pause.
         self._wanted_changed = threading.Event()
         self._wanted = self._read_wanted()
         self._ending = False
         self._restart = False
-        self._changed: tuple[TopologySpec, str] | None = None  # a topology to take over
+        self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
         self._state = "INITIALIZING"
@@ -100,42 +99,42 @@ class Host:
         """Build everything from durable state. Called in the component's thread; may raise any `StreamsError`."""
 
     def step(self) -> float:
-        """Do bounded work; answers the seconds until the next step is worthwhile (0: at once; `wake` ends them)."""
+        """Do bounded work; returns the seconds until the next step is worthwhile (0: at once; `wake` ends the pause)."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what `open` built, however far it came; must not raise."""
+        """Release what `open` built, even if it was not completed; must not raise."""
 
     def detail_state(self) -> str:
         """The component's own state while it is ENABLED."""
         return "ENABLED"
 
     def details(self) -> dict[str, Any]:
-        """JSON-able facts for `status`; called from other threads at any time, also when not open."""
+        """JSON-able facts for `status`; called from other threads at any time, even when not open."""
         return {}
 
-    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for those that can
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for subclasses that can
         """Become the component of a changed topology; called in the component's thread.
 
         Args:
-            spec: what of it changed, this kind of component takes over (see `topology.changes`).
+            spec: only parts that this kind of component can adopt have changed (see `topology.changes`).
             fingerprint: of the component in that topology, shown in its status from now on.
         """
-        raise BugError(f"{self.name} takes no changed topology over")
+        raise BugError(f"{self.name} cannot adopt a changed topology")
 
     def endpoint(self) -> str:
-        """Where the component serves gRPC; a `StreamsError` when it does not (yet)."""
+        """The component's gRPC endpoint; raises a `StreamsError` when it does not serve (yet)."""
         raise BugError(f"{self.name} serves nothing")
 
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start the component's thread; called once, by whatever owns the process."""
+        """Start the component's thread; called once, by the owner of the process."""
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """End the thread, whatever is wanted; for an orderly end of the process."""
+        """End the thread regardless of the wanted state; for an orderly end of the process."""
         self._ending = True
         self._wanted_changed.set()
         self._wake.set()
@@ -143,7 +142,7 @@ class Host:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def shut_down(self) -> None:
-        """End the thread in order and answer when it ended: the process is about to be ended too."""
+        """End the thread orderly and return when it has ended: the process is about to end."""
         self.end()
 
     def wake(self) -> None:
@@ -151,13 +150,13 @@ class Host:
         self._wake.set()
 
     def stop_component(self) -> None:
-        """Stop at the next step's end, and stay stopped over restarts; idempotent."""
+        """Stop after the current step, and stay stopped across restarts; idempotent."""
         self._write_wanted(enabled=False)
         self._wanted_changed.set()
         self._wake.set()
 
     def start_component(self) -> None:
-        """Run (again), also after an error; idempotent."""
+        """Run (again), even after an error; idempotent."""
         self._write_wanted(enabled=True)
         if self._state == "ABORTED":
             self._restart = True
@@ -165,13 +164,18 @@ class Host:
         self._wake.set()
 
     def reconfigure(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Take a changed topology over soon, whatever the state is; the status tells when. Idempotent."""
+        """Adopt a changed topology soon, in any state; the status shows when it is done. Idempotent.
+
+        Args:
+            spec: the changed topology.
+            fingerprint: of the component in it.
+        """
         self._changed = spec, fingerprint
         self._wanted_changed.set()
         self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """What is going on: always answers at once."""
+        """The status; always returns at once."""
         state = self._state
         status: dict[str, Any] = {
             "name": self.name, "kind": self.kind or self.name.partition(":")[0],
@@ -200,7 +204,7 @@ class Host:
         self._enter("DISABLED")
 
     def _run_once(self) -> None:
-        """Open and step until it is told to stop or an error ends it."""
+        """Open and step until it is stopped or an error ends it."""
         self._wanted_changed.clear()
         try:
             self._enter("INITIALIZING")
@@ -216,7 +220,7 @@ class Host:
         except OSError as error:
             self._failed(_wrap(self.name, error))
         except Exception as error:
-            # Anything else is a defect: it must be seen, with its traceback, and must not be run over.
+            # Anything else is a defect: show it with its traceback, and do not continue.
             log.exception("%s: unexpected error", self.name)
             bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the component's log; report it")
             bug.__cause__ = error
@@ -242,19 +246,19 @@ class Host:
         if changed is None:
             return
         self.adopt(*changed)
-        log.info("%s: took a changed topology over", self.name)
-        self._restart = True  # what it gave up on may be another thing now
+        log.info("%s: adopted a changed topology", self.name)
+        self._restart = True  # the cause of an abort may be gone now
         if self._changed is changed:  # else there is a newer one already
             self._changed = None
 
     def _close_quietly(self) -> None:
-        # Closing after an error must not hide it; what was not closed dies with the process at the latest.
+        # An error while closing must not hide the first one; the end of the process closes the rest.
         with contextlib.suppress(Exception):
             self.close()
 
     def _failed(self, error: StreamsError) -> None:
         if self._ending or not self._wanted:
-            return  # it was told to stop: what broke on the way is no news
+            return  # it is being stopped: errors on the way do not matter
         self._error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
         if is_timed(error):
@@ -288,7 +292,7 @@ class Host:
 
 
 def _wrap(name: str, error: OSError) -> StreamsError:
-    """An error of the operating system: a full disk passes, anything else needs an operator."""
+    """Wrap an error of the operating system: a full disk is transient, anything else needs an operator."""
     wrapped = RedoError(f"{name}: {error.strerror or error}", hint="fix what the message names; the component resumes automatically "
                         "when the cause is a full disk, else `headrace start`")
     wrapped.__cause__ = error

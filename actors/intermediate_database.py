@@ -1,4 +1,4 @@
-"""Intermediate site: queues only, no database. It exists so that every site answers the same questions."""
+"""Intermediate site: queues only, no database. It exists so that every site answers the same calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IntermediateSite", "build"]
 
-WATCH_INTERVAL_S = 1.0  # nothing to do; only shows that the process lives
+WATCH_INTERVAL_S = 1.0  # nothing to do; only shows that the process is alive
 
 
 class IntermediateSite(Host):
@@ -42,15 +42,15 @@ class IntermediateSite(Host):
         return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Nothing depends on the topology but the label."""
+        """Only the label depends on the topology."""
         self._spec, self._fingerprint = spec, fingerprint
 
     def database_identity(self) -> str:
-        """There is no database: nothing to be told from others."""
+        """There is no database, so there is no identity."""
         return ""
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:  # noqa: ARG002 - as of a site with a database
-        """Nothing can be wrong with a database that is not there."""
+        """There is no database to check."""
         return ()
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""Lag in seconds, from proofs of life only.
+"""Lag in seconds, computed only from reported positions.
 
-A source's position is sampled with the time at which its database itself told it. What is applied up to an SCN
-contains everything that was committed when a sample with that SCN or a lower one was taken; the lag is the age of
-the newest such sample. A dead source, log writer, queue or destination therefore lets the lag grow, and nothing
-known is `None`, never 0.
+A source's position is sampled with the time at which its database reported it. When everything up to an SCN is applied,
+so is everything that was committed when a sample with that SCN or a lower one was taken; the lag is the age of
+the newest such sample. A dead source, log writer, queue or destination therefore makes the lag grow, and an unknown
+lag is `None`, never 0.
 
-The age is counted to the moment the apply process told its position, not to the moment of the question: what was asked
-half a second ago is no lag of half a second. When it has not told for `TOLD_MAX_S`, the age is counted to now.
+The age ends at the moment when the apply process reported its position, not at the moment of the question: a report that is
+half a second old is not half a second of lag. When the last report is older than `TOLD_MAX_S`, the age ends now.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from streams.scn import Scn
 
 __all__ = ["TOLD_MAX_S", "PositionSamples", "seen_at_us"]
 
-TOLD_MAX_S = 5.0  # positions are asked for every second, and a node under load may take three to answer
+TOLD_MAX_S = 5.0  # positions are queried every second, and a node under load may take three to answer
 
-# Samples are kept for a day of outage; older ones get thinner: the age of a lag of an hour needs no seconds.
+# Samples cover an outage of a day; older ones are thinned: a lag of an hour needs no precision of a second.
 _SPACING_US = ((60_000_000, 1), (3_600_000_000, 10_000_000), (86_400_000_000, 300_000_000))
 _THIN_EVERY = 256  # additions between two rounds of thinning
 
@@ -38,10 +38,10 @@ class PositionSamples:
         self._added = 0
 
     def add(self, time_us: int, scn: Scn) -> None:
-        """Take note that the source's log ended at `scn` at `time_us`; older or repeated answers are ignored."""
+        """Record that the source's log ended at `scn` at `time_us`; ignores older or repeated answers."""
         if self._times_us and (time_us <= self._times_us[-1] or scn < self._scns[-1]):
             return
-        # Only the newest of a row of samples with one SCN matters, but the first keeps the order complete.
+        # Only the newest of consecutive samples with one SCN matters, but the first one keeps the order complete.
         self._times_us.append(time_us)
         self._scns.append(scn)
         self._added += 1
@@ -49,12 +49,17 @@ class PositionSamples:
             self._thin()
 
     def time_us(self, applied_scn: Scn) -> int | None:
-        """The newest time of which everything is known to be below `applied_scn`; None: no sample is that old."""
+        """The newest time at which the log was not beyond `applied_scn`; None: no sample is that old."""
         place = bisect_right(self._scns, applied_scn)
         return self._times_us[place - 1] if place else None
 
     def lag_s(self, applied_scn: Scn, now_us: int) -> float | None:
-        """Seconds between now and the newest moment that is completely applied; None: unknown."""
+        """Seconds between `now_us` and the newest moment whose commits are all applied; None: unknown.
+
+        Args:
+            applied_scn: everything up to it is applied.
+            now_us: the time to which the lag refers, in microseconds since the epoch.
+        """
         time_us = self.time_us(applied_scn)
         return None if time_us is None else max(0.0, (now_us - time_us) / 1e6)
 
@@ -62,7 +67,7 @@ class PositionSamples:
         return len(self._times_us)
 
     def _thin(self) -> None:
-        """Keep one sample per bucket of its age's spacing; buckets stand still, so a kept one stays kept."""
+        """Keep one sample per bucket; the bucket size grows with age. Buckets are fixed, so a kept sample stays kept."""
         newest = self._times_us[-1]
         kept: dict[tuple[int, int], tuple[int, int]] = {}
         for time_us, scn in zip(self._times_us, self._scns, strict=True):

@@ -1,18 +1,18 @@
-"""A private Ray cluster on this machine, for topologies that are not given an address of one.
+"""A private Ray cluster on this machine, for topologies without the address of a cluster.
 
 Job
-    Start Ray for one state folder, find it again from any process, and end it without touching anybody else's.
+    Start Ray for one state folder, find it from any process, and end it without touching any other Ray.
 
 Main path
     LocalCluster.start -> `ray start --head --block` in a session of its own -> cluster.json -> LocalCluster.stop.
 
 States
     Not started, running. `cluster.json` in the state folder says which; it names every process with its start
-    time, so a recycled process id is never ended.
+    time, so a process that reuses an id is never ended.
 
 Durable when
-    The first process is recorded before Ray can have started anything, so a start that was interrupted is
-    cleaned by the next start or stop. `ray stop` is never used: it ends every Ray on the machine.
+    The first process is recorded before Ray can have started anything, so the next start or stop cleans
+    up after an interrupted start. `ray stop` is never used: it ends every Ray on the machine.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from streams.errors import StreamsError
 __all__ = ["ClusterFacts", "ClusterProcess", "LocalCluster"]
 
 HOST = "127.0.0.1"  # a private cluster never listens to other machines
-# Ray starts its workers with a low priority (15), made for batch jobs: beside a busy database server on the same
-# machine they hardly run at all (seen: a lag of seconds instead of milliseconds).
+# Ray starts its workers with a low priority (15), meant for batch jobs: next to a busy database server on the same
+# machine they hardly run at all (measured: a lag of seconds instead of milliseconds).
 _PRIORITY = {"RAY_worker_niceness": "0"}
-# Ray starts as many idle workers as it has CPUs, at about a second of CPU time each. Actors take no CPU share
-# here (they mostly wait), so this only says how many of them find a worker ready.
+# Ray starts as many idle workers as it has CPUs, at about a second of CPU time each. Actors reserve no CPUs
+# here (they mostly wait), so this only sets how many of them find a worker ready.
 CPUS_DEFAULT = 8
-OBJECT_STORE_BYTES = 100_000_000  # nothing but small answers passes through the object store
-# A worker that nothing needs ends: Ray would keep as many as it has CPUs for good, one of them a JVM of 150 MB that it starts with
-# every Spark application and never uses. Not at once: the components that `up` creates begin in those that are ready.
+OBJECT_STORE_BYTES = 100_000_000  # only small answers pass through the object store
+# An unneeded worker ends: Ray would keep one per CPU forever, among them a JVM of 150 MB that it starts with
+# every Spark application and never uses. It does not end at once, because components that `up` creates start in ready workers.
 _IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000"}
-# glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely do.
+# glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely allocate.
 _HEAPS = {"MALLOC_ARENA_MAX": "2"}
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
@@ -71,7 +71,7 @@ class ClusterError(StreamsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProcess:
-    """One process of the cluster. `created` is its start time as the system tells it."""
+    """One process of the cluster. `created` is its start time as the system reports it."""
 
     pid: int
     created: float
@@ -80,13 +80,13 @@ class ClusterProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What `cluster.json` says.
+    """The contents of `cluster.json`.
 
     Args:
         address: of Ray's control service.
         temporary: Ray's own folder: sockets, session logs. Its unique name marks the cluster's processes.
-        processes: known ones; descendants are found when they are needed.
-        ready: the start came to its end.
+        processes: recorded ones; descendants are looked up when needed.
+        ready: the start was completed.
     """
 
     address: str
@@ -97,7 +97,7 @@ class ClusterFacts:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """The private cluster of one state folder. Any process may steer it."""
+    """The private cluster of one state folder. Any process can control it."""
 
     state_dir: Path
     cpus: int = CPUS_DEFAULT
@@ -105,7 +105,7 @@ class LocalCluster:
 
     @property
     def file(self) -> Path:
-        """Where the facts are kept."""
+        """The file with the facts."""
         return self.state_dir / "cluster.json"
 
     def facts(self) -> ClusterFacts | None:
@@ -122,14 +122,14 @@ class LocalCluster:
         facts = self.facts()
         if facts is None or not facts.ready or not facts.processes:
             return None
-        # The cluster lives exactly as long as its first process: `ray start --block` ends everything with it.
+        # The cluster lives exactly as long as its first process: when `ray start --block` ends, everything ends.
         return facts.address if _living(facts.processes[0]) is not None else None
 
     def start(self) -> str:
-        """Start the cluster and return its address; idempotent. Cleans what an interrupted start left.
+        """Start the cluster and return its address; idempotent. Cleans up after an interrupted start.
 
         Raises:
-            ClusterError: Ray did not come up; the message ends with its own words.
+            ClusterError: Ray did not start; the message ends with Ray's output.
         """
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -163,7 +163,7 @@ class LocalCluster:
         replace_file(self.file, json.dumps(asdict(facts), indent=1) + "\n")
 
     def _start(self) -> str:
-        # Private; Ray opens its own folder to everybody, so that one lies inside.
+        # A private folder; Ray's own folder is accessible to all users, so it lies inside.
         private = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=_temporary_base())
         temporary = str(Path(private) / "r")
         port = _free_port()
@@ -173,7 +173,7 @@ class LocalCluster:
         logs.mkdir(exist_ok=True)
         log = logs / "ray_start.log"
         with log.open("wb") as output:
-            # A session of its own: Ctrl-C in a terminal stops the command, not the topology.
+            # A new session: Ctrl-C in a terminal stops the command, not the topology.
             process = subprocess.Popen(
                 self._command(port, temporary), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, env=self._environment(), cwd="/",
@@ -209,7 +209,7 @@ class LocalCluster:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
         environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS
-        return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nobody else to drain to
+        return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -227,7 +227,7 @@ class LocalCluster:
             return
         members = _members(facts)
         first = facts.processes[0].pid if facts.processes else 0
-        # The first process ends Ray in order; drivers and workers follow their raylet.
+        # The first process ends Ray orderly; drivers and workers end with their raylet.
         for member in members:
             if member.pid == first:
                 with contextlib.suppress(psutil.Error):
@@ -238,7 +238,7 @@ class LocalCluster:
                 with contextlib.suppress(psutil.Error):
                     signal_it(member)
             _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
-        # What was started while the others were being ended; and what is gone writes nothing any more.
+        # End processes that were started meanwhile. After this, nothing writes into the folder any more.
         for _ in range(_STOP_ROUNDS):
             late = _members(facts)
             if not late:
@@ -248,7 +248,7 @@ class LocalCluster:
                     member.kill()
             psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
         private = Path(facts.temporary).parent
-        if private.name.startswith(_TEMPORARY_PREFIX):  # whatever the file says, nothing else is ever removed
+        if private.name.startswith(_TEMPORARY_PREFIX):  # never remove anything else, even if the file names it
             shutil.rmtree(private, ignore_errors=True)
         self.file.unlink(missing_ok=True)
         (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
@@ -265,7 +265,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _living(known: ClusterProcess) -> psutil.Process | None:
-    """The process as it was recorded; None when it ended, also when its id belongs to another one now."""
+    """The recorded process; None if it ended, even if another process has its id now."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(known.pid)
         # The start time comes in clock ticks: equal for the same process, up to rounding.
@@ -275,7 +275,7 @@ def _living(known: ClusterProcess) -> psutil.Process | None:
 
 
 def _members(facts: ClusterFacts) -> list[psutil.Process]:
-    """Recorded processes that live, their descendants, and whatever names the cluster's own folder."""
+    """Living recorded processes, their descendants, and processes whose command line names the cluster's folder."""
     members: dict[int, psutil.Process] = {}
     roots = [process for known in facts.processes if (process := _living(known)) is not None]
     own = psutil.Process().pid
@@ -304,5 +304,5 @@ def _temporary_base() -> str:
 
 def _link(link: Path, target: Path) -> None:
     link.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # only a convenience for who looks for logs
+    with contextlib.suppress(OSError):  # only a convenience for finding logs
         link.symlink_to(target)

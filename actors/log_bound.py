@@ -1,4 +1,4 @@
-"""Bounding a log that another process writes: it cannot be renamed under that process, so it is copied and emptied."""
+"""Bounds a log that another process writes. Renaming would not redirect that process, so the log is copied and truncated."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 __all__ = ["LOG_BYTES_MAX", "bound_log"]
 
-LOG_BYTES_MAX = 16 << 20  # days of a driver that works; with the copy twice that on disk
+LOG_BYTES_MAX = 16 << 20  # days of normal operation; twice that on disk with the copy
 
 
 def bound_log(file: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
-    """Put a log aside as `<file>.1` once it is too large, in place of the one put aside before.
+    """Rotate a log to `<file>.1` once it is too large, replacing the previous one.
 
-    Lines written between copying and emptying are lost: a few, of a log for people.
+    A few lines that are written between copying and truncating are lost.
 
     Args:
-        file: opened for appending by whoever writes it, so that it goes on at the beginning.
-        bytes_max: larger ones are put aside.
+        file: its writer must have opened it for appending, so that it continues at the beginning.
+        bytes_max: a larger log is rotated.
 
     Returns:
-        Whether it was.
+        Whether it was rotated.
     """
     try:
         if file.stat().st_size <= bytes_max:

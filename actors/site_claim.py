@@ -1,7 +1,7 @@
-"""A site's claim on its database: held by the site's actor, asked by its threads, lost for good until an operator acts.
+"""A site's claim on its database: held by the site's actor, checked by its threads; once lost, only an operator can regain it.
 
-See `databases.operator_ports.TopologyClaim` for what it is. A copy that lost it must not take it back by itself: two copies would
-take it from each other for ever.
+See `databases.operator_ports.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies would
+take it from each other forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SiteClaim:
 
     Args:
         spec: the topology.
-        site: whose database it is. An embedded one needs no claim: it belongs to the state folder.
+        site: the site. An embedded database needs no claim: it belongs to the state folder.
     """
 
     def __init__(self, spec: TopologySpec, site: SiteSpec) -> None:
@@ -41,7 +41,7 @@ class SiteClaim:
             take_over: end the claim of another copy of the topology.
 
         Raises:
-            RunsElsewhere: another copy has it, now or when it was asked last; `forget` makes it ask again.
+            RunsElsewhere: another copy has it, or had it at the last check; `forget` causes another check.
             DatabaseUnavailable: the database does not answer.
         """
         with self._lock:
@@ -58,7 +58,7 @@ class SiteClaim:
             self.refused = None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Ask again, for a preflight: why the topology may not work with the database; empty: it may."""
+        """Check again, for a preflight. Returns why the topology must not use the database; empty: it may."""
         self.forget()
         try:
             self.hold()
@@ -67,11 +67,11 @@ class SiteClaim:
         return ()
 
     def forget(self) -> None:
-        """An operator acted: ask again."""
+        """An operator acted: check again at the next call."""
         self.refused = None
 
     def close(self) -> None:
-        """Give it up."""
+        """Release the claim."""
         with self._lock:
             if self._claim is not None:
                 self._claim.close()

@@ -1,4 +1,4 @@
-"""What of a site's database follows from the topology: where it is, and how it is reached and cleaned."""
+"""A site's database, derived from the topology: its location, connections to it, and its clean-up."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
-    """Everything a site keeps on disk."""
+    """The folder with everything that a site keeps on disk."""
     return spec.state_dir / "sites" / site
 
 
 def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
-    """The steering of a site's embedded server; it need not run."""
+    """The controls of a site's embedded server; it need not run."""
     from databases.embedded import EmbeddedServer
 
     return EmbeddedServer(
@@ -38,7 +38,12 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
 
 
 def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
-    """How a site's database is reached; `dsn`: the site's own, or its embedded server's."""
+    """Access to a site's database.
+
+    Args:
+        site: the site.
+        dsn: connection string of the site, or of its embedded server.
+    """
     database = site.database
     return DatabaseAccess(
         site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version
@@ -46,10 +51,10 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
 
 
 def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
-    """How a site's database is reached from here, whether anything of the topology runs or not.
+    """Access to a site's database from this process, whether the topology runs or not.
 
     Raises:
-        ConfigError: it is embedded, and does not run on this machine.
+        ConfigError: it is embedded and does not run on this machine.
     """
     if site.database.kind != "embedded":
         return access_to(site, site.database.dsn)
@@ -60,7 +65,7 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
 
 
 def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
-    """This state folder's claim on a database of the user's own (an embedded one belongs to its folder anyway)."""
+    """This state folder's claim on a user's database (an embedded one belongs to its folder anyway)."""
     file = site_folder(spec, site.name) / "identity"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,19 +77,28 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
 
 
 def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:
-    """Bytes of log that a source of the user's own keeps for the topology now; None: it keeps none, there is no slot."""
+    """Bytes of log that a user's source currently keeps for the topology; None: there is no slot."""
     with closing(open_source(access_to(site, site.database.dsn))) as source:
         return source.retained_bytes(spec.name)
 
 
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:
-    """Remove what the topology made in a site's database: what was done, and what stays and why, a line each."""
+    """Remove the topology's objects from a site's database.
+
+    Args:
+        spec: the topology.
+        site: the site.
+        dsn: connection string of its database.
+
+    Returns:
+        One line for each object that was removed, or that stays and why.
+    """
     lines: tuple[str, ...] = ()
     access = access_to(site, dsn)
     if any(capture.source == site.name for capture in spec.captures):
         with closing(open_source(access)) as source:
             lines += source.remove(spec.name)
-    # After the slot: what it alone would still read needs no origins any more.
+    # Only after the slot: log that only the slot would read needs no origins any more.
     if any(apply.site == site.name for apply in spec.applies):
         with closing(open_destination(access)) as destination:
             lines += destination.remove(spec.name)

@@ -1,22 +1,22 @@
 """Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
 
 Job
-    Own everything of one site that has a database: keep the embedded server running (the user's own is only
-    reached), drain the source's log into the site's redo log, tell captures how far redo is durable, and write
-    heartbeats. A site nobody captures from has no log writer.
+    Manage one site that has a database: keep the embedded server running (or connect to the user's server),
+    drain the source's log into the site's redo log, report to captures how far redo is durable, and write
+    heartbeats. A site without capture processes has no log writer.
 
 Main path
-    DatabaseSite.step -> LogWriter.step -> RedoService.announce; the sampler thread asks for the source's position.
+    DatabaseSite.step -> LogWriter.step -> RedoService.announce; the sampler thread queries the source's position.
 
 States
-    STARTING DATABASE        the embedded server or the user's one does not answer yet. Memory only.
-    DATABASE DOES NOT ANSWER it did, and does not any more; whatever the log writer saw last. Memory only.
-    WAITING FOR PREPARATION  the database answers, `prepare` was not called yet. `prepared.json` persists that it was.
+    STARTING DATABASE        the embedded server or the user's server does not answer yet. Memory only.
+    DATABASE DOES NOT ANSWER it did before, and does not any more, whatever the log writer saw last. Memory only.
+    WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists that it was.
     READY                    a site without a log writer.
     the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `redo.log_writer`.
 
 Durable when
-    As the log writer says. The embedded server is a daemon of its own: it survives this process and is found again.
+    See the log writer. The embedded server is a separate daemon: it survives this process, and the next one finds it.
 
 Worked flow
     the source's server stops -> LogStream.read raises DatabaseUnavailable -> the host opens again with backoff, the
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DatabaseSite", "build"]
 
-READ_TIMEOUT_S = 0.1  # how long an idle read waits: positions without data are due ten times a second
-FULL_PAUSE_S = 0.5  # a full redo log or disk is looked at again this often
-WATCH_INTERVAL_S = 1.0  # a site without a log writer only looks after its server
-SAMPLE_INTERVAL_S = 0.1  # lag in seconds is told with this precision; a question costs the database a tenth of a millisecond
-RECONNECT_INTERVAL_S = 1.0  # a database that went away is not asked ten times a second to come back
-SAMPLES_KEPT = 50  # what is told of them at once: the controller may ask as late as every five seconds
-LOOK_INTERVAL_S = 1.0  # how much log the source keeps for us, and heartbeats, are looked at this often
-UNCAPTURED_INTERVAL_S = 30.0  # tables that were created meanwhile: a query over all names of the catalog
-# After so long without an answer the database counts as gone: a checkpoint of a slow disk may hold one up for seconds.
+READ_TIMEOUT_S = 0.1  # an idle read waits this long: positions without data are due ten times a second
+FULL_PAUSE_S = 0.5  # a full redo log or disk is checked again this often
+WATCH_INTERVAL_S = 1.0  # a site without a log writer only monitors its server
+SAMPLE_INTERVAL_S = 0.1  # the precision of the lag in seconds; a query costs the database a tenth of a millisecond
+RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a second
+SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
+LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and heartbeats, are checked
+UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
+# Without an answer for this long the database counts as gone: a checkpoint on a slow disk can delay one for seconds.
 ANSWER_MAX_S = 10.0
 HEARTBEAT = b"heartbeat"
 
@@ -116,7 +116,7 @@ class DatabaseSite(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Start the embedded server, serve what redo there is, and attach the log writer to a new stream."""
+        """Start the embedded server, serve the existing redo, and attach the log writer to a new stream."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._server is not None:
             self._server.start()
@@ -127,12 +127,12 @@ class DatabaseSite(Host):
             self._attach()
 
     def start_component(self) -> None:
-        """As every host's; asks for the claim again."""
+        """See `Host.start_component`; also checks the claim again."""
         self._claim.forget()
         super().start_component()
 
     def step(self) -> float:
-        """Let the log writer take a gulp; without one look after the server."""
+        """Let the log writer read a gulp; without a log writer, check the server."""
         if self._claim.refused is not None and self._is_prepared():
             raise self._claim.refused
         writer = self._writer
@@ -144,14 +144,14 @@ class DatabaseSite(Host):
         try:
             wrote = writer.step(READ_TIMEOUT_S)
         except UnsupportedType as error:
-            # The next stream begins where redo ends, and takes the other form: nothing is lost by it.
+            # The next stream begins where redo ends, in the other form: nothing is lost.
             self._allow_binary = False
             raise DatabaseUnavailable(error.message, hint=error.hint) from error
         except RedoError as error:
             if not writer.state.startswith("PAUSED"):
                 self._drop_writer()
                 raise
-            # What was read is kept by the writer: the stream stays, space may come back.
+            # The writer keeps what it has read: the stream stays open until there is space again.
             self._note(error)
             return FULL_PAUSE_S
         if wrote and self._service is not None:
@@ -161,7 +161,7 @@ class DatabaseSite(Host):
         return writer.pause_s
 
     def close(self) -> None:
-        """Close the stream; the log writer and its service stay: captures can mine what is there."""
+        """Close the stream; the log writer and its service stay, so that captures can mine the existing redo."""
         if self._writer is not None:
             self._writer.detach()
         for closable in (self._stream, self._source):
@@ -170,7 +170,7 @@ class DatabaseSite(Host):
         self._stream = self._source = None
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Serve other capture processes; a site that is no source any more ends its log writer."""
+        """Serve changed capture processes; a site that is no longer a source ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
         if self._writer is not None and self._is_source:
@@ -181,7 +181,7 @@ class DatabaseSite(Host):
         self._fingerprint = fingerprint
 
     def end(self) -> None:
-        """End everything of this process; the embedded server goes on."""
+        """End everything in this process; the embedded server keeps running."""
         super().end()
         self._sampler_stop.set()
         self._claim.close()
@@ -200,11 +200,11 @@ class DatabaseSite(Host):
         return "WAITING FOR PREPARATION" if self._stream is None or self._writer is None else self._writer.state
 
     def details(self) -> dict[str, Any]:
-        """The log writer's statistics and what is known of the database."""
+        """The log writer's statistics and facts about the database."""
         details: dict[str, Any] = {
             "site": self._site.name, "fingerprint": self._fingerprint, "database": self._site.database.kind,
             "ready": self._is_answering(), "is_source": self._is_source, "heartbeats": self._heartbeats,
-            # What was known of a source that does not answer any more says nothing of how far anybody is behind.
+            # Old facts about a source that does not answer say nothing about how far a destination is behind.
             "source_scn": self._samples[-1][1] if self._samples and self._is_answering() else 0,
             "source_samples": [list(sample) for sample in self._samples],
         }
@@ -241,7 +241,7 @@ class DatabaseSite(Host):
     # ------------------------------------------------------------------ what the controller and the command line ask
 
     def database_dsn(self) -> str:
-        """How to reach the database; holds the password: for components only, never shown."""
+        """The connection string, with the password: only for components, never displayed."""
         if self._server is None:
             return str(self._site.database.dsn)
         if not self._server.is_running:
@@ -249,17 +249,17 @@ class DatabaseSite(Host):
         return str(self._server.dsn())
 
     def database_identity(self) -> str:
-        """What tells the site's database from every other."""
+        """The identity of the site's database."""
         with closing(self._open_source() if self._is_source else self._open_destination()) as database:
             return database.database_identity()
 
     def claimed_dsn(self) -> str:
-        """As `database_dsn`, for what writes.
+        """The connection string for components that write; see `database_dsn`.
 
         Raises:
-            RunsElsewhere: another copy of the topology works with the database.
+            RunsElsewhere: another copy of the topology uses the database.
         """
-        with suppress(DatabaseUnavailable):  # whoever writes waits for it as well
+        with suppress(DatabaseUnavailable):  # the writer waits for the database as well
             self._claim.hold()
         return self.database_dsn()
 
@@ -270,12 +270,12 @@ class DatabaseSite(Host):
             self.start_component()
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Ask the database whether it can be what a topology wants, after claiming it; this site need not be of that topology yet."""
+        """Claim the database, and check it for a topology that this site need not have adopted yet."""
         if refused := self._claim.findings():
             return refused
         findings: list[Finding] = []
         if _is_source(spec, self._site.name):
-            # The log stream; while a destination is instantiated or compared, a snapshot for each of them.
+            # The log stream, and a snapshot for each destination that is being instantiated or compared.
             streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
                 findings += source.preflight(self._rules(spec), streams=streams)
@@ -286,11 +286,11 @@ class DatabaseSite(Host):
         return tuple(findings)
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
-        """Create what the database needs for its roles; idempotent. Returns the statements that were run.
+        """Create the objects that the database needs for its roles; idempotent. Returns the statements that were run.
 
         Args:
-            spec: the topology that is wanted; this site need not have taken it over yet.
-            new: components that the topology did not have before; what they left when they were part of it once is forgotten.
+            spec: the wanted topology; this site need not have adopted it yet.
+            new: components that the topology did not have before; what they left from an earlier time is deleted.
         """
         self._claim.hold()
         statements: list[str] = []
@@ -311,10 +311,10 @@ class DatabaseSite(Host):
         return tuple(statements)
 
     def uncaptured(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Tables that `prepare` for a topology would take in or out, as the database says now.
+        """Tables that `prepare` for a topology would add or remove now.
 
-        They were created or renamed after the last one: the rules select some of them that are not captured, and some are
-        captured that no rule selects any more.
+        They were created or renamed after the last `prepare`: the rules select tables that are not captured, or no rule
+        selects a captured table any more.
         """
         if not _is_source(spec, self._site.name):
             return ()
@@ -338,37 +338,37 @@ class DatabaseSite(Host):
         return self._tables.receivers()
 
     def leave_out(self, apply: str, kept: Sequence[str]) -> tuple[str, ...]:
-        """Record at this destination that an apply process gets the changes of no other tables any more.
+        """Record at this destination that an apply process receives only the changes of these tables from now on.
 
         Args:
-            apply: its name.
-            kept: identities of the tables whose changes come.
+            apply: name of the apply process.
+            kept: identities of these tables.
 
         Returns:
-            The tables that left, by name.
+            The names of the tables that left.
         """
         with closing(self._open_destination()) as destination:
             return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
-        """The same tables as the log will describe them."""
+        """The selected tables as the log will describe them."""
         with closing(self._open_source()) as source:
             return source.table_versions(source.tables(rules))
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """What keeps these tables of a source, as they are now, from being applied here."""
+        """The reasons why these tables of a source, as they are now, cannot be applied here."""
         with closing(self._open_destination()) as destination:
             return destination.preflight_tables(versions, now=versions)
 
     def write_marker(self, content: bytes) -> int:
-        """Write a marker into the source's log; everything committed before has a commit SCN <= the answer."""
+        """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""
         if not self._is_source:
             raise ConfigError(f"nothing is captured from site {self._site.name}")
         with closing(self._open_source()) as source:
             return source.write_marker(content)
 
     def remove(self) -> tuple[str, ...]:
-        """Drop what the topology made in the site's database (`down --purge`)."""
+        """Drop the topology's objects in the site's database (`down --purge`)."""
         self._claim.hold()
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
@@ -389,7 +389,7 @@ class DatabaseSite(Host):
         return self._folder / "prepared.json"
 
     def _is_prepared(self) -> bool:
-        """Prepared as a source: a site that only was a destination has no log to attach to yet."""
+        """Whether it is prepared as a source: a site that was only a destination has no log stream yet."""
         try:
             return bool(json.loads(self._prepared_file.read_text(encoding="utf-8")).get("is_source"))
         except FileNotFoundError:
@@ -404,7 +404,7 @@ class DatabaseSite(Host):
         return WATCH_INTERVAL_S
 
     def _attach(self) -> None:
-        """Open the redo log if it is not, and a stream that begins where redo ends."""
+        """Open the redo log, if it is closed, and a stream that begins where redo ends."""
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
@@ -436,7 +436,7 @@ class DatabaseSite(Host):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for the capture processes of the topology, and for no others."""
+        """Keep redo for the capture processes of the topology only."""
         captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)
@@ -447,7 +447,7 @@ class DatabaseSite(Host):
         return self._source.dictionary_build(self._spec.name)
 
     def _drop_writer(self) -> None:
-        """Forget the log writer: the next one reads what is on disk."""
+        """Drop the log writer: the next one reads its state from disk."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close()
@@ -455,11 +455,11 @@ class DatabaseSite(Host):
     # ------------------------------------------------------------------ sampling
 
     def _is_answering(self) -> bool:
-        """The database answered a moment ago."""
+        """Whether the database answered a moment ago."""
         return self._answers and not self._sample_problem and self._clock.monotonic() - self._answered_at < ANSWER_MAX_S
 
     def _sample_loop(self) -> None:
-        """Ask the database for its position all the time, on a connection of its own; write heartbeats."""
+        """Query the database's position continuously on a separate connection, and write heartbeats."""
         source: SourceDatabase | None = None
         look_at = claim_at = 0.0
         while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
@@ -486,17 +486,17 @@ class DatabaseSite(Host):
             source.close()
 
     def _keep_claim(self) -> None:
-        """Hold on to the claim of a database that was prepared; what is lost is for `step` to tell."""
+        """Keep the claim on a prepared database; `step` reports a lost claim."""
         if self._is_prepared() and self._claim.refused is None:
             with suppress(RunsElsewhere):
                 self._claim.hold()
 
     def _look(self, source: SourceDatabase) -> None:
-        """At what else may have changed at the database."""
+        """Check what else may have changed in the database."""
         self._retained_bytes = source.retained_bytes(self._spec.name)
         writer = self._writer
         if writer is not None:
-            # Also while a full redo log keeps the log writer from reading: the log that grows may cost us the slot.
+            # Also while a full redo log stops the log writer: the growing log may cost us the slot.
             source.check_prepared(self._spec.name, writer.start_scn)
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
@@ -506,13 +506,13 @@ class DatabaseSite(Host):
     def _sample(self, source: SourceDatabase) -> None:
         asked_us = self._clock.time_us()
         scn = source.current_scn()
-        # The time before the question: the answer proves what was committed by then, not after.
+        # The time before the query: the answer covers commits up to then, not later ones.
         self._samples = (*self._samples[1 - SAMPLES_KEPT :], (asked_us, int(scn)))
         self._answered_at = self._clock.monotonic()
         self._answers, self._sample_problem = True, ""
 
     def _heartbeat(self, source: SourceDatabase) -> None:
-        """Write a heartbeat when nothing came through the log for a while."""
+        """Write a heartbeat when nothing has come through the log for a while."""
         writer = self._writer
         if writer is None:
             return

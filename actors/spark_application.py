@@ -1,19 +1,19 @@
 """Spark application: supervises the one Spark application of a destination site.
 
 Job
-    Keep exactly one process of the site's application running, and tell its apply processes where it is.
+    Keep exactly one process of the site's application running, and give its apply processes the endpoint.
 
 Main path
     SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first line of
-    output names its endpoint and its token -> `access`, which apply processes ask -> SparkHost.step asks for its health.
+    output names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its health.
 
 States
-    STARTING SPARK  the process was started and has not told its endpoint. Memory only.
+    STARTING SPARK  the process was started and has not reported its endpoint. Memory only.
     RUNNING         it serves. Memory only.
 
 Durable when
-    Nothing is kept here. `application.json` names the process, so that the next life of this actor can see it gone before it
-    starts another.
+    Nothing is kept here. `application.json` names the process, so that the next life of this actor can make sure that it is gone
+    before it starts another one.
 
 Worked flow
     this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray restarts the
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["SparkHost", "build"]
 
 START_TIMEOUT_S = 180.0  # Spark needs 12 s on an idle machine; a loaded small one has been seen to need a minute
-STATUS_INTERVAL_S = 0.5  # how soon a process that ended is noticed
+STATUS_INTERVAL_S = 0.5  # the end of the process is noticed within this time
 HEALTH_INTERVAL_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
-# A process that does not answer for this long is hung, not slow: the answer is ready in memory.
+# A process that does not answer for this long hangs; it is not just slow, because the answer is ready in memory.
 SILENCE_MAX_S = 60.0
 
 
@@ -71,7 +71,7 @@ class SparkHost(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """End what an earlier life left, then start the process and wait for its endpoint."""
+        """End the process of an earlier life, then start a new one and wait for its endpoint."""
         from actors.runtime import own_address, own_host
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
@@ -88,7 +88,7 @@ class SparkHost(Host):
         self._answered_at = self._health_at = self._clock.monotonic()
 
     def step(self) -> float:
-        """See that the process lives and answers; an ended or a hung one is an error that time heals."""
+        """Check that the process runs and answers; if not, raise an error that causes a restart."""
         from protos.spark_link import fetch_health
 
         if not self._child.pid:
@@ -121,14 +121,14 @@ class SparkHost(Host):
         return "RUNNING" if self._access else "STARTING SPARK"
 
     def status(self) -> dict[str, Any]:
-        """As every host's; while the process is being started it says so."""
+        """See `Host.status`; also shows that the process is starting."""
         status = super().status()
         if status["state"] == "INITIALIZING":
             status["state"] = self.detail_state()
         return status
 
     def details(self) -> dict[str, Any]:
-        """The process, and what it said last."""
+        """The process and its last answer."""
         return {
             "site": self._site, "fingerprint": self._fingerprint, "application_pid": self._child.pid,
             "applications_started": self._started, "executors": self._executors, "runs": self._runs,
@@ -137,10 +137,10 @@ class SparkHost(Host):
     # ------------------------------------------------------------------ what apply processes ask
 
     def access(self) -> dict[str, str]:
-        """Where the application serves now, and the token that it wants.
+        """The application's current endpoint and token.
 
         Raises:
-            PropagationError: it does not serve (yet): ask again.
+            PropagationError: it does not serve (yet): call again.
         """
         access = self._access
         if not access:

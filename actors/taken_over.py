@@ -1,7 +1,7 @@
-"""The topology that a running component took over, kept for the next life of its process.
+"""The topology that a running component adopted, kept for the next life of its process.
 
-Ray restarts an actor with the arguments of its creation. A component that took a changed topology over since then must not fall
-back: a capture process would leave out a table that was added, a queue would not wait for a new subscriber.
+Ray restarts an actor with the arguments of its creation. A component that has adopted a changed topology since then must not return to
+the old one: a capture process would omit an added table, a queue would not wait for a new subscriber.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["TakenOver"]
 
 
 class TakenOver:
-    """One component's file.
+    """The file of one component.
 
     Args:
         state_dir: of the topology.
         name: of the component.
-        creation: of its actor: what was taken over by an earlier actor of the same name does not count.
+        creation: identifies the creation of its actor; files of an earlier actor of the same name do not count.
     """
 
     def __init__(self, state_dir: Path, name: str, creation: str) -> None:
@@ -34,17 +34,21 @@ class TakenOver:
         self._creation = creation
 
     def save(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Keep what the component takes over; durable when it returns.
+        """Save the topology that the component adopts; durable when this returns.
+
+        Args:
+            spec: the topology.
+            fingerprint: of the component in it.
 
         Raises:
-            OSError: it could not be written; the component must not take it over.
+            OSError: it could not be written; the component must not adopt it.
         """
         document = {"creation": self._creation, "fingerprint": fingerprint, "spec": spec_to_json(spec)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, json.dumps(document) + "\n")
 
     def arguments(self, created_with: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments to build the component with: of its creation, or with the topology that it took over since.
+        """The arguments to build the component with: those of its creation, with the topology that it has adopted since.
 
         Raises:
             ConfigError: another version of Headrace wrote the file.
@@ -56,6 +60,6 @@ class TakenOver:
             return arguments
         if document.get("creation") != self._creation:
             return arguments
-        # Connection strings are not on disk. A component that depends on one does not take another one over.
+        # Connection strings are not on disk. A component that depends on one never adopts a changed one.
         spec = with_secrets_of(spec_from_json(document["spec"]), arguments["spec"])
         return arguments | {"spec": spec, "fingerprint": document["fingerprint"]}

@@ -1,11 +1,11 @@
 """`python -m benchmarks`: the same backlog through Headrace and through PostgreSQL's native logical replication.
 
-Both peers run on the same two servers, alternating. Per run: both catch up and stop; both servers are vacuumed and
-checkpointed; the peer's backlog is written at the source; the clock starts when the peer is told to start and stops
-with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's; then every value is compared. The first
-round is a warm-up and not counted. The native peer runs twice per round: with the subscription's
-`synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` is
-against the faster of the two, `ratio_same_synchronous_commit` against the second. More than 1 is faster than native.
+Both peers run alternately on the same two servers. In each run, both peers catch up and stop; both servers are vacuumed and
+checkpointed; the peer's backlog is written at the source. The clock starts with the peer and stops
+with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then every value is compared. The first
+round is a warm-up and does not count. The native peer runs twice per round: with the subscription's
+`synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` compares
+with the faster of the two, `ratio_same_synchronous_commit` with the second. More than 1 is faster than native.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from benchmarks.workloads import (
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 600.0
-_REST_S = 10.0  # after the tables were copied: the tasks that copied have ended
-RUNS_MIN = 3  # a median of fewer is one run's luck
-# The worst that is acceptable: the bench ends with 1 beyond.
+_REST_S = 10.0  # after the tables were copied: the copying tasks have ended by then
+RUNS_MIN = 3  # a median of fewer runs depends on one run
+# The goals: the bench exits with 1 when one is missed.
 RATIO_MIN = 0.5
 P50_MAX_MS = 200.0
 FOOTPRINT_MAX_MB = 2048.0  # of a one-way topology, databases not counted
@@ -130,7 +130,7 @@ class Bench:
         return Run(seconds=seconds, verified=verified, usage=usage)
 
     def _rest(self, peer: Peer, workload: Workload) -> None:
-        """Bring everything into the state a run starts from: caught up, stopped, settled."""
+        """Restore the state from which a run starts: caught up, stopped, settled."""
         for each in (self.native, self.headrace):
             each.start()
         workload.reset(peer.pair.source)
@@ -141,8 +141,8 @@ class Bench:
 
     @staticmethod
     def _wait_arrived(connection: psycopg.Connection, workload: Workload, mark: int, wanted: object) -> float:
-        """When everything was visible. The sums are only asked for once the last transaction's row is there, so that
-        asking does not take the CPU from what is measured; parallel servers may still be busy with others then."""
+        """Wait until everything is visible, and return that time. The sums are queried only after the last transaction's row
+        is visible, so that the queries take no CPU from the measured peer; parallel servers may still apply others then."""
         deadline = time.perf_counter() + _DRAIN_TIMEOUT_S
         while time.perf_counter() < deadline:
             asked = time.perf_counter()
@@ -153,7 +153,7 @@ class Bench:
         raise WorkloadError(message)
 
     def memory(self, workload: Workload) -> dict[str, object]:
-        """One very large transaction through Headrace alone: what matters is the memory of every process."""
+        """Send one very large transaction through Headrace, and measure the memory of every process."""
         run = self._run(workload, "headrace")
         peak = {stage: usage.peak_mb for stage, usage in run.usage.items() if not stage.startswith(("source:", "destination:"))}
         _say(f"  {workload.name:16} headrace     {run.seconds:7.2f} s  {workload.row_changes / run.seconds:9,.0f} rows/s  "
@@ -164,13 +164,13 @@ class Bench:
         }
 
     def latency(self, latency: Latency) -> dict[str, LatencyResult]:
-        """Measure both peers, one after the other, the other one stopped."""
+        """Measure each peer while the other one is stopped."""
         found = {}
         for peer, other in ((self.native, self.headrace), (self.headrace, self.native)):
             other.wait_caught_up() if peer is self.headrace else other.start()
             other.stop()
             if isinstance(peer, NativePeer):
-                peer.set_synchronous_commit("on")  # as Headrace's apply servers have it
+                peer.set_synchronous_commit("on")  # as in Headrace's apply servers
             peer.start()
             peer.wait_caught_up()
             Latency(rate=latency.rate, duration_s=3.0).run(peer.pair.source, peer.pair.destination)  # warm-up
@@ -183,7 +183,15 @@ def report(
     bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
     footprints: dict[str, Footprint],
 ) -> dict[str, object]:
-    """Put the figures together as `latest.json` has them."""
+    """Collect the results for `latest.json`.
+
+    Args:
+        bench: the finished bench.
+        workloads: the measured workloads.
+        latencies: results per peer; empty: not measured.
+        memory: result of `Bench.memory`; empty: not measured.
+        footprints: memory per component.
+    """
     entries: list[dict[str, object]] = []
     for workload in workloads:
         runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace")}
@@ -216,8 +224,8 @@ def report(
 
 
 def show(result: dict[str, object]) -> None:
-    """Print the report for people."""
-    _say("\nratio: against the faster of native's two settings; same commit: against native with synchronous_commit on, too")
+    """Print the report as text."""
+    _say("\nratio: against the faster of native's two settings; same commit: against native with synchronous_commit = on")
     _say(f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'same commit':>12} {'native rows/s':>14} "
          f"{'headrace rows/s':>16}  verified")
     for entry in result["workloads"]:  # type: ignore[attr-defined]
@@ -232,7 +240,7 @@ def show(result: dict[str, object]) -> None:
             _say(f"\n{entry['name']}, {peer}: CPU seconds and peak memory per stage (median run)")
             for stage, used in sorted(usage.items(), key=lambda item: -item[1]["cpu_s"]):
                 _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
-    _say("\nfootprint of the one-way topology at rest: proportional set size per component")
+    _say("\nfootprint of the idle one-way topology: proportional set size per component")
     for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):  # type: ignore[attr-defined]
         _say(f"  {component:32} {used['pss_mb']:9.1f} MB  {used['processes']:3} processes")
     _say(f"  {'together':32} {result['footprint_mb']:9.1f} MB")
@@ -241,7 +249,7 @@ def show(result: dict[str, object]) -> None:
 
 
 def shortcomings(result: dict[str, object]) -> list[str]:
-    """What is below the goals."""
+    """The goals that were missed."""
     found = []
     for entry in result["workloads"]:  # type: ignore[attr-defined]
         if not entry["verified"]:
@@ -287,11 +295,11 @@ def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
 
 
 def main() -> int:
-    """Run the bench; 1 when a goal is missed."""
+    """Run the bench; returns 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help="counted runs per workload and peer")
     parser.add_argument("--workload", action="append", choices=["bulk", "oltp", "one_transaction", "latency", "memory", "footprint"])
-    parser.add_argument("--share", type=float, default=1.0, help="of each workload's size, to try things out")
+    parser.add_argument("--share", type=float, default=1.0, help="fraction of each workload's size, for experiments")
     parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()

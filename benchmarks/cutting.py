@@ -28,11 +28,11 @@ from streams.scn import ObjectNumber, Scn
 from streams.tags import Tag
 
 ROWS, EACH, COLUMNS = 100_000, 10, 8
-RUNS = 5  # the best counts: whatever else runs only slows
+RUNS = 5  # the best one counts: other load only slows a run
 
 
 def made_batch() -> LcrBatch:
-    """The batch that the module describes."""
+    """Make the batch that the module docstring describes."""
     table = TableVersion(
         object_number=ObjectNumber(16384), version=1, owner="hr", name="t", old_image=OldImage.FULL,
         columns=tuple(Column(name=f"c{k}", type_name="pg_catalog.text", type_number=25, is_key=k == 0) for k in range(COLUMNS)),
@@ -95,7 +95,7 @@ def _rate(work: Callable[[], object]) -> float:
 
 
 def measure_all() -> dict[str, float]:
-    """Rows per second of processor time, by what is done with them."""
+    """Rows per second of processor time, by operation."""
     batch, fits = made_batch(), _fits()
     half = np.random.default_rng(7).random(ROWS) < 0.5
     count = len(batch.transactions)

@@ -1,4 +1,4 @@
-"""Mining alone: redo made of PostgreSQL's messages to LCR batches, without a server.
+"""Mining alone: from redo with synthetic PostgreSQL messages to LCR batches, without a server.
 
     python -m benchmarks.mining
 
@@ -25,21 +25,21 @@ OPTIONS = StreamOptions(
     database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18
 )
 GULP_BYTES = 65536
-RUNS = 3  # the best counts: whatever else runs only slows
+RUNS = 3  # the best one counts: other load only slows a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiningFigures:
-    """What one shape gave.
+    """The results of one shape.
 
     Args:
         name: of the shape.
         rows: row changes.
-        redo_bytes: of redo.
+        redo_bytes: size of the redo.
         write_rows_per_s: stream to fsynced redo.
         mine_rows_per_s: redo to batches.
-        mine_rows_per_cpu_s: the same rate per second of processor time: what counts when others share the machine.
-        batches: batches given.
+        mine_rows_per_cpu_s: the same rate per second of processor time, for a machine with other load.
+        batches: number of batches mined.
     """
 
     name: str
@@ -76,7 +76,7 @@ def _values(row: int) -> list[bytes]:
 
 
 class MadeStream:
-    """A log stream of messages made beforehand."""
+    """A log stream of prepared messages."""
 
     def __init__(self, *, transactions: int, tables: int, rows_each: int, columns: int) -> None:
         self.rows = transactions * tables * rows_each
@@ -163,7 +163,7 @@ def measure(
 
 
 def measure_all(scale: int = 1) -> list[MiningFigures]:
-    """Every shape; `scale` 1 takes some seconds."""
+    """Measure every shape; `scale` 1 takes some seconds."""
     return [
         measure("bulk", transactions=3000 * scale, tables=1, rows_each=100, columns=8),
         measure("oltp", transactions=50_000 * scale, tables=4, rows_each=1, columns=4),

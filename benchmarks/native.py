@@ -1,4 +1,4 @@
-"""The peer to beat: PostgreSQL's own logical replication, on the same servers."""
+"""The reference peer: PostgreSQL's native logical replication on the same servers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """CPU seconds, peak memory and footprint per stage, from /proc.
 
-A sampler thread looks at every process that belongs to the bench (descendants of this process, of the two
-postmasters and of Ray) a few times per second, and keeps the last figures of each: processes that end between two
-looks lose at most that interval.
+A sampler thread reads every process of the bench (descendants of this process, of the two
+postmasters and of Ray) a few times per second and keeps the last figures of each. A process that ends between two
+samples loses at most that interval.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one stage used in a run."""
+    """Resources that one stage used in a run."""
 
     cpu_s: float
     peak_mb: float
@@ -58,8 +58,8 @@ class ProcessSampler:
     """Watches processes from `start` to `stop`.
 
     Args:
-        roots: pids whose descendants are looked at.
-        names: pid -> stage, for processes whose command line does not tell.
+        roots: pids whose descendants are sampled.
+        names: pid -> stage, for processes whose command line does not show it.
     """
 
     roots: tuple[int, ...]
@@ -69,7 +69,7 @@ class ProcessSampler:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Take the first figures; resets peak memory where the system allows it."""
+        """Take the first sample; resets peak memory where the system allows it."""
         self._seen.clear()
         self._stop.clear()
         self._look(first=True)
@@ -77,7 +77,7 @@ class ProcessSampler:
         self._thread.start()
 
     def stop(self) -> dict[str, Usage]:
-        """Take the last figures: usage per stage between start and now."""
+        """Take the last sample; returns the usage per stage since `start`."""
         self._stop.set()
         assert self._thread is not None
         self._thread.join()
@@ -109,7 +109,7 @@ class ProcessSampler:
                     if first:
                         with suppress(OSError):
                             (folder / "clear_refs").write_text("5")
-                    # A process born during the run has used nothing before it.
+                    # A process that started during the run used nothing before it.
                     seen = self._seen[(pid, started)] = _Seen(stage, ticks if first else 0, ticks, 0)
                 seen.last_ticks = ticks
                 match = re.search(r"VmHWM:\s+(\d+)", (folder / "status").read_text())
@@ -118,18 +118,18 @@ class ProcessSampler:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of one component or stage at one moment: what its processes have of their own, and their share of the rest."""
+    """Memory of one component or stage: private memory of its processes and their share of shared memory."""
 
     pss_mb: float
     processes: int
 
 
 def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Footprint]:
-    """Proportional set size per component (a shared page counts for each process by its part of it).
+    """Proportional set size per component (a page that n processes share counts 1/n for each).
 
     Args:
-        roots: pids whose descendants are looked at.
-        names: pid -> component, for processes whose command line does not tell.
+        roots: pids whose descendants are sampled.
+        names: pid -> component, for processes whose command line does not show it.
     """
     pss: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
@@ -146,7 +146,7 @@ def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Foo
 
 
 def stage_of(command: str) -> str | None:
-    """The stage a command line belongs to; None: not part of what is measured."""
+    """The stage to which a command line belongs; None: not measured."""
     for pattern, stage in STAGES:
         match = re.search(pattern, command)
         if match:

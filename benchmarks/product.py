@@ -1,4 +1,4 @@
-"""Headrace as a peer of the bench: the command line sets it up, its own actors are told to start and stop."""
+"""Headrace as a peer of the bench: set up by the command line, started and stopped through its actors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _COMMAND_TIMEOUT_S = 900
 
 
 class HeadracePeer:
-    """One topology of two sites, brought up once; its log writer is stopped while a backlog is written.
+    """One topology of two sites, started once; its log writer is stopped while a backlog is written.
 
     Args:
         pair: its databases; the tables exist at both sides and are filled at the source.
-        folder: where its topology file and state go.
+        folder: of its topology file and state.
     """
 
     name = "headrace"
@@ -62,7 +62,7 @@ class HeadracePeer:
         self._headrace("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
 
     def tear_down(self) -> None:
-        """End everything and remove what it created."""
+        """Stop the topology and remove everything it created."""
         self._headrace("down", str(self.file), "--purge")
 
     def roots(self) -> tuple[int, ...]:

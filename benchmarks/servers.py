@@ -1,7 +1,7 @@
 """Two embedded servers, source and destination, and a pair of databases on them for each peer.
 
-Each peer has databases of its own on the *same* servers, so that both run on the same programs, settings, caches and
-disk, and neither has to read the other's backlog. (A slot decodes the whole server's log, but skips other databases'
+Each peer has its own databases on the *same* servers, so that both use the same programs, settings, caches and
+disk, and neither reads the other's backlog. (A slot decodes the whole server's log, but skips other databases'
 records early; both peers catch up, unmeasured, before each measured backlog is written.)
 """
 
@@ -28,7 +28,7 @@ SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
-    "autovacuum": "off",  # would fall into one peer's run and not into the other's; VACUUM runs before each run
+    "autovacuum": "off",  # could run during one peer's measurement only; VACUUM runs before each run
     "max_worker_processes": "32",
 }
 
@@ -38,7 +38,7 @@ _POLL_S = 0.005
 
 
 def _remove_dead() -> None:
-    """Take away what a bench that was killed left running."""
+    """Stop and remove the servers of a bench that was killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
@@ -72,7 +72,7 @@ class Servers:
         return Pair(self.source.dsn(name), self.destination.dsn(name))
 
     def settle(self, *pairs: Pair) -> None:
-        """Bring both servers into the same state before a run: vacuumed, nothing dirty."""
+        """Bring both servers into the same state before a run: vacuumed, no dirty pages."""
         for pair in pairs:
             for dsn in (pair.source, pair.destination):
                 with psycopg.connect(dsn, autocommit=True) as connection:
@@ -83,7 +83,13 @@ class Servers:
 
 
 def wait_true(connection: psycopg.Connection, question: str, timeout_s: float = 600.0) -> None:
-    """Ask until the answer is true."""
+    """Repeat a query until its result is true.
+
+    Args:
+        connection: in autocommit mode.
+        question: a query with one boolean.
+        timeout_s: longest wait in seconds.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         row = connection.execute(question).fetchone()
@@ -102,7 +108,7 @@ def wait_slot_free(connection: psycopg.Connection, slot: str, timeout_s: float =
 
 @contextmanager
 def bench_servers() -> Iterator[Servers]:
-    """Start both servers in a temporary folder; gone afterwards."""
+    """Start both servers in a temporary folder, which is removed afterwards."""
     _remove_dead()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     folder.chmod(0o711)  # the servers' own user passes through

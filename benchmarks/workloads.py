@@ -1,8 +1,8 @@
-"""What is written at the source, how to tell that it has arrived, and how to prove that it is all there.
+"""Workloads: what they write at the source, when it has arrived, and how to prove that it is complete.
 
-A workload's tables exist on both sides, equal, before a run. `write_backlog` commits the run's transactions at the
+Before a run, a workload's tables are equal on both sides. `write_backlog` commits the run's transactions at the
 source. `arrived` is a cheap query whose answer at the destination equals the source's when the last row is visible;
-`content` is an expensive one over every value, asked after the clock has stopped.
+`content` is an expensive query over every value, run after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_mark_table(dsn: str) -> None:
 
 
 def write_mark(dsn: str) -> int:
-    """Commit one more row: what ends a backlog."""
+    """Commit one more row, which ends a backlog; returns its number."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute(f"INSERT INTO {MARK_TABLE} SELECT count(*) FROM {MARK_TABLE} RETURNING id").fetchone()
     assert row is not None
@@ -46,12 +46,12 @@ def write_mark(dsn: str) -> int:
 
 
 def has_mark(connection: psycopg.Connection, mark: int) -> bool:
-    """Whether that row is visible."""
+    """Whether the row that ends a backlog is visible."""
     return connection.execute(f"SELECT 1 FROM {MARK_TABLE} WHERE id = %s", (mark,), prepare=True).fetchone() is not None
 
 
 class WorkloadError(Exception):
-    """A backlog did not arrive, or not as it was written."""
+    """A backlog did not arrive, or it arrived with other contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +75,21 @@ class Workload:
         raise NotImplementedError
 
     def fill(self, dsn: str) -> None:
-        """Fill the tables at the source with what is there before the first run."""
+        """Insert the initial rows at the source, before the first run."""
 
     def reset(self, dsn: str) -> None:
-        """Bring the tables at the source back to where a run starts; replicated like everything else."""
+        """Reset the tables at the source to the state before a run; the reset is replicated too."""
 
     def write_backlog(self, dsn: str) -> None:
         """Commit the run's transactions."""
         raise NotImplementedError
 
     def arrived(self, connection: psycopg.Connection) -> object:
-        """What must be equal at both sides when the backlog has arrived; cheap."""
+        """A cheap query result that is equal at both sides once the backlog has arrived."""
         raise NotImplementedError
 
     def content(self, connection: psycopg.Connection) -> dict[str, tuple[int, str]]:
-        """Per table the number of rows and a digest of every value of every row (a multiset's: order does not matter)."""
+        """Per table the number of rows and a digest over every value, independent of the order of rows."""
         answer = {}
         for table in self.tables:
             row = connection.execute(
@@ -102,7 +102,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows(Workload):
-    """What writes to the eight-column table, empty before each run."""
+    """A workload on the eight-column table, which is empty before each run."""
 
     tables: tuple[str, ...] = ("bench_rows",)
 
@@ -132,7 +132,7 @@ class Bulk(_Rows):
     def write_backlog(self, dsn: str) -> None:
         inserts, updates, deletes = (int(n * self.scale) for n in (2000, 1000, 500))
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("SET synchronous_commit = off")  # only the backlog's making; not measured
+            connection.execute("SET synchronous_commit = off")  # writing the backlog is not measured
             connection.execute(
                 f"""
                 DO $$ BEGIN
@@ -197,7 +197,7 @@ class Oltp(Workload):
     def make_tables(self, dsn: str) -> None:
         _pgbench(dsn, "-i", "-I", "dtp", "-s", str(self.scale))
         with psycopg.connect(dsn, autocommit=True) as connection:
-            # Headrace asks for it; pgbench only inserts into the table, so nothing more is logged for either peer.
+            # Headrace requires it; pgbench only inserts into this table, so it adds nothing to the log of either peer.
             connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
     def fill(self, dsn: str) -> None:
@@ -207,7 +207,7 @@ class Oltp(Workload):
         _pgbench(dsn, "-n", "-c", str(self.clients), "-j", "2", "-t", str(self.transactions // self.clients))
 
     def arrived(self, connection: psycopg.Connection) -> object:
-        # Each transaction writes history, branch, teller and account together, so the small tables tell.
+        # Each transaction writes history, branch, teller and account, so the small tables suffice.
         return connection.execute(
             "SELECT (SELECT count(*) FROM pgbench_history), (SELECT sum(bbalance) FROM pgbench_branches), "
             "(SELECT sum(tbalance) FROM pgbench_tellers)"
@@ -227,7 +227,7 @@ class Oltp(Workload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyResult:
-    """Commit to visible, milliseconds."""
+    """Time from commit to visible, in milliseconds."""
 
     p50_ms: float
     p99_ms: float
@@ -237,12 +237,12 @@ class LatencyResult:
 
 @dataclass(slots=True)
 class Latency:
-    """Transactions at a steady rate; each one's time from its commit at the source to the first poll that sees it.
+    """Transactions at a steady rate: the time of each from its commit at the source to the first poll that sees it.
 
     Args:
         rate: transactions per second.
-        duration_s: for how long.
-        poll_s: pause between two polls at the destination: the resolution; small next to what is measured.
+        duration_s: duration in seconds.
+        poll_s: pause between two polls at the destination in seconds: the resolution, small compared with the latency.
     """
 
     rate: int = 100
@@ -257,10 +257,19 @@ class Latency:
             connection.execute("CREATE TABLE IF NOT EXISTS bench_latency (id integer PRIMARY KEY, note text)")
 
     def fill(self, dsn: str) -> None:
-        """Nothing is there before the first run."""
+        """The table is empty before the first run."""
 
     def run(self, source: str, destination: str, *, timeout_s: float = 60.0) -> LatencyResult:
-        """Write and watch; returns when every row was seen."""
+        """Write and poll; returns when every row has arrived.
+
+        Args:
+            source: connection string.
+            destination: connection string.
+            timeout_s: longest wait for the last row, in seconds.
+
+        Raises:
+            WorkloadError: rows are missing after the time-out.
+        """
         import threading
 
         with psycopg.connect(source, autocommit=True) as connection:
@@ -276,7 +285,7 @@ class Latency:
             while len(seen) < count and time.perf_counter() < deadline:
                 rows = connection.execute("SELECT id FROM bench_latency WHERE id > %s", (last,), prepare=True).fetchall()
                 now = time.perf_counter()
-                # Parallel servers may make a later row visible first: the bound moves over what is complete only.
+                # Parallel servers may make a later row visible first: the bound moves only over complete runs of rows.
                 for (number,) in rows:
                     seen.setdefault(number, now)
                 while last + 1 in seen:

@@ -1,4 +1,4 @@
-"""The command line: `headrace VERB FILE`. Every verb is a few lines here; what it does is in the module it names."""
+"""The command line: `headrace VERB FILE`. Each verb is a few lines here and calls the module that does the work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 
 
 def main() -> None:
-    """Entry point: run a verb and end with its exit code; errors are shown without tracebacks."""
+    """Entry point: run a verb and exit with its code; show errors without tracebacks."""
     output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
     signal.signal(signal.SIGTERM, terminated)
     try:
@@ -56,11 +56,11 @@ def main() -> None:
         code = INTERRUPTED
     except ReaderLeft:
         code = reader_left()
-    except Exception as error:  # noqa: BLE001 - the last line of defence: no tracebacks at people
+    except Exception as error:  # noqa: BLE001 - the last resort: users never see a traceback
         code = wrong_use(error) or of_the_machine(output, error) or defect(output, error)
-    # From here on the process ends as programs do that handle no signals: in silence.
+    # From here on SIGTERM ends the process silently, as in a program without signal handlers.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if code == INTERRUPTED:  # also what typer makes of a Ctrl-C
+    if code == INTERRUPTED:  # typer returns it for Ctrl-C too
         output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
 
@@ -151,15 +151,15 @@ def doctor(
 def up(
     file: File, address: Address = "", as_json: Json = False,
     keep_existing: Annotated[
-        bool, typer.Option("--keep-existing", help="Destination tables that hold rows keep them; for the tables of this call.")
+        bool, typer.Option("--keep-existing", help="Accept destination tables that hold rows, and keep those rows; only for the tables of this call.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the databases from a copy of this topology that was started elsewhere.")
     ] = False,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait, at most; everything goes on after that.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Longest wait in seconds; what was started keeps running.")] = None,
 ) -> int:
-    """Start a topology, or change what runs to what the file says. Idempotent."""
+    """Start a topology, or bring a running one in line with the file. Idempotent."""
     from headrace.progress import live_lines
     from headrace.status_view import render, summary_line
 
@@ -183,7 +183,7 @@ def up(
 
 @contextmanager
 def _goes_on(output: Output, file: Path) -> Iterator[None]:
-    """Say what an interrupted `up` leaves."""
+    """Say what an interrupted `up` leaves running."""
     try:
         yield
     except KeyboardInterrupt:
@@ -195,11 +195,11 @@ def _goes_on(output: Output, file: Path) -> Iterator[None]:
 def down(
     file: File, address: Address = "", as_json: Json = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove what was made too: in the databases, redo, embedded servers.")
+        bool, typer.Option("--purge", help="Also remove what Headrace created: objects in the databases, redo, embedded servers.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
 ) -> int:
-    """End everything of a topology; what it made at the databases stays, unless purged. Idempotent."""
+    """Stop a topology; its objects in the databases stay unless purged. Idempotent."""
     from headrace.kept import slots_kept
 
     output = Output(as_json=as_json)
@@ -220,7 +220,7 @@ def down(
 
 
 def _may_purge(output: Output, deployment: Deployment) -> bool:
-    """Ask before what cannot be taken back.
+    """Ask for confirmation of what cannot be undone.
 
     Raises:
         ConfigError: there is no terminal at which to ask.
@@ -231,7 +231,7 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
             f"`down --purge` of topology {deployment.spec.name} removes for good: {'; '.join(losses)}",
-            hint="say --yes if that is meant",
+            hint="confirm with --yes",
         )
     output.say(f"`down --purge` of topology {deployment.spec.name} removes for good:")
     for loss in losses:
@@ -241,13 +241,13 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
 
 @app.command()
 def start(file: File, component: str, address: Address = "") -> int:
-    """Start a component that was stopped or gave up; stays started over restarts."""
+    """Start a component that was stopped or has aborted; it stays started across restarts."""
     return _switch(file, component, address, "start_component")
 
 
 @app.command()
 def stop(file: File, component: str, address: Address = "") -> int:
-    """Stop a component; stays stopped over restarts."""
+    """Stop a component; it stays stopped across restarts."""
     return _switch(file, component, address, "stop_component")
 
 
@@ -266,12 +266,12 @@ def _switch(file: Path, component: str, address: str, method: str) -> int:
 def status(
     file: File, address: Address = "", as_json: Json = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C; with --json a document per line.")
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json, print one document per line.")
     ] = False,
 ) -> int:
     """Show the state, throughput, lag and errors of every component.
 
-    Ends with 1 when something does not work or waits for somebody.
+    Exits with 1 when something does not work or needs an operator.
     """
     from headrace.progress import watch_forever
     from headrace.status_view import is_healthy, render
@@ -289,7 +289,7 @@ def status(
 
 
 def _watch_in_lines(output: Output, deployment: Deployment) -> NoReturn:
-    """Print the overview again and again until Ctrl-C, for a program that reads it."""
+    """Print the overview repeatedly until Ctrl-C, one JSON document per line."""
     from headrace.progress import WATCH_INTERVAL_S
 
     while True:
@@ -300,8 +300,8 @@ def _watch_in_lines(output: Output, deployment: Deployment) -> NoReturn:
 @app.command()
 def wait(
     file: File, address: Address = "", as_json: Json = False,
-    caught_up: Annotated[bool, typer.Option("--caught-up", help="Until all that is committed now is applied.")] = False,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds; without it as long as it takes.")] = None,
+    caught_up: Annotated[bool, typer.Option("--caught-up", help="Wait until everything committed so far is applied.")] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Longest wait in seconds; unlimited by default.")] = None,
 ) -> int:
     """Wait until everything committed at the sources before this call is applied at the destinations."""
     from headrace.progress import live_lines
@@ -341,8 +341,8 @@ def verify(
     output.result("identical" if identical else "different")
     if not identical:
         output.say(
-            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); rows that were "
-            f"changed at the destination by hand are mended there, or copied again: {INSTANTIATE_AGAIN}"
+            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows "
+            f"that were changed by hand at the destination, or copy the table again: {INSTANTIATE_AGAIN}"
         )
     return DONE if identical else FINDING
 
@@ -351,10 +351,10 @@ def verify(
 def sequences(
     file: File, as_json: Json = False,
     advance: Annotated[bool, typer.Option("--advance", help="Set the destinations' sequences ahead of the sources'.")] = False,
-    ahead: Annotated[int, typer.Option("--ahead", help="Values left out between the source's next one and the destination's.")] = 0,
-    at: Annotated[str, typer.Option("--at", help="Only at this destination, as the one that is switched to.")] = "",
+    ahead: Annotated[int, typer.Option("--ahead", help="Number of values to skip between the source's next one and the destination's.")] = 0,
+    at: Annotated[str, typer.Option("--at", help="Only at this destination.")] = "",
 ) -> int:
-    """Compare the sequences of replicated columns before a switch-over; ends with 1 when a destination's is behind."""
+    """Compare the sequences of replicated columns before a switch-over; exits with 1 when a destination's is behind."""
     from headrace.sequences import compare_sequences
     from topology.reading import read_topology
 
@@ -366,7 +366,7 @@ def sequences(
         output.result(line.text())
     output.result(f"{len(lines)} sequences, {len(behind)} behind")
     if behind and not advance:
-        output.say("fix: stop the writers, wait until all is applied, then run the same command with --advance")
+        output.say("fix: stop the writers, wait until everything is applied, then run the same command with --advance")
     return FINDING if behind else DONE
 
 

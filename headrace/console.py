@@ -1,4 +1,4 @@
-"""What people see: messages, errors with their fix, JSON. The only module that writes to the terminal."""
+"""Terminal output: messages, errors with their fix, JSON. The only module that writes to the terminal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "ReaderLeft", "exit_code_of", "scn_text", "seconds_text"]
 
 DONE = 0
-FINDING = 1  # a difference, a problem of the topology or of a database, something that waits for a person
+FINDING = 1  # a difference, a problem of the topology or of a database, something that needs an operator
 WRONG_USE = 2
 PIPE_WIDTH = 200
 FAILURE = 3
 
 
 class ReaderLeft(Exception):  # noqa: N818 - no error
-    """Whoever read our output closed the pipe. Not a BrokenPipeError: click and rich end with 1 on that."""
+    """The reader of our output closed the pipe. Not a BrokenPipeError: click and rich exit with 1 on that."""
 
 
 def exit_code_of(error: StreamsError) -> int:
@@ -43,7 +43,7 @@ class Output:
 
     Args:
         as_json: results are JSON; nothing else goes to standard output.
-        in_lines: there is a document after the other, each on a line of its own.
+        in_lines: one JSON document per line, for a command that prints several.
     """
 
     def __init__(self, *, as_json: bool = False, in_lines: bool = False) -> None:
@@ -60,7 +60,7 @@ class Output:
                     raise ReaderLeft
 
             stream = sys.stderr if err else sys.stdout
-            # A file or a pipe has no width: lines must stay whole there.
+            # A file or a pipe has no width: do not wrap lines.
             width = None if stream.isatty() else PIPE_WIDTH
             self._consoles[err] = PipedConsole(stderr=err, highlight=False, soft_wrap=True, width=width)
         return self._consoles[err]
@@ -71,11 +71,11 @@ class Output:
         return self._console(err=True)
 
     def say(self, text: str) -> None:
-        """Tell people something that is not a result."""
+        """Print a message that is not a result."""
         self._console(err=True).print(text, markup=False)
 
     def result(self, text: object) -> None:
-        """Print a result for people (a renderable of rich, or text); nothing with `--json`."""
+        """Print a readable result (a renderable of rich, or text); nothing with `--json`."""
         if not self.as_json:
             console = self._console(err=False)
             if isinstance(text, str):
@@ -93,10 +93,10 @@ class Output:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what was printed.
+        """Flush standard output.
 
         Raises:
-            ReaderLeft: nobody reads it.
+            ReaderLeft: the reader closed the pipe.
         """
         try:
             sys.stdout.flush()
@@ -104,7 +104,7 @@ class Output:
             raise ReaderLeft from error
 
     def error(self, error: StreamsError) -> None:
-        """Tell what went wrong and what to do about it, without a traceback."""
+        """Print an error and its fix, without a traceback."""
         findings = [asdict(finding) for finding in getattr(error, "findings", ())]
         self.json({
             "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
@@ -125,12 +125,12 @@ class Output:
 
 
 def scn_text(scn: int | None) -> str:
-    """An SCN for people; "unknown" when it is not known."""
+    """An SCN in readable form; "unknown" for None."""
     return position_text(scn) if scn else "unknown"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A duration for people; "unknown" when it is not known."""
+    """A duration in readable form; "unknown" for None."""
     if seconds is None:
         return "unknown"
     if seconds < 10:
@@ -141,7 +141,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(count: int | None) -> str:
-    """A size for people; "unknown" when it is not known."""
+    """A size in readable form; "unknown" for None."""
     if count is None:
         return "unknown"
     size = float(count)

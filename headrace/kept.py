@@ -1,4 +1,4 @@
-"""What `down` leaves at the databases, and what `down --purge` takes away for good."""
+"""What `down` leaves in the databases, and what `down --purge` removes permanently."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["KeptSlot", "purge_losses", "slots_kept"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSlot:
-    """What stays at a source after `down`.
+    """A replication slot that stays at a source after `down`.
 
     Args:
         site: the source's site.
-        retained_bytes: of log that the source keeps for it now; None: the database does not answer.
-        problem: why it does not.
+        retained_bytes: bytes of log that the source currently keeps for the slot; None: the database does not answer.
+        problem: why the database does not answer.
     """
 
     site: str
@@ -31,12 +31,12 @@ class KeptSlot:
     def text(self) -> str:
         """For people."""
         if self.retained_bytes is None:
-            return f"{self.site} cannot be asked ({self.problem}): if a slot is there, that database keeps its WAL"
+            return f"{self.site} cannot be reached ({self.problem}): if it has a slot, that database keeps its WAL"
         return f"the slot at {self.site} stays, and the database keeps its WAL for it ({bytes_text(self.retained_bytes)} now)"
 
 
 def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
-    """The slots that exist at the users' databases, asked of them now."""
+    """Query the users' databases for the slots that exist now."""
     from actors.site_connection import retained_bytes
 
     kept = []
@@ -53,7 +53,7 @@ def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
 
 
 def purge_losses(spec: TopologySpec) -> list[str]:
-    """What `down --purge` removes, for people, a line each."""
+    """Describe what `down --purge` removes, one line each."""
     losses = [f"{spec.state_dir}: redo logs, spilled queues, logs"]
     for site in spec.sites:
         if site.database.kind == "embedded":

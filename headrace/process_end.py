@@ -1,4 +1,4 @@
-"""How the command line's process ends when a verb does not: signals, closed pipes, and errors that are none of ours."""
+"""How the process of the command line ends abnormally: signals, closed pipes, and errors that are not Headrace's."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ TERMINATED = 143  # as shells report a program ended by SIGTERM
 
 
 def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
-    """End in order on SIGTERM: what a verb opened is closed on the way out."""
+    """Exit in an orderly way on SIGTERM: resources of the running verb are closed."""
     sys.exit(TERMINATED)
 
 
 def reader_left() -> int:
-    """Whoever read our output has seen enough, as `headrace ... | head -1`: that is no error."""
-    # Python flushes standard output once more when it ends, and would report the closed pipe then.
+    """The reader of our output closed the pipe, as in `headrace ... | head -1`: that is not an error."""
+    # Python flushes standard output at exit and would then report the closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return DONE
 
 
 def wrong_use(error: Exception) -> int:
     """Show a mistake in the arguments; 0 when it is something else."""
-    # Typer brings click along under names that change between its versions; what can be shown stays the same.
+    # Typer vendors click under names that change between versions; the error's methods stay the same.
     show = getattr(error, "show", None)
     if show is None or not hasattr(error, "exit_code"):
         return 0
@@ -39,18 +39,18 @@ def wrong_use(error: Exception) -> int:
 
 
 def of_the_machine(output: Output, error: Exception) -> int:
-    """Show what the operating system refused, of which file; 0 when it is something else."""
+    """Show an error of the operating system with its file; 0 for any other error."""
     if not isinstance(error, OSError) or not error.filename:
         return 0
     output.error(ConfigError(
         f"{error.filename}: {error.strerror}",
-        hint="correct the rights or make room there, or name another place: `state_dir` in the file, --state-dir of the demo",
+        hint="correct the rights, free space, or choose another folder: `state_dir` in the file, --state-dir of the demo",
     ))
     return FAILURE
 
 
 def defect(output: Output, error: Exception) -> int:
-    """A defect: its traceback goes to a file, people get one line."""
+    """Report a defect: write the traceback to a file and print one line."""
     with tempfile.NamedTemporaryFile("w", prefix="headrace-traceback-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)
     output.say(f"error: unexpected {type(error).__name__}: {error}")

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["live_lines", "watch_forever"]
 
 WATCH_INTERVAL_S = 1.0
-QUIET_INTERVAL_S = 2.0  # without a terminal: a log should not fill with progress
+QUIET_INTERVAL_S = 2.0  # without a terminal: do not fill a log with progress
 
 
 @contextmanager
 def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
-    """Show what is going on while the block runs."""
+    """Show progress while the block runs.
+
+    Args:
+        output: of the command.
+        what: names the activity, in front of every line.
+    """
     if output.as_json:
         yield lambda _: None
         return
@@ -44,11 +49,11 @@ def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
 
 
 def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoReturn:
-    """Show something again every second until Ctrl-C.
+    """Refresh a view every second until Ctrl-C.
 
     Args:
-        output: of the command: a terminal shows one changing picture, a file or a pipe one picture after the other.
-        look: gives the picture as it is now.
+        output: of the command; a terminal shows one changing view, a file or a pipe one view after another.
+        look: returns the current view.
     """
     from rich.live import Live
 

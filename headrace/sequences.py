@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AHEAD_MAX", "SequenceLine", "compare_sequences"]
 
-AHEAD_MAX = 1_000_000_000  # values left unused: more is a slip of the finger
+AHEAD_MAX = 1_000_000_000  # values left unused: a larger number is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,14 @@ class SequenceLine:
     """One column's sequence at both sides.
 
     Args:
-        source: site whose sequence gave out the values so far.
-        destination: site whose sequence is to follow.
+        source: site whose sequence has generated the values so far.
+        destination: site whose sequence will take over.
         column: "owner.table.column".
-        source_next: the value the source gives out next.
-        destination_next: the value the destination would give out next, after what was done here; None: it has no sequence.
-        wanted: the least value that the destination may give out next.
-        was_set: it was set here.
-        problem: why it is not far enough ahead; empty: it is.
+        source_next: the source's next value.
+        destination_next: the destination's next value after this call; None: it has no sequence.
+        wanted: the lowest next value that is safe at the destination.
+        was_set: this call set the destination's sequence.
+        problem: why the destination's sequence is not far enough ahead; empty: it is.
     """
 
     source: str
@@ -51,7 +51,7 @@ class SequenceLine:
         return asdict(self)
 
     def text(self) -> str:
-        """For people."""
+        """One line of text."""
         there = "no sequence" if self.destination_next is None else f"next {self.destination_next}"
         state = self.problem or ("set" if self.was_set else "far enough ahead")
         return f"{self.column}: {self.source} next {self.source_next}, {self.destination} {there}: {state}"
@@ -61,10 +61,10 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
     """Compare the sequences of all replicated columns, and set the destinations' ahead if wanted.
 
     Args:
-        spec: the topology; nothing of it need run but the databases.
-        advance: set what is behind; otherwise nothing is changed.
-        ahead: values that are left out between the source's next one and the destination's; 0 to `AHEAD_MAX`.
-        at: only at this destination; empty: at all.
+        spec: the topology; only its databases must run.
+        advance: set the sequences that are behind; False: change nothing.
+        ahead: number of values to skip between the source's next one and the destination's; 0 to `AHEAD_MAX`.
+        at: only this destination; empty: all.
 
     Returns:
         One entry per apply process and column with a sequence at the source.

@@ -1,4 +1,4 @@
-"""The overview of a topology, for people: one line per flow, one per component, and above them what an operator should know."""
+"""The overview of a topology as text: findings first, then one line per flow and one per component."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 __all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
 
-# A look older than this says more about the controller than about the topology.
+# An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
-LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks once a day at least
-_LOST_COMMITS = "find out why it lost what it had committed; what others than Headrace wrote there is not repaired by it"
+LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks at least once a day
+_LOST_COMMITS = "find out why it lost commits; Headrace repairs only its own changes, not what others wrote there"
 _NO_DATABASE = frozenset({"DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
 _BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
 _NOT_CREATED = "NOT CREATED"
 _START_DATABASE = "start the database, or correct its connection string and run `headrace up`; Headrace connects by itself"
 _END_TRANSACTION = "end that transaction, or wait until it ends: Headrace goes on by itself then"
 STARTING = frozenset({"INITIALIZING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"})
-"""States of components on their way to work."""
+"""States of components that are starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What is not as it should be with one component.
+    """A finding about one component.
 
     Args:
         component: its name.
-        problem: what it is.
+        problem: what is wrong.
         fix: what to do about it; empty: nothing, or the problem says it.
-        is_stuck: no change passes here until an operator has done that.
-        is_remark: it is as wanted, or resolves without an operator.
+        is_stuck: no change passes here until an operator acts.
+        is_remark: intended, or resolves without an operator.
     """
 
     component: str
@@ -48,24 +48,24 @@ class Note:
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
-    """Everything that is wanted runs, and nothing waits for a person: what `headrace status` ends with 0 for."""
+    """Whether everything runs that should and nothing needs an operator: `headrace status` exits with 0."""
     return overview["state"] == "RUNNING" and not any(
         component["state"] in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview["components"]
     ) and all(note.is_remark for note in notes(overview))
 
 
 def _is_paused(component: Mapping[str, Any]) -> bool:
-    """It waits for something that is no flow control: an ALTER, room on a disk."""
+    """Whether it waits for something other than credit: an ALTER, or free disk space."""
     return str(component["state"]).startswith("PAUSED: ")
 
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What an operator should know of the components, in their order."""
+    """The findings about the components, in their order."""
     return [note for component in overview["components"] for note in _notes(component)]
 
 
 def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
-    """What stands still until an operator acts."""
+    """The findings that stop changes until an operator acts."""
     return [note for note in notes(overview) if note.is_stuck]
 
 
@@ -92,7 +92,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         if table["state"] == "FAILED":
             yield Note(
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="correct it: the table is looked at again every few seconds", is_stuck=True,
+                fix="correct it: the table is checked again every few seconds", is_stuck=True,
             )
     kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
     if kept:
@@ -109,9 +109,9 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         )
     if component.get("strayed_tables"):
         yield Note(
-            component=name, problem=f"renamed since `up`, no rule takes them any more: {', '.join(component['strayed_tables'])}; "
-            "from its next change on such a table holds up the capture process",
-            fix="name them in the rules, or leave them out; then headrace up FILE",
+            component=name, problem=f"renamed since `up`, and matched by no rule now: {', '.join(component['strayed_tables'])}; "
+            "the next change of such a table holds up the capture process",
+            fix="add the new names to the rules, or exclude the tables; then headrace up FILE",
         )
     if component.get("errors"):
         yield Note(
@@ -120,7 +120,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def render(overview: Mapping[str, Any]) -> RenderableType:
-    """What an operator must know first, then the overview as tables: findings are never below the edge of a terminal."""
+    """Render the findings first, so that a terminal never cuts them off, then the overview as tables."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -160,13 +160,13 @@ def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
             if finding["is_error"]:
                 yield Text(f"refused: {finding['path']}: {finding['problem']}\n  fix: {finding['fix']}\n", style="red")
     for note in sorted(notes(overview), key=lambda note: note.is_remark):
-        # Outside the table, where a statement stays whole and can be copied.
+        # Outside the table, where a statement is not wrapped and can be copied.
         style = "" if note.is_remark else "red" if note.is_stuck else "yellow"
         yield Text(f"{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "") + "\n", style=style)
 
 
 def summary_line(overview: Mapping[str, Any]) -> str:
-    """One line while something is awaited: what is not settled yet, and why it is not."""
+    """One line while a command waits: what is not ready yet, and why."""
     components = overview["components"]
     waiting: dict[str, list[str]] = {}
     for component in components:
@@ -185,7 +185,7 @@ def summary_line(overview: Mapping[str, Any]) -> str:
 
 
 def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
-    """How far the copies are, as a sum, with the largest of those that are being copied; empty: every table is there."""
+    """Progress of all copies as a sum, with the largest table in progress; empty: every table is copied."""
     left = [table for table in tables if table["state"] not in {"DONE", "KEPT"}]
     if not left:
         return ""
@@ -193,7 +193,7 @@ def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
     words = [f"copying {len(left) - failed} of {len(tables)} tables"]
     sized = [table for table in left if table["state"] != "FAILED" and table.get("rows_estimated")]
     if sized:
-        # Estimates of the source's statistics: a table may have more.
+        # The source's statistics are estimates: a table can have more rows.
         done, total = (sum(int(table[key]) for table in sized) for key in ("rows", "rows_estimated"))
         words.append(f"{min(done, total)} of about {total} rows")
         largest = max(sized, key=lambda table: table["rows_estimated"] - table["rows"])
@@ -218,7 +218,7 @@ def _head(overview: Mapping[str, Any]) -> RenderableType:
 
 
 def _losses(queue: str, subscriber: Mapping[str, Any]) -> Iterator[Note]:
-    """A destination that had less than it had acknowledged: while what is missing comes again, and for a while after."""
+    """Destinations that lost acknowledged commits: while the changes are applied again, and for a while after."""
     if subscriber.get("gone_scn") is not None:
         yield Note(
             component=queue, is_stuck=True, fix=COPY_ONE_AGAIN,

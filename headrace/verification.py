@@ -1,4 +1,4 @@
-"""Verify: every replicated table of every apply process, compared after everything committed by now is applied."""
+"""Verify: wait until everything committed so far is applied, then compare every replicated table of every apply process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison_line", "verify_topology"]
 
-# A table that is written to meanwhile differs until the destination has caught up: it is looked at again.
+# A table that is written meanwhile differs until the destination has caught up: compare it again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
 COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
@@ -31,23 +31,23 @@ def verify_topology(
     Args:
         spec: the topology.
         actors: its actors.
-        timeout_s: of catching up first.
-        progress: told what is going on.
-        overview: asked for what holds the changes up.
+        timeout_s: longest wait for catching up, in seconds.
+        progress: receives lines of text about the progress.
+        overview: returns the overview, which shows what holds the changes up.
 
     Returns:
         One entry per apply process and table.
 
     Raises:
-        ApplyError: something stands still until somebody acts: the tables will not become equal, and the apply process,
-            whose Spark job compares them, may be what stands still.
-        NotCaughtUp: they did not catch up in time.
+        ApplyError: something is stuck until an operator acts: the tables cannot become equal, and the apply process
+            whose Spark job compares them may itself be stuck.
+        NotCaughtUp: the destinations did not catch up in time.
     """
     stuck = _stuck(overview)
     if stuck:
         raise ApplyError(
             "nothing can be compared now: " + "; ".join(f"{note.component}: {note.problem}" for note in stuck)
-            + " (tables are compared when everything is applied, by the Spark jobs of the apply processes)",
+            + " (the Spark jobs of the apply processes compare the tables after everything is applied)",
             hint="; ".join(note.fix for note in stuck if note.fix) or "see `headrace status`",
         )
     progress("waiting until caught up")
@@ -65,7 +65,7 @@ def verify_topology(
 
 
 def _stuck(overview: Look | None) -> list[Note]:
-    """What stands still until somebody acts; what was started a moment ago may still look so at the first glance."""
+    """Findings that stop changes until an operator acts, seen twice: a component that has just started can look stuck once."""
     for pause_s in (LOOK_INTERVAL_S, 0.0):
         found = stuck_notes(overview()) if overview is not None else []
         if not found:
@@ -75,7 +75,7 @@ def _stuck(overview: Look | None) -> list[Note]:
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:
-    """One comparison for people."""
+    """One comparison as a line of text."""
     name = f"{comparison['owner']}.{comparison['name']}"
     there = f"{comparison['destination_owner']}.{comparison['destination_name']}"
     table = f"{name} {comparison['source']} -> {comparison['destination']}{'' if there == name else f' {there}'}"

@@ -1,4 +1,4 @@
-"""Caught up: markers written at every source now, until they are below every low watermark; again for every site that forwards."""
+"""Caught up: write a marker at every source and wait until every low watermark has passed it; repeat for sites that forward."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["LOOK_INTERVAL_S", "Look", "NotCaughtUp", "wait_caught_up"]
 
 POLL_S = 0.1
-LOOK_INTERVAL_S = 2.0  # at what holds it up: people read it, and the controller's news is a second old
+LOOK_INTERVAL_S = 2.0  # for what holds it up: people read it, and the controller updates once a second
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 
 Look = Callable[[], Mapping[str, Any]]
-"""Gives the overview of the topology."""
+"""Returns the overview of the topology."""
 
 
-class NotCaughtUp(PropagationError):  # noqa: N818 - says what is the matter
+class NotCaughtUp(PropagationError):  # noqa: N818 - the name states the condition
     """The destinations did not reach the markers in time."""
 
     code = "HDR-7002"
@@ -42,14 +42,14 @@ class _Wait:
     progress: Callable[[str], None]
     markers: dict[str, int] = field(default_factory=dict)
     behind: dict[str, int | None] = field(default_factory=dict)
-    """Bytes of log that each apply process is behind its marker; None: it does not know yet, it is starting."""
+    """Bytes of log between each apply process and its marker; None: unknown, because it is starting."""
     problems: dict[str, str] = field(default_factory=dict)
     stuck: list[Note] = field(default_factory=list)
     looked_at: float = 0.0
 
     def write_markers(self) -> None:
         for source in sorted({apply.source for apply in self.spec.applies}):
-            # A site that is just being restarted answers within seconds.
+            # A site that is restarting answers within seconds.
             while source not in self.markers:
                 try:
                     self.markers[source] = int(
@@ -78,16 +78,16 @@ class _Wait:
         return all(self.behind.get(apply.name) == 0 for apply in self.spec.applies)
 
     def rest(self) -> None:
-        """Tell how it stands, and pause before asking again."""
+        """Report the progress, and pause before the next look."""
         self.look_for_what_is_stuck()
         self.progress(self.text())
         time.sleep(POLL_S)
 
     def look_for_what_is_stuck(self) -> None:
-        """Ask, from time to time, for what keeps the changes until somebody acts.
+        """Look from time to time for what is stuck until an operator acts.
 
         Raises:
-            NotCaughtUp: nothing replicates, and waiting changes nothing.
+            NotCaughtUp: nothing replicates, so waiting is useless.
         """
         if self.overview is None or time.monotonic() - self.looked_at < LOOK_INTERVAL_S:
             return
@@ -104,12 +104,12 @@ class _Wait:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def text(self) -> str:
-        """How far everybody is, and what is stuck."""
+        """How far each apply process is behind, and what is stuck."""
         behind = [f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}" for name, left in self.behind.items()]
         return "; ".join([*behind, *self.problems.values(), *(f"{note.component}: {note.problem}" for note in self.stuck)])
 
     def late(self, timeout_s: float | None) -> NotCaughtUp:
-        """The error of one that waited too long."""
+        """The error for a time-out."""
         words = [
             f"{apply.name} has not reached SCN {scn_text(self.markers[apply.source])} of {apply.source}"
             + (f" ({self.problems[apply.name]})" if apply.name in self.problems else "")
@@ -129,15 +129,15 @@ def wait_caught_up(
     Args:
         spec: the topology.
         actors: its actors.
-        timeout_s: None: as long as it takes.
-        progress: told how far everybody is.
-        overview: asked for what holds the changes up; without it only the apply processes are asked.
+        timeout_s: longest wait in seconds; None: unlimited.
+        progress: receives lines of text about the progress.
+        overview: returns the overview, which shows what holds the changes up; None: look at the apply processes only.
 
     Returns:
         The SCNs of the last markers, by source.
 
     Raises:
-        NotCaughtUp: the time is over; the message names who is behind and why.
+        NotCaughtUp: time-out; the message names the apply processes that are behind, and why.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))

@@ -1,27 +1,27 @@
-"""What the coordinator and its apply servers tell each other: frozen data made of bytes, integers and tuples.
+"""Messages between the coordinator and its apply servers: frozen data of bytes, integers and tuples.
 
 A *group* is a run of consecutive source transactions that an apply server applies as one destination
-transaction. Groups are numbered in source order, from 1, anew in each incarnation of the coordinator.
+transaction. Groups are numbered in source order, from 1 in each incarnation of the coordinator.
 
-Conversation about one group (`attempt` counts how often it was handed out; late reports of an older attempt
-are ignored by both sides):
+Conversation about one group (`attempt` counts how often it was assigned; both sides ignore late reports of an
+older attempt):
 
-    coordinator -> server   GroupAssignment       the server may decode and prepare, not write
+    coordinator -> server   GroupAssignment       the server may decode and prepare, but not write
                             GroupPart ...         a streamed transaction's parts, at most PARTS_AHEAD not yet done
                             GroupGo               what the group depends on is applied: write
                             GroupAbandon          roll back what was written, forget the group
     server -> coordinator   PartDone              a part is written (not committed): send another
                             GroupResult           the group is done; everything in `applied` is durable
-                            GroupRetry            part of it may be done; the rest must be handed out again
+                            GroupRetry            part of it may be done; the rest must be assigned again
                             GroupAbandoned        answers GroupAbandon
 
-A server never waits for another group inside a group: where it would have to, it gives the rest of the group
-back with GroupRetry and goes on with other work. Every group a server holds waits only for lower-numbered
-groups, and the lowest unfinished group is handed out whatever the server's load is: so there is no deadlock.
-A server runs, of the groups it holds that may write, the lowest-numbered one.
+Inside a group, a server never waits for another group: if it would have to, it returns the rest of the group
+with GroupRetry and continues with other work. Every group that a server holds waits only for lower-numbered
+groups, and the lowest unfinished group is assigned regardless of the server's load, so there is no deadlock.
+Of the groups that may write, a server runs the lowest-numbered one.
 
-A streamed transaction is a barrier: it waits for everything below, everything above waits for it. While it
-arrives nothing above it exists, so that costs only the draining of what is in flight, and a transaction that
+A streamed transaction is a barrier: it waits for everything below, and everything above waits for it. Nothing above it
+exists while it arrives, so this costs only the time to finish what is in flight, and a transaction that
 holds locks never waits for another group.
 """
 
@@ -37,22 +37,22 @@ __all__ = [
     "HeldTransaction", "PartDone", "RetryReason", "ServerMessage", "TransactionError",
 ]
 
-PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one on the way
+PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one in flight
 
 
 class GroupMode(IntEnum):
     """How a group is to be applied."""
 
-    SETS = 1  # collapsed, as sets; where that fails bisected, in the end row by row
-    ERROR_QUEUE = 3  # into the error queue, nothing is applied (a streamed transaction that failed or is held)
+    SETS = 1  # collapsed into sets; bisected on failure, finally row by row
+    ERROR_QUEUE = 3  # into the error queue without applying anything (a streamed transaction that failed or is held)
     EXECUTE_ERROR = 4  # apply an error transaction again and delete it from the error queue
 
 
 class RetryReason(IntEnum):
-    """Why a server gives a group back."""
+    """Why a server returns a group."""
 
-    BELOW = 1  # the next transaction failed while groups below were not applied: hand out again when they are
-    # A streamed transaction failed, or a table does not fit any more: it must be read again from the queue.
+    BELOW = 1  # the next transaction failed while groups below were not applied: assign it again when they are
+    # A streamed transaction failed, or a table no longer fits: it must be read from the queue again.
     REPLAY = 2
 
 
@@ -72,7 +72,7 @@ class Failure:
         position: 0-based position of the failing LCR in its transaction; -1: it is held behind another.
         conflict_type: "insert_exists", "update_missing", ...; empty for other errors.
         sqlstate: of the database's error, if any.
-        message: what happened.
+        message: description of the failure.
         readable: the failing LCR's values, "column=value", shown only by `errors show`.
     """
 
@@ -105,16 +105,16 @@ class GroupAssignment:
 
     Args:
         group: number of the group; ascending in source order.
-        attempt: how often it was handed out before, from 0.
+        attempt: how often it was assigned before, from 0.
         mode: how to apply it.
-        streamed: one transaction that comes as `GroupPart`s; `batches` is empty.
-        batches: serialized LcrBatches in order; exactly what is to be applied (already filtered).
-        after_scn: `through_scn` of the group before.
-        through_scn: everything the group covers; 0 while a streamed transaction is open.
-        first_transaction: index of the first transaction that is still to be done; those before it were
+        streamed: one transaction that arrives as `GroupPart`s; `batches` is empty.
+        batches: serialized LcrBatches in order; already filtered: everything in them is applied.
+        after_scn: `through_scn` of the previous group.
+        through_scn: the last SCN that the group covers; 0 while a streamed transaction is open.
+        first_transaction: index of the first transaction that is not done; earlier ones were
             committed in an earlier attempt.
-        error_number: EXECUTE_ERROR: which one. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
-        failure: ERROR_QUEUE: what failed.
+        error_number: EXECUTE_ERROR: the error transaction. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
+        failure: ERROR_QUEUE: the failure.
     """
 
     group: int
@@ -139,7 +139,7 @@ class GroupPart:
         part: 0, 1, 2, ... in order.
         batch: serialized LcrBatch with this part's rows.
         is_last: the transaction is complete with this part.
-        through_scn: what the group covers; 0 unless `is_last`.
+        through_scn: the last SCN that the group covers; 0 unless `is_last`.
     """
 
     group: int
@@ -152,13 +152,13 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGo:
-    """What the group depends on is applied: it may write (a streamed transaction: every part as it comes).
+    """Everything that the group depends on is applied: it may write (a streamed transaction: every part on arrival).
 
     Args:
         group: number of the group.
         attempt: see `GroupAssignment`.
-        low_watermark: the coordinator's, to record with the data.
-        below_applied: every group below is done: a failure needs no waiting.
+        low_watermark: the coordinator's, recorded with the data.
+        below_applied: every group below is done, so a failure is final.
         held: transactions that must join the error queue behind another.
     """
 
@@ -191,7 +191,7 @@ class TransactionError:
         transaction: index of the transaction in the group as it was first formed.
         commit_scn: its commit SCN.
         depends_on: number of the error transaction it is held behind; 0: it failed itself.
-        key_hashes: uint64 little-endian; what later transactions must be checked against.
+        key_hashes: uint64 little-endian; later transactions must be checked against them.
         conflict_type: see `Failure`.
         message: see `Failure`.
     """
@@ -207,15 +207,15 @@ class TransactionError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
-    """What applying a group took; summed by the coordinator.
+    """Counters of applying a group; the coordinator sums them.
 
     Args:
         transactions: source transactions applied (not those in the error queue).
         rows: row LCRs applied.
-        rows_written: rows the destination wrote for them (fewer when changes of a key collapse).
+        rows_written: rows that the destination wrote for them (fewer when changes of a key collapse).
         commits: destination transactions committed.
         rollbacks: destination transactions rolled back.
-        retried: destination transactions tried again because the database was unavailable.
+        retried: destination transactions repeated because the database was unavailable.
         last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
     """
 
@@ -232,7 +232,7 @@ class GroupStatistics:
 class GroupResult:
     """The group is done; everything in `applied` is durable at the destination.
 
-    EXECUTE_ERROR: `failure` is None when the error transaction was applied and deleted, else why it stays.
+    EXECUTE_ERROR: `failure` is None when the error transaction was applied and deleted, otherwise the reason why it stays.
     """
 
     group: int
@@ -245,17 +245,17 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRetry:
-    """The rest of the group must be handed out again; nothing of the rest is written.
+    """The rest of the group must be assigned again; nothing of the rest is written.
 
     Args:
         group: number of the group.
         attempt: see `GroupAssignment`.
         reason: see `RetryReason`.
         next_transaction: index of the first transaction that is not done.
-        applied: what is durable of this attempt.
+        applied: the ranges of this attempt that are durable.
         errors: transactions of this attempt that are in the error queue.
         statistics: of this attempt.
-        failure: what failed, for a streamed transaction (it comes back in mode ERROR_QUEUE).
+        failure: why a streamed transaction failed (it is assigned again in mode ERROR_QUEUE).
     """
 
     group: int

@@ -1,7 +1,7 @@
-"""Between `spark_apply.groups` and the wire, and between a database's access and the wire.
+"""Converts `spark_apply.groups` and database accesses to and from protobuf messages.
 
-A field has one name in a group's message and in its protobuf message, so the conversion needs no list of fields: what
-`spark_apply.groups` adds and `protos/apply.proto` has under the same name travels. None is a message that is not set.
+A field has the same name in both messages, so the conversion needs no list of fields: a field that is added to
+`spark_apply.groups` and to `protos/apply.proto` is converted. None is a message that is not set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "access_from_wire", "access_to_wire", "coordinator_message_from_wire", "coordinator_message_to_wire", "server_message_from_wire", "server_message_to_wire",
 ]
 
-# The name of each message's place in `CoordinatorMessage` and `ServerMessage` of apply.proto.
+# The name of each message's field in `CoordinatorMessage` and `ServerMessage` of apply.proto.
 _COORDINATOR: dict[str, type[groups.CoordinatorMessage]] = {
     "assignment": groups.GroupAssignment, "part": groups.GroupPart, "go": groups.GroupGo, "abandon": groups.GroupAbandon,
 }
@@ -33,24 +33,24 @@ _SERVER: dict[str, type[groups.ServerMessage]] = {
 
 
 def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
-    """How a task reaches a database; its version was checked before."""
+    """Convert a database access for a task; its version was checked before."""
     return pb.DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn)
 
 
 def access_from_wire(message: pb.DatabaseAccess) -> DatabaseAccess:
-    """The other way round."""
+    """Convert back to a database access."""
     return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn)
 
 
 def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.CoordinatorMessage:
-    """Turn what the coordinator says into its message."""
+    """Convert a message of the coordinator to protobuf."""
     wire = pb.CoordinatorMessage()
     _fill(wire, _place_of(message, _COORDINATOR), message)
     return wire
 
 
 def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.CoordinatorMessage:
-    """Turn a message into what the coordinator said.
+    """Convert a protobuf message to a message of the coordinator.
 
     Raises:
         ProtocolError: it is none of the conversation about groups.
@@ -62,14 +62,14 @@ def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.Coor
 
 
 def server_message_to_wire(message: groups.ServerMessage) -> pb.ServerMessage:
-    """Turn what an apply server says into its message."""
+    """Convert a message of an apply server to protobuf."""
     wire = pb.ServerMessage()
     _fill(wire, _place_of(message, _SERVER), message)
     return wire
 
 
 def server_message_from_wire(message: pb.ServerMessage) -> groups.ServerMessage:
-    """Turn a message into what an apply server said.
+    """Convert a protobuf message to a message of an apply server.
 
     Raises:
         ProtocolError: it is none of the conversation about groups.
@@ -91,7 +91,7 @@ def _fill(wire: Any, name: str, value: Any) -> None:  # noqa: ANN401 - any gener
     """Set a field of a protobuf message."""
     if dataclasses.is_dataclass(value):
         inner = getattr(wire, name)
-        inner.SetInParent()  # also when every field has its default
+        inner.SetInParent()  # even when every field has its default
         for field in dataclasses.fields(value):
             _fill(inner, field.name, getattr(value, field.name))
     elif isinstance(value, tuple):
@@ -108,13 +108,13 @@ def _fill(wire: Any, name: str, value: Any) -> None:  # noqa: ANN401 - any gener
 
 
 def _read(kind: type[Any], wire: Any) -> Any:  # noqa: ANN401 - as above
-    """Make a group's message of a protobuf message."""
+    """Convert a protobuf message to a group's message."""
     return kind(**{name: read(wire, name) for name, read in _readers(cast("Hashable", kind))})
 
 
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, Callable[[Any, str], Any]], ...]:
-    """How each field of a group's message is read."""
+    """The reader of each field of a group's message."""
     hints = typing.get_type_hints(kind)
     return tuple((field.name, _reader(hints[field.name])) for field in dataclasses.fields(cast("type[Any]", kind)))
 

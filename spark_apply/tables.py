@@ -1,14 +1,14 @@
-"""How a source's table version fits a destination table: which columns find a row, which are written.
+"""How a source's table version maps to a destination table: which columns find a row, and which are written.
 
-Values pass through in the source's own form, so the types must be the same or convert; the destination says so.
+Values pass in the source's form, so the types must be equal or convertible; the destination decides.
 
-Which columns find a row (manual: the row's identity):
+The columns that find a row (manual: the row's identity):
 
     old values FULL        the destination's key; without one, or with a NULL in it, all columns together
     old values KEY         the source's identity, the only old values there are
 
-Successive changes of a row may be collapsed only where nobody can notice: the columns that find a row are the
-destination's one and only unique key.
+Successive changes of a row may be collapsed only if the result cannot differ: the columns that find a row must be the
+destination's only unique key.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["Describe", "Equality", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions", "table_touch"]
 
 _Key = TypeVar("_Key")
-_VERSIONS_MAX = 16  # of one table: a table that is altered more often while one transaction waits is not known
+_VERSIONS_MAX = 16  # per table; a table altered more often than that while one transaction waits has never been seen
 
 Describe = Callable[[str, str], "DestinationTable | None"]
-"""Asks the destination what a table (owner, name) looks like now; None: it does not exist."""
+"""Returns the destination's current description of a table (owner, name); None: it does not exist."""
 
 class Equality(IntEnum):
-    """Canonical forms for hashing: two values the destination holds equal have equal canonical forms."""
+    """Canonical forms for hashing: values that are equal at the destination have equal canonical forms."""
 
     NONE = 0  # no canonical form is known
     BYTES = 1
     INTEGER_BINARY = 2
     INTEGER_TEXT = 3
-    PADDED = 4  # trailing blanks do not count
+    PADDED = 4  # trailing blanks are insignificant
     NUMERIC_BINARY = 5
     NUMERIC_TEXT = 6
     FLOAT_BINARY = 7
@@ -50,13 +50,13 @@ class Equality(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedKey:
-    """A unique key of the destination table, as its values come in the LCRs.
+    """A unique key of the destination table, in terms of the LCRs' columns.
 
     Args:
         columns: positions in the source version.
         equalities: canonical form per column.
-        seed: hash of the table's name and the columns' numbers, which a renamed column keeps: what is in the error queue
-            from before is found.
+        seed: hash of the table's name and the columns' numbers. A renamed column keeps its number, so older entries of the
+            error queue are found.
         is_identity: NULLs count as values (the key that finds rows); False: a key with a NULL is never equal.
     """
 
@@ -72,7 +72,7 @@ class TableFit:
 
     Args:
         version: the source's description.
-        table: the destination's.
+        table: the destination's description.
     """
 
     version: TableVersion
@@ -90,16 +90,16 @@ class TableFit:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's best key whose columns all come with the LCRs, as positions in the version; empty: there is none."""
+        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none."""
         return next((found for key in self.table.identifying_keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """A key of the destination as positions in the version; empty when a column of it does not come."""
+        """A key of the destination as positions in the version; empty when the LCRs lack a column of it."""
         names = [self.table.columns[place].name for place in key]
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether some columns of a key come, and others only the destination has: what meets in it cannot be told."""
+        """Whether the LCRs carry only some columns of a key: then they do not show which rows collide in it."""
         come = [self.table.columns[place].name in self._places for place in key]
         return any(come) and not all(come)
 
@@ -114,17 +114,17 @@ class TableFit:
 
     @cached_property
     def is_keyless(self) -> bool:
-        """Rows are found by all their values: there may be duplicates."""
+        """Whether rows are found by all their values, so that duplicates are possible."""
         return not self.key and self.match == self.all_columns
 
     @cached_property
     def all_columns(self) -> tuple[int, ...]:
-        """Positions of every column but those the destination computes."""
+        """Positions of every column except those that the destination computes."""
         return tuple(place for place, target in enumerate(self._targets) if not target.is_generated)
 
     @cached_property
     def is_collapsible(self) -> bool:
-        """Nobody can notice when only the net change of a row is written."""
+        """Whether writing only the net change of a row gives the same result."""
         return (
             not self.table.ordered and len(self.table.unique_keys) <= 1
             and bool(self.key) and set(self.key) == set(self.match)
@@ -132,12 +132,12 @@ class TableFit:
 
     @cached_property
     def touch(self) -> int:
-        """Hash that stands for a row of the table, whichever."""
+        """Hash that stands for any row of the table."""
         return table_touch(self.version.owner, self.version.name)
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:
-        """Every unique key whose columns come with the LCRs, the one that finds rows first."""
+        """Every unique key of which the LCRs carry all columns; the key that finds rows comes first."""
         keys = [self.match] if not self.is_keyless else []
         keys += [arriving for key in self.table.unique_keys if (arriving := self._arriving(key))]
         found: dict[frozenset[int], HashedKey] = {}
@@ -157,7 +157,7 @@ class TableFit:
 
     @cached_property
     def is_serialised(self) -> bool:
-        """Dependencies cannot be told from values: transactions on the table run one after the other."""
+        """Whether values do not show all dependencies: transactions on the table then run serially."""
         return (
             self.table.serialise or self.is_keyless or not self.hashed_keys
             or any(self._is_mixed(key) for key in self.table.unique_keys)
@@ -174,8 +174,8 @@ def _equality(target: DestinationColumn, column: Column) -> Equality:
     if column.type_name in target.converted:
         return Equality.NONE
     binary = column.is_binary
-    # What has one canonical form in binary has none in text, unless it is made from it: a stream may change from one to the
-    # other. Of the rest such keys are rare in text, and a float's text is not even unique (-0, exponents).
+    # A stream can change from binary to text. So a type with a canonical form in binary has one in text only if it can be
+    # derived. The other types are rare as keys, and a float's text is not even unique (-0, exponents).
     return {
         "text": Equality.BYTES,
         "bytes": Equality.BYTES if binary else Equality.NONE,
@@ -188,10 +188,10 @@ def _equality(target: DestinationColumn, column: Column) -> Equality:
 
 
 def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
-    """What the columns of a version are called in a newer one, without those that were dropped; None: they do not tell.
+    """The new names of a version's columns in a newer one, without dropped columns; None: they cannot be determined.
 
-    A log describes columns in their order, which never changes: new ones come behind, dropped ones leave a gap. So a name
-    that is gone, or another column's now, and a name that is new in one place, with the same type, are one column's.
+    A log describes columns in their order, which never changes: new ones follow at the end, dropped ones leave a gap. So if
+    one name is gone (or belongs to another column now) and one name of the same type is new in that place, the column was renamed.
     """
     before, after = {column.name for column in old.columns}, {column.name for column in new.columns}
     names: dict[str, str] = {}
@@ -208,12 +208,12 @@ def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """A version under newer names.
+    """A version with newer names.
 
     Args:
         version: with the names of `newer`.
-        newer: where the names come from.
-        is_ambiguous: a name of before is another column's in `newer`: a table like `newer` fits under both.
+        newer: the version that has these names.
+        is_ambiguous: an old name belongs to another column in `newer`: a table like `newer` fits both.
     """
 
     version: TableVersion
@@ -222,7 +222,7 @@ class Renamed:
 
 
 def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str]) -> Renamed | None:
-    """The version with other names for its columns; None: they have these names, or a dropped one's was given to another."""
+    """The version with new names; None: it has these names already, or another column has a dropped column's name."""
     columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in version.columns)
     if columns == version.columns or len({column.name for column in columns}) < len(columns):
         return None
@@ -234,10 +234,10 @@ def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str
 
 
 class TableVersions:
-    """The versions of each table in the order they came; outlives restarts of the reader, not of the process.
+    """The versions of each table in order of arrival; outlives restarts of the reader, but not of the process.
 
-    Partitions are described one by one, with the name of their table. What is renamed there is renamed in all of them, but
-    the order of their columns may differ: one tells about another only when a single column was renamed.
+    The log describes partitions one by one, with the name of their table. A rename affects all of them, but
+    the order of their columns may differ: one shows the rename for another only when a single column was renamed.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class TableVersions:
         self._forms: dict[tuple[str, str], dict[tuple[Column, ...], TableVersion]] = {}  # of all partitions together
 
     def note(self, tables: Iterable[TableVersion]) -> None:
-        """Versions of a batch, in the order of its rows."""
+        """Record the versions of a batch, in the order of its rows."""
         for table in tables:
             seen = self._seen.setdefault(table.object_number, {})
             if table.version not in seen:
@@ -255,7 +255,7 @@ class TableVersions:
                     _remember(forms, table.columns, table)
 
     def renamed(self, version: TableVersion) -> Iterator[Renamed]:
-        """The version under the names of each newer one, its own newest first."""
+        """Yield the version with the names of each newer one, starting with its own newest."""
         found: list[Renamed | None] = []
         dropped: set[str] = set()
         for newer in _after(self._forms.get((version.owner, version.name), {}), version.columns):
@@ -268,7 +268,7 @@ class TableVersions:
                 found.append(_renamed(version, newer, others))
         last, names = version, {column.name: column.name for column in version.columns}
         for newer in _after(self._seen.get(version.object_number, {}), version.version):
-            # One step after the other: what was dropped does not come back under the name of a column added later.
+            # Step by step: a dropped column must not reappear under the name of a column that was added later.
             step = _new_names(last, newer)
             last, names = newer, names if step is None else {k: step[v] for k, v in names.items() if v in step}
             found.append(_renamed(version, newer, names))
@@ -282,17 +282,17 @@ def _remember(seen: dict[_Key, TableVersion], key: _Key, table: TableVersion) ->
 
 
 def _after(seen: Mapping[_Key, TableVersion], key: _Key) -> Iterable[TableVersion]:
-    """What came after a version; nothing when it is not known (any more)."""
+    """The versions after a version; none if it is unknown or forgotten."""
     keys = list(seen)
     return [seen[later] for later in keys[keys.index(key) + 1 :]] if key in seen else []
 
 
 class TableFits:
-    """The fits of every table version seen so far; asks the destination about a version once.
+    """The fits of all table versions seen so far; queries the destination once per version.
 
     Args:
-        describe: see `Describe`; must answer with the state of now.
-        missing_alter: what must be done before rows of a version can be written; empty: it fits.
+        describe: see `Describe`; must return the current state.
+        missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
     """
 
     def __init__(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> None:
@@ -303,12 +303,12 @@ class TableFits:
         """The fit of a version.
 
         Raises:
-            UnfitTableError: the destination table does not fit; asked again at the next call.
+            UnfitTableError: the destination table does not fit; the next call checks again.
         """
         key = (version.object_number, version.version)
         found = self._fits.get(key)
         if found is None:
-            # In this order: describing looks at the table anew, the check then uses what was seen.
+            # The order matters: describing reads the table again, and the check uses the result.
             table = self._describe(version.owner, version.name)
             hint = self._missing_alter(version)
             if table is None or hint:
@@ -320,5 +320,5 @@ class TableFits:
         return found
 
     def forget(self) -> None:
-        """Ask again about every table: the destination may have changed."""
+        """Forget all fits, because the destination may have changed; the next calls query it again."""
         self._fits.clear()

@@ -1,7 +1,7 @@
 """Acknowledged positions of a queue, kept across restarts.
 
-One small JSON file, replaced whole (`streams.durable_file`): after any crash it is the old one or the new one.
-A position may be lower than what was acknowledged last, never higher.
+One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
+A position can be lower than the last acknowledged one, never higher.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PositionsFile:
     """Positions by source and subscriber, in `acknowledged.json`.
 
     Args:
-        folder: of the queue; made when it is missing.
+        folder: of the queue; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class PositionsFile:
         """Read them; empty when the queue never ran.
 
         Raises:
-            QueueError: the file is damaged, which no crash can do.
+            QueueError: the file is damaged, which a crash cannot cause.
         """
         try:
             content = json.loads(self._path.read_bytes())

@@ -1,7 +1,7 @@
-"""Propagation: move LCR batches from one queue to another, with credit forwards and DURABLE backwards.
+"""Propagation: move LCR batches from one queue to another; credit and DURABLE travel back.
 
 Job
-    Everything the destination queue lacks of the propagation's sources, in order, through the propagation's rules.
+    Send everything of the propagation's sources that the destination queue lacks, in order, filtered by its rules.
 
 Main path
     PropagationRunner.open -> EnqueueClient.connect (the destination queue says where to begin) -> DequeueClient.subscribe
@@ -13,27 +13,27 @@ States (V$PROPAGATION_SENDER.STATE)
     PAUSED FOR FLOW CONTROL   the destination queue gives no credit. Memory only.
 
 Durable when
-    Nothing is kept here. A batch stays in the source queue until the destination queue says DURABLE, which is passed on
-    as this propagation's acknowledgement. After any break both streams are opened again, and the destination queue's
-    position decides what is asked of the source queue.
+    Nothing is kept here. A batch stays in the source queue until the destination queue reports it as DURABLE, which the
+    propagation passes on as its acknowledgement. After any break both streams are reopened, and the destination queue's
+    position decides what is requested from the source queue.
 
 Bounds
-    `CREDIT_BYTES` of each source are on their way at most: the source queue gets its credit back only as the
-    destination queue accepts.
+    At most `CREDIT_BYTES` of each source are in flight: the source queue gets its credit back only as the
+    destination queue accepts batches.
 
 Worked flow
     Resume{30} -> subscribe{30} -> 30..50, 50..60 sent -> Accepted{60}: credit back -> Durable{50}: acknowledge{50}
     the connection breaks -> PropagationError -> open again: Resume{60} -> subscribe{60}
     the destination queue lost everything: Resume{50} -> subscribe{50}: the source queue still has 50..60
-    the source queue does not have them any more: LogGone{40} -> gone{40}: the destination queue refuses who needs them and
-    asks for what the others need: Rewind{60} -> subscribe{60}
-    a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue has that rewound, too
-    a destination queue that is new: Resume{0} -> subscribe{0} -> the mark 0..30, where the source queue put it down, 30..50, ...
+    the source queue does not have them any more: LogGone{40} -> gone{40}: the destination queue refuses subscribers
+    that need them and requests what the others need: Rewind{60} -> subscribe{60}
+    a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue rewinds its publisher, too
+    a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30, which is where the source queue begins for it, 30..50, ...
 
 Hosting
     runner = PropagationRunner(topology_name, propagation_spec, resolve, wake=host.wake)
-    runner.open(); then runner.step() answers the seconds until the next step is worthwhile (0: at once), `wake` is
-    called when there is something sooner; runner.close() after any error, then open() again. Or runner.run(stop_event).
+    runner.open(); then runner.step() returns the seconds until the next step is worthwhile (0: at once), `wake` is
+    called when there is work sooner; runner.close() after any error, then open() again. Or runner.run(stop_event).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from topology.spec import PropagationSpec
 
 __all__ = ["PropagationCore", "PropagationRunner"]
 
-# Covers 100 ms of round trip at 80 MB/s, and is small next to a queue's memory.
+# Covers 100 ms of round trip at 80 MB/s, and is small compared with a queue's memory.
 CREDIT_BYTES = 8 << 20
 STEP_BATCHES = 32  # after so many batches the runner's owner gets a chance to stop it
-IDLE_PAUSE_S = 1.0  # whatever changes wakes the runner; this only shows that it lives
+IDLE_PAUSE_S = 1.0  # any change wakes the runner; this only shows that it is alive
 
 
 class Destination(Protocol):
@@ -113,7 +113,7 @@ class Origin(Protocol):
 
 
 class PropagationStatistics:
-    """Counters of one source's way, kept over reconnects (V$PROPAGATION_SENDER)."""
+    """Counters of one source, kept across reconnects (V$PROPAGATION_SENDER)."""
 
     def __init__(self) -> None:
         self.total_msgs = self.total_bytes = self.batches = self.filtered_msgs = self.rewinds = 0
@@ -122,14 +122,14 @@ class PropagationStatistics:
 
 
 class PropagationCore:
-    """One source's way from queue to queue. No threads, no clock but for statistics.
+    """Moves one source's batches from queue to queue. No threads; the clock only serves statistics.
 
     Args:
         source: the source.
-        rules: what passes; a rule set that lets everything pass costs nothing: bytes go through untouched.
+        rules: what passes; a rule set that takes everything costs nothing: bytes pass unchanged.
         destination: a client, not yet connected.
         origin: makes a client, not yet subscribed; called again after a rewind.
-        statistics: counters to go on with.
+        statistics: counters to continue.
         clock: of the statistics.
     """
 
@@ -156,7 +156,7 @@ class PropagationCore:
             self._pass_on(error)
 
     def step(self) -> bool:
-        """Pass on what there is, up to a bound; False: there is nothing to do until one of the clients wakes.
+        """Forward available batches, up to a bound; False: there is nothing to do until one of the clients wakes.
 
         Raises:
             StreamsError: one of the streams has ended; close and open a new core.
@@ -171,7 +171,7 @@ class PropagationCore:
         self._hear()
         for _ in range(STEP_BATCHES):
             if self._waiting is None:
-                # None: the destination queue has to say how to go on.
+                # None: the destination queue must say how to continue.
                 delivery = None if self._origin is None else self._origin.poll()
                 if delivery is None:
                     self.state = "WAITING FOR LCRS"
@@ -188,7 +188,7 @@ class PropagationCore:
         self._destination.close()
 
     def _hear(self) -> None:
-        """Take note of what the destination queue said."""
+        """Process the answers of the destination queue."""
         progress = self._destination.poll()
         statistics = self._statistics
         if progress.rewind_scn is not None:
@@ -204,7 +204,7 @@ class PropagationCore:
             self._origin.grant(self._in_flight.popleft()[1])
 
     def _pass_on(self, error: LogGone) -> None:
-        """Tell the destination queue what is gone: it refuses who needs it, and asks for what the others need."""
+        """Report to the destination queue what is gone: it refuses subscribers that need it, and requests what the others need."""
         if "first_scn" not in error.context:
             raise error
         if self._origin is not None:
@@ -214,14 +214,14 @@ class PropagationCore:
         self._destination.gone(Scn(int(error.context["first_scn"])))
 
     def _subscribe(self, needed: Scn) -> None:
-        # What was on its way belongs to the credit of the stream before.
+        # Batches in flight belong to the credit of the previous stream.
         self._waiting = None
         self._in_flight.clear()
         if self._origin is not None:
             self._origin.close()
         self._origin = self._make_origin()
         self._origin.subscribe({self._source: needed}, CREDIT_BYTES)
-        # The source queue may have forgotten it, or never heard of it.
+        # The source queue may have lost the acknowledgement, or never received it.
         self._statistics.acknowledgement = FIRST_SCN
 
     def _filtered(self, delivery: Delivery) -> Delivery:
@@ -261,9 +261,9 @@ class PropagationRunner:
 
     Args:
         topology: name of the topology.
-        spec: the propagation; its `sources` say what it moves.
-        resolve: tells where a component ("queue:q_dbs1") serves now; asked on every `open`.
-        wake: called on a thread of gRPC when the next step is worthwhile; must not block.
+        spec: the propagation; `sources` lists what it moves.
+        resolve: returns the endpoint of a component ("queue:q_dbs1"); called on every `open`.
+        wake: called on a gRPC thread when the next step is worthwhile; must not block.
         clock: of the statistics.
     """
 
@@ -300,7 +300,7 @@ class PropagationRunner:
             core.open()
 
     def step(self) -> float:
-        """Pass on what there is; answers the seconds until the next step is worthwhile (0: at once).
+        """Forward available batches; returns the seconds until the next step is worthwhile (0: at once).
 
         Raises:
             StreamsError: a stream has ended; `close`, wait, and open again.
@@ -315,7 +315,7 @@ class PropagationRunner:
             core.close()
 
     def run(self, stop: threading.Event) -> None:
-        """Open, step until `stop` is set, close. Whoever sets `stop` may call `wake` to have it noticed at once.
+        """Open, step until `stop` is set, close. Call `wake` after setting `stop`, to have it noticed at once.
 
         Raises:
             StreamsError: a stream has ended; wait, and run again.

@@ -1,8 +1,8 @@
 """Buffered queue: keep LCR batches until every subscriber's destination has committed them.
 
 Job
-    Take batches from publishers (capture processes, propagations), hand them to subscribers (propagations, apply
-    processes) in order, each at its own pace, and never look inside them.
+    Take batches from publishers (capture processes, propagations) and deliver them in order to subscribers (propagations,
+    apply processes), each at its own pace, without decoding them.
 
 Main path
     QueueCore.enqueue -> SourceLog.admit -> SourceLog.append -> QueueCore.dequeue -> QueueCore.acknowledge
@@ -14,37 +14,38 @@ States (V$BUFFERED_QUEUES.QUEUE_STATE)
                               left by the amount of free space, memory only.
 
 Durable when
-    Nothing but the acknowledged positions is durable here. A batch is ACCEPTED when it is in the queue, which a crash
-    forgets; it is DURABLE when every subscriber has acknowledged it, which a subscriber does after its destination's
-    commit. The publisher is told so only after the position is on disk, so a queue that starts again, empty, never asks
-    for less than it promised: it asks for everything after the lowest position its subscribers acknowledged.
+    Only the acknowledged positions are durable here. A batch is ACCEPTED when it is in the queue, which loses it in a
+    crash. It is DURABLE when every subscriber has acknowledged it; a subscriber does so after its destination's commit.
+    The queue reports DURABLE to the publisher only after the position is on disk, so a restarted, empty queue never asks
+    for less than it promised: it asks for everything after the lowest position that its subscribers acknowledged.
 
 Beginnings
-    A subscriber that is new here (`headrace up` added a destination) is put down where the one that is furthest has
-    acknowledged, and that is on disk before anybody is served: from then on nothing after it is DURABLE without the new
-    one, and nothing before it is asked for. Where all are new the position is FIRST_SCN: whatever the publisher has. The
-    publisher's first mark, from FIRST_SCN, says where that begins. A subscriber that needs FIRST_SCN never had anything:
-    it gets such a mark first. An apply process asks so before it copies its tables: what it copies is later than that.
+    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
+    acknowledged. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
+    the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
+    the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
+    FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so
+    that its copies are later than the mark.
 
 Refusals
-    A destination that lost commits (a failover, a restored backup) needs less than was acknowledged for it. What the redo
-    log still has is sent again, and `status` says that it was. What is gone refuses this subscriber alone (LogGone): the
-    others go on, and nothing is held for it. A propagation passes the answer on to the queue behind it, where the refusal
-    belongs to a subscriber; something is held for a propagation meanwhile, from where redo begins. A refused subscriber
-    that comes back with enough, or anew from FIRST_SCN, is a subscriber again.
+    A destination that lost commits (a failover, a restored backup) needs less than it had acknowledged. What the redo
+    log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone): the
+    others continue, and nothing is held for it. A propagation passes the answer on to the next queue, which refuses the
+    subscriber concerned; meanwhile the queue holds what follows the beginning of redo for the propagation. A refused
+    subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that is
-    read last goes to disk first, so a slow subscriber does not slow the others before both are full. A transaction
-    that is larger than both alone cannot become durable before its end: then parts every subscriber has been handed
-    are given up, and asked for again should one of them come back.
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that will
+    be read last is spilled first, so a slow subscriber does not slow the others before both are full. A transaction
+    that is larger than both cannot become durable before its end: the queue drops parts that every subscriber has
+    received, and requests them again if a subscriber needs them again.
 
 Worked flow
     restarts: acknowledged A=40 B=30 -> position 30, Resume{30} -> the publisher sends 30..50, 50..60
     A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
     A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
     B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
-    the publisher has it from 40 on only: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A goes on
+    the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A continues
     C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then all
     after 60; nothing after 60 is DURABLE before C has acknowledged it
 
@@ -75,11 +76,11 @@ from topology.spec import TopologySpec
 
 __all__ = ["QueueCore"]
 
-# Most that may be on its way from one publisher: covers 100 ms of round trip at 160 MB/s.
+# Most bytes in flight from one publisher: covers 100 ms of round trip at 160 MB/s.
 WINDOW_BYTES_MAX = 16 << 20
-# Python's objects for one entry, also when its bytes are on disk: measured, rounded up.
+# Python objects of one entry, even when its bytes are on disk: measured, rounded up.
 ENTRY_BYTES = 800
-# Spilling makes this share of the memory free at once, so that choosing what to spill is rare.
+# Spilling frees this share of the memory at once, so that it happens rarely.
 SPILL_SHARE = 8
 SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
 SAVE_PERIOD_S = 1.0  # of the acknowledged positions: an fsync a second costs nothing, and purging is not urgent
@@ -90,7 +91,7 @@ class QueueCore:
     """A buffered queue's core; see the module.
 
     Args:
-        topology: the whole topology: it tells the queue's subscribers and sources.
+        topology: the whole topology, which determines the queue's subscribers and sources.
         name: the queue's name there.
         folder: of this queue: spill files and acknowledged positions.
         clock: for periods and statistics.
@@ -114,7 +115,7 @@ class QueueCore:
             for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
         }
         if self._acknowledged() != saved:
-            # A subscriber is new, or gone for good: it must never come back to a position of long ago.
+            # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged())
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in _sources(topology, name)}
         for source, log in self._logs.items():
@@ -129,21 +130,21 @@ class QueueCore:
         self._enqueued_us = 0
 
     def adopt(self, topology: TopologySpec) -> None:
-        """Go on with the subscribers and sources of a changed topology; what did not change is not disturbed.
+        """Continue with the subscribers and sources of a changed topology, without disturbing unchanged ones.
 
-        A new subscriber begins as in a queue that starts again; see the module's Beginnings. Who is no subscriber any more
-        holds nothing from now on.
+        A new subscriber begins as in a restarted queue; see the module's Beginnings. Nothing is held any more for a
+        former subscriber.
 
         Args:
-            topology: has this queue at the same site with the same bounds.
+            topology: must have this queue at the same site with the same bounds.
 
         Raises:
-            OSError: the positions could not be saved; the queue goes on as before.
+            OSError: the positions could not be saved; the queue continues unchanged.
         """
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
         interests = interests_of(topology, self.name)
         positions = _positions(interests, before, fallback={
-            # Who left has been waited for until now: what is after the furthest of them is held, as for one that stays.
+            # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
             source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
         })
         self._file.save(positions)
@@ -176,7 +177,12 @@ class QueueCore:
     # ----------------------------------------------------------------------- publishers
 
     def open_publisher(self, component: str, incarnation: str, source: str) -> PublisherSession:
-        """Begin a publisher's session; an older incarnation's ends.
+        """Begin a publisher's session; the session of an older incarnation ends.
+
+        Args:
+            component: name of the capture process or propagation.
+            incarnation: orders the sessions of one component; greater is newer.
+            source: the site whose LCRs it sends.
 
         Raises:
             QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
@@ -196,21 +202,26 @@ class QueueCore:
         return session
 
     def resume(self, session: PublisherSession) -> tuple[Scn, int]:
-        """Where the publisher must begin, and its first credit in bytes."""
+        """Return the SCN after which the publisher must begin, and its first credit in bytes."""
         log = self._logs[session.source]
         floor = self._floor(log)
         if floor > log.position:
-            # Every subscriber was ahead of the queue. What is below may be purged already: do not ask for it.
+            # Every subscriber was ahead of the queue. Lower changes may be purged already: do not request them.
             self._dropped(log, log.clear(floor))
         credit = self._window()
         session.told = PublisherNews(through_scn=log.position, accepted_bytes=0, credit_bytes=credit)
         return log.position, credit
 
     def enqueue(self, session: PublisherSession, header: BatchHeader, data: bytes) -> None:
-        """Take a batch.
+        """Accept a batch.
+
+        Args:
+            session: of the publisher.
+            header: of the batch.
+            data: the encoded batch, header included.
 
         Raises:
-            ProtocolError: it does not follow the batch before; the session must end.
+            ProtocolError: it does not follow the previous batch; the session must end.
         """
         if session.ended is not None:
             raise session.ended
@@ -237,16 +248,16 @@ class QueueCore:
         session.accepted_bytes += len(data)
 
     def publisher_news(self, session: PublisherSession) -> PublisherNews | None:
-        """What changed for the publisher since it was last asked."""
+        """Changes for the publisher since the last call; None: none."""
         log = self._logs[session.source]
         if self._free_bytes() <= 0:
             self._give_up_parts()
         credit, told = self._window(), session.told
         durable: Scn | None = self._durable(session.source)
         if durable is not None and durable <= session.told_durable_scn:
-            durable = None  # it goes back only with a rewind
+            durable = None  # it decreases only with a rewind
         rewind, session.rewind_scn = session.rewind_scn, None
-        # A window that shrinks or grows a little is not worth a message, one that opens or closes is.
+        # Report a window that opens or closes, not one that changes a little.
         credit_changed = (credit == 0) != (told.credit_bytes == 0) or credit > 2 * told.credit_bytes
         moved = (log.position, session.accepted_bytes) != (told.through_scn, told.accepted_bytes)
         if not (moved or credit_changed or durable is not None or rewind is not None):
@@ -260,7 +271,7 @@ class QueueCore:
         return session.told
 
     def close_publisher(self, session: PublisherSession) -> None:
-        """The stream is gone; idempotent. What is still read from it is not taken: its successor sends it again."""
+        """The stream has ended; idempotent. Later batches of it are not accepted: the next stream sends them again."""
         session.ended = session.ended or QueueError(f"the stream of {session.component} was closed", hint="nothing to do")
         if self._publishers.get(session.source) is session:
             del self._publishers[session.source]
@@ -270,7 +281,13 @@ class QueueCore:
     def open_subscriber(
         self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
     ) -> SubscriberSession:
-        """Begin a subscriber's session; an older incarnation's ends. Rewinds a source when it lacks what is needed.
+        """Begin a subscriber's session; the session of an older incarnation ends. Rewinds a source that lacks what is needed.
+
+        Args:
+            component: name of the propagation or apply process.
+            incarnation: orders the sessions of one component; greater is newer.
+            needed: per source, the SCN after which the subscriber needs everything.
+            credit_bytes: how much it can take at first.
 
         Raises:
             QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected.
@@ -297,32 +314,32 @@ class QueueCore:
                 start = log.end
             subscription.session, subscription.number, subscription.sent_scn = session, start, scn
             subscription.begins = scn == FIRST_SCN
-            # Less than it once acknowledged: its destination lost commits.
+            # Less than it has acknowledged: its destination lost commits.
             subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
         return session
 
     def _admit(self, subscription: Subscription, needed: Scn) -> None:
-        """Take note of a subscriber that needs less than it had acknowledged; refuse it where that is known to be gone.
+        """Note that a subscriber needs less than it had acknowledged; refuse it if that is known to be gone.
 
         Raises:
-            LogGone: it needs what is gone.
+            LogGone: it needs changes that are gone.
         """
         gone = subscription.gone_scn
         if gone is not None and FIRST_SCN < needed < gone:
             raise subscription.refusal(needed, gone)
         if gone is not None:
-            # Anew: from where the others are it is held for them already.
+            # It begins anew: what follows the others' positions is held already.
             held = self._floor(self._logs[subscription.source]) if needed == FIRST_SCN else FIRST_SCN
             subscription.acknowledged_scn, subscription.gone_scn = max(subscription.acknowledged_scn, gone, held), None
         elif FIRST_SCN < needed < subscription.acknowledged_scn and subscription.subscriber not in self._propagations:
             subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())
 
     def gone(self, session: PublisherSession, first_scn: Scn) -> None:
-        """The publisher has nothing up to `first_scn`: refuse who needs it, and go on with the others.
+        """The publisher has nothing up to `first_scn`: refuse subscribers that need it, and continue with the others.
 
         Args:
-            session: of the publisher, which was asked for less and sends nothing until it is asked for something else.
-            first_scn: everything after it can be had.
+            session: of the publisher, which was asked for less and sends nothing before the next request.
+            first_scn: everything after it is available.
         """
         if session.ended is not None:
             raise session.ended
@@ -331,19 +348,19 @@ class QueueCore:
             if FIRST_SCN < subscription.needed_scn < first_scn:
                 subscription.refuse(first_scn)
                 if subscription.subscriber in self._propagations:
-                    # Who stands behind it needs something between here and there, and asks for it in a moment.
+                    # The subscribers behind it need something in between, and request it in a moment.
                     subscription.acknowledged_scn = first_scn
         self._restart(log, max(first_scn, self._floor(log)))
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """The subscriber can take so much in addition."""
+        """Add to the number of bytes that the subscriber can take."""
         session.credit_bytes += credit_bytes
 
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """The subscriber's destinations have committed everything up to `scn`.
 
-        What a session says that is over does not count: a newer one may have begun with less, because the destination lost
-        what the older one knew to be committed.
+        Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination lost
+        what the older one had acknowledged.
 
         Raises:
             ProtocolError: the session did not subscribe to the source.
@@ -351,7 +368,7 @@ class QueueCore:
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        # A stream that was closed in order may be read to its end, as long as there is no other.
+        # An orderly closed stream may be read to its end, as long as there is no newer one.
         is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
@@ -377,7 +394,7 @@ class QueueCore:
         return None
 
     def close_subscriber(self, session: SubscriberSession) -> None:
-        """The stream is gone; idempotent."""
+        """The stream has ended; idempotent."""
         for source in session.sources:
             subscription = self._subscriptions.get((session.component, source))
             if subscription is not None and subscription.session is session:
@@ -386,7 +403,7 @@ class QueueCore:
     # ----------------------------------------------------------------------- time, positions, statistics
 
     def housekeeping(self) -> float:
-        """Spill again what could not be spilled; answers in how many seconds to be called again."""
+        """Retry failed spilling; returns in how many seconds to call again."""
         now = self._clock.monotonic()
         if not self._spill_problem:
             return SAVE_PERIOD_S
@@ -395,7 +412,7 @@ class QueueCore:
         return max(0.0, min(SAVE_PERIOD_S, self._retry_spill_at - now))
 
     def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
-        """Acknowledged positions that changed since they were saved, at most once a period; None: nothing to do."""
+        """Acknowledged positions, if they changed since the last save and a period has passed; None: nothing to do."""
         now = self._clock.monotonic()
         if now < self._save_at or all(each.saved_scn == each.acknowledged_scn for each in self._subscriptions.values()):
             return None
@@ -407,7 +424,12 @@ class QueueCore:
         self._file.save(positions)
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
-        """Tell the outcome of `save_positions`."""
+        """Report the outcome of `save_positions`.
+
+        Args:
+            positions: those that were to be saved.
+            problem: why they were not; None: they were.
+        """
         self._save_problem = "" if problem is None else f"positions cannot be saved: {problem.strerror}"
         if problem is None:
             for (subscriber, source), subscription in self._subscriptions.items():
@@ -465,7 +487,7 @@ class QueueCore:
         is_connected = subscription.session is not None
         return {
             "subscriber": subscription.subscriber, "source": subscription.source, "connected": is_connected,
-            # Who is away begins again at what it has acknowledged, about the first entry that is left.
+            # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
             "num_msgs": log.rows_from(subscription.number if is_connected else log.base),
             "credit_bytes": subscription.session.credit_bytes if subscription.session else 0,
             "sent_scn": subscription.sent_scn, "acknowledged_scn": subscription.acknowledged_scn,
@@ -477,16 +499,16 @@ class QueueCore:
         return [each for each in self._subscriptions.values() if each.source == source]
 
     def _held_for(self, source: str) -> list[Subscription]:
-        """Subscribers of a source without those who are refused."""
+        """Subscribers of a source except refused ones."""
         return [each for each in self._of(source) if each.gone_scn is None or each.subscriber in self._propagations]
 
     def _durable(self, source: str) -> Scn:
-        """Every subscriber that is not refused has it durably, and so much is remembered."""
+        """The SCN that every subscriber except refused ones has durably, as far as it is saved."""
         durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
         return min(durable) if durable else self._logs[source].position
 
     def _floor(self, log: SourceLog) -> Scn:
-        """Every subscriber that is not refused has it durably, remembered or not."""
+        """The SCN that every subscriber except refused ones has durably, saved or not."""
         return min((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position)
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
@@ -496,11 +518,11 @@ class QueueCore:
         return positions
 
     def _append(self, log: SourceLog, delivery: Delivery) -> None:
-        """Take an admitted batch into the log."""
+        """Add an admitted batch to the log."""
         now_us = self._clock.time_us()
         entry = log.append(delivery, now_s=self._clock.monotonic(), now_us=now_us)
         if entry is None:
-            # A publisher that said only now where it begins: who was taken for served needs what is below.
+            # The publisher has only now stated where it begins: subscribers that seemed to be served need what is below.
             needed = [each.sent_scn for each in self._of(log.source) if each.session is not None]
             behind = [scn for scn in needed if FIRST_SCN < scn < log.first_scn]
             if behind:
@@ -511,7 +533,7 @@ class QueueCore:
         self._age_sum += entry.enqueued_s
         self._rows_total += entry.header.row_count
         self._enqueued_us = now_us
-        # Nobody needs it when every subscriber is ahead of the queue, or when there is none.
+        # Not needed if every subscriber is ahead of the queue, or if there is none.
         self._dropped(log, log.release(self._floor(log)))
 
     def _dropped(self, log: SourceLog, entries: Iterable[tuple[int, Entry]]) -> None:
@@ -552,13 +574,13 @@ class QueueCore:
         return None
 
     def _bytes_of(self, log: SourceLog, entry: Entry) -> bytes | None:
-        """An entry's bytes; None when they are lost, and the source is sent again."""
+        """An entry's bytes; None when they are lost: the source is then requested again."""
         if entry.place is None:
             return entry.data
         try:
             return self._spill.read(entry.place)
         except QueueError as error:
-            # The redo log still has it: begin again where every subscriber can follow.
+            # The redo log still has it: restart where every subscriber can continue.
             self._read_problem = error.message
             self._rewind(log, self._floor(log))
             return None
@@ -569,7 +591,7 @@ class QueueCore:
         return delivery
 
     def _rewind(self, log: SourceLog, scn: Scn) -> None:
-        """Drop everything of a source and have it sent again from `scn` on, or from below."""
+        """Drop all batches of a source and request them again from `scn`, or from a lower SCN."""
         self._restart(log, min(scn, max(log.position, self._floor(log))))
 
     def _restart(self, log: SourceLog, scn: Scn) -> None:
@@ -578,15 +600,15 @@ class QueueCore:
         publisher = self._publishers.get(log.source)
         if publisher is not None:
             publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False
-            publisher.told_durable_scn = Scn(-1)  # it may be less than what was told before
+            publisher.told_durable_scn = Scn(-1)  # it may be less than what was reported before
 
     # ----------------------------------------------------------------------- bounds
 
     def _free_bytes(self) -> int:
         free = self._spec.memory_bytes_max - self._memory_bytes
-        if not self._spill_problem:  # what cannot be written is no room
+        if not self._spill_problem:  # space that cannot be written does not count
             free += self._spill.free_bytes
-        # What is on disk needs some memory, too.
+        # Entries on disk need some memory, too.
         return min(free, self._spec.memory_bytes_max - sum(len(log) for log in self._logs.values()) * ENTRY_BYTES)
 
     def _window(self) -> int:
@@ -621,9 +643,9 @@ class QueueCore:
             self._spill_problem = ""
 
     def _by_distance(self) -> list[tuple[str, int, Entry]]:
-        """Entries in memory, the one that will be read last first.
+        """Entries in memory; those that will be read last come first.
 
-        The distance of an entry is what the nearest subscriber behind it reads before; nobody behind it: infinite.
+        The distance of an entry is how much the nearest subscriber behind it reads before it; without one it is infinite.
         """
         found: list[tuple[float, str, int, Entry]] = []
         for source, memory in self._memory.items():
@@ -653,12 +675,12 @@ def _positions(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
     fallback: Mapping[str, Scn] | None = None,
 ) -> dict[str, dict[str, Scn]]:
-    """Where each subscriber of each source stands; see the module's Beginnings.
+    """The position of each subscriber of each source; see the module's Beginnings.
 
     Args:
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
-        fallback: by source, where all of its subscribers begin when none of them is known; FIRST_SCN when not given.
+        fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
     """
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
@@ -670,11 +692,11 @@ def _positions(
 
 
 def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
-    """Where a subscriber begins that never had anything: where it was put down, or with the oldest there is."""
+    """The beginning of a subscriber that never had anything: its assigned position, or the oldest entry."""
     return max(subscription.acknowledged_scn, log.first_scn)
 
 
 def _sources(topology: TopologySpec, queue: str) -> list[str]:
-    """The sources whose LCRs a queue takes or is asked for."""
+    """The sources whose LCRs a queue accepts or delivers."""
     taken = {source for sources in interests_of(topology, queue).values() for source in sources}
     return sorted(taken | published_to(topology, queue))

@@ -1,11 +1,11 @@
 """One source's batches in a queue: a chain without gaps from `first_scn` to `position`.
 
-Entries are numbered in the order they came. Complete ones form units: a unit is one batch, or all the parts of one
+Entries are numbered in order of arrival. Complete ones form units: a unit is one batch, or all the parts of one
 large transaction. The parts of a transaction that is not complete stand at the end and do not move the position.
-What drops entries answers them with their numbers, so that their owner can give their space back.
-Progress marks are not kept: they only move the position, and a subscriber's mark is made when it is due. So an idle
+Methods that drop entries return them with their numbers, so that the owner can free their space.
+Progress marks are not stored: they only move the position, and a subscriber's mark is made when it is due. So an idle
 source costs nothing, however long a subscriber is away.
-A mark that comes first of all, from FIRST_SCN, says where the publisher's own chain begins: nothing below it is here.
+An initial mark from FIRST_SCN states where the publisher's chain begins: nothing below it is here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Entry:
         self.data: bytes | None = data
         self.place: SpillPlace | None = None
         self.size = len(data)
-        self.rows_before = rows_before  # row LCRs that came before it
+        self.rows_before = rows_before  # row LCRs before it
         self.enqueued_s, self.enqueued_us = now_s, now_us
 
 
@@ -49,7 +49,7 @@ class SourceLog:
     def __init__(self, source: str, position: Scn) -> None:
         self.source = source
         self.position = position
-        # A subscriber that has everything up to here can be served.
+        # The queue can serve a subscriber that has everything up to here.
         self.first_scn = position
         self.base = 0  # number of the first entry
         self.end = 0  # number of the next entry
@@ -59,7 +59,7 @@ class SourceLog:
         # Units in order: the position after each, and the number of the entry after it.
         self._unit_scns: list[Scn] = []
         self._unit_ends: list[int] = []
-        # Parts at the beginning were given up, so the first unit cannot be handed out again.
+        # The first parts were dropped, so the first unit cannot be delivered again.
         self._is_beheaded = False
 
     def __len__(self) -> int:
@@ -70,10 +70,14 @@ class SourceLog:
         return self._entries[number]
 
     def admit(self, header: BatchHeader, data: bytes) -> Delivery | None:
-        """Apply the chain rule to a batch that came.
+        """Check that an arriving batch continues the chain.
+
+        Args:
+            header: of the batch.
+            data: the encoded batch, header included.
 
         Returns:
-            The batch as it continues the chain, cut to what is new; None: nothing of it is new.
+            The new part of the batch, which continues the chain; None: nothing of it is new.
 
         Raises:
             ProtocolError: it does not continue the chain: something is missing in between.
@@ -104,7 +108,13 @@ class SourceLog:
         return Delivery(header=header, data=data)
 
     def append(self, delivery: Delivery, *, now_s: float, now_us: int) -> Entry | None:
-        """Add an admitted batch; None for a progress mark. An open transaction it replaces is dropped before."""
+        """Add an admitted batch; returns None for a progress mark. Drop an open transaction that it replaces before this.
+
+        Args:
+            delivery: as `admit` returned it.
+            now_s: monotonic time in seconds.
+            now_us: time in microseconds since the epoch.
+        """
         header = delivery.header
         entry = None
         if not header.is_progress_mark:
@@ -124,7 +134,7 @@ class SourceLog:
         return entry
 
     def drop_open(self) -> list[tuple[int, Entry]]:
-        """Drop the parts of the open transaction: it is sent again, whole. Their numbers are used again."""
+        """Drop the parts of the open transaction, which is sent again from its beginning. Their numbers are reused."""
         if self.open_from is None:
             return []
         first = max(self.open_from, self.base)
@@ -138,7 +148,7 @@ class SourceLog:
         return dropped
 
     def start_for(self, needed: Scn) -> int | None:
-        """Number of the first entry that a receiver at `needed` lacks; None: it lacks something that is gone."""
+        """Number of the first entry that a receiver at `needed` lacks; None: it lacks entries that are gone."""
         if needed < self.first_scn:
             return None
         unit = bisect_right(self._unit_scns, needed)
@@ -158,10 +168,10 @@ class SourceLog:
         return dropped
 
     def behead(self, number: int) -> list[tuple[int, Entry]]:
-        """Give up parts of the open transaction below `number` when nothing stands before it.
+        """Drop parts of the open transaction below `number`, if no entry is before it.
 
-        The way out when a transaction is larger than the queue: its parts cannot be durable anywhere before its
-        commit. A subscriber that needs them again makes the queue ask the publisher.
+        This is for a transaction that is larger than the queue: its parts cannot become durable anywhere before its
+        commit. If a subscriber needs them again, the queue requests them from the publisher.
         """
         if self.open_from is None or self._unit_ends or number <= self.base:
             return []
@@ -169,7 +179,7 @@ class SourceLog:
         return self._drop_until(number)
 
     def clear(self, position: Scn) -> list[tuple[int, Entry]]:
-        """Drop everything and begin again at `position`."""
+        """Drop everything and restart at `position`."""
         dropped = self._drop_until(self.end)
         self._unit_scns.clear()
         self._unit_ends.clear()
@@ -190,7 +200,7 @@ class SourceLog:
 
 
 def fitted(delivery: Delivery, position: Scn) -> Delivery | None:
-    """Cut a batch for a receiver whose position is inside or above it; None: it has everything of it."""
+    """Cut a batch for a receiver whose position is inside or above it; None: the receiver has all of it."""
     header = delivery.header
     if not header.is_open and not header.continues and header.through_scn <= position:
         return None

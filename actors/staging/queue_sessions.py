@@ -1,4 +1,4 @@
-"""Who is connected to a queue, and what the queue knows of its subscribers."""
+"""Sessions of a queue's publishers and subscribers, and the queue's knowledge of each subscriber."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PublisherSession:
         self.ended: StreamsError | None = None
         self.accepted_bytes = 0
         self.in_transaction = False  # the last batch was open, so the next one may continue it
-        self.rewind_scn: Scn | None = None  # not yet told
-        self.is_rewinding = False  # told or not: what comes was sent before the publisher knew
+        self.rewind_scn: Scn | None = None  # not reported yet
+        self.is_rewinding = False  # reported or not: batches that arrive were sent before the publisher knew
         self.told = PublisherNews(through_scn=Scn(-1), accepted_bytes=-1, credit_bytes=-1)
         self.told_durable_scn = Scn(-1)
 
@@ -30,7 +30,7 @@ class SubscriberSession:
         self.component, self.incarnation, self.sources = component, incarnation, sources
         self.credit_bytes = credit_bytes
         self.ended: StreamsError | None = None
-        self.turn = 0  # which source is asked first, so that none starves the others
+        self.turn = 0  # the source that is served first, so that none starves the others
 
 
 class Subscription:
@@ -39,37 +39,42 @@ class Subscription:
     Args:
         subscriber: its name.
         source: the source site.
-        acknowledged: what its destinations have committed, as far as is remembered.
+        acknowledged: what its destinations have committed, as far as it is saved.
     """
 
     def __init__(self, subscriber: str, source: str, acknowledged: Scn) -> None:
         self.subscriber, self.source = subscriber, source
         self.session: SubscriberSession | None = None
-        self.number = 0  # of the next entry to hand out
-        self.sent_scn = FIRST_SCN  # position of what was handed out last
-        self.begins = False  # it never had anything, and was handed out nothing on this stream
+        self.number = 0  # of the next entry to deliver
+        self.sent_scn = FIRST_SCN  # position of the last delivery
+        self.begins = False  # it never had anything, and nothing was delivered on this stream
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
         self.dequeued_rows = 0
         self.dequeued_us = 0
-        # Nothing it lacks up to here can be had any more; None: it can. Until it needs less, nothing is held for it.
+        # Changes up to here that it lacks are gone; None: none are. Nothing is held for it until it returns with enough.
         self.gone_scn: Scn | None = None
-        self.lost: tuple[Scn, Scn, int] | None = None  # it went back from the first to the second SCN, and when
+        self.lost: tuple[Scn, Scn, int] | None = None  # it returned from the first to the second SCN, and when
 
     @property
     def needed_scn(self) -> Scn:
-        """What it has, as far as is known: it needs everything after."""
+        """The SCN that it is known to have: it needs everything after that."""
         return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
 
     def refuse(self, gone_scn: Scn) -> None:
-        """End its session, if it has one: what it needs up to `gone_scn` is gone."""
+        """End its session, if any: it needs changes up to `gone_scn`, which are gone."""
         self.gone_scn = gone_scn
         if self.session is not None:
             self.session.ended = self.refusal(self.needed_scn, gone_scn)
             self.session = None
 
     def refusal(self, needed_scn: Scn, gone_scn: Scn) -> LogGone:
-        """Why it gets nothing."""
+        """The error that explains why it is refused.
+
+        Args:
+            needed_scn: it needs everything after this.
+            gone_scn: everything up to this is gone.
+        """
         return LogGone(
             f"{self.subscriber} needs the changes of {self.source} after SCN {scn_text(needed_scn)}, but up to SCN"
             f" {scn_text(gone_scn)} they are gone from the redo log: its destination has less than it had acknowledged",
@@ -78,7 +83,12 @@ class Subscription:
 
 
 def end_older(session: PublisherSession | SubscriberSession, incarnation: str, queue: str) -> None:
-    """End a session because the same component opens another one.
+    """End a session because the same component opens a new one.
+
+    Args:
+        session: the existing session.
+        incarnation: of the new one.
+        queue: name of the queue.
 
     Raises:
         QueueError: the session is of a newer incarnation than the one that wants to replace it.

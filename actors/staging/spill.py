@@ -1,8 +1,8 @@
 """Spill files of a buffered queue: batches that wait on disk instead of in memory.
 
-Nothing here outlives the process: a queue that starts again is empty and asks its publishers for what it lacks, so
-the files are never fsynced and are removed at start. Each record has a CRC: a damaged one makes the queue ask
-for the batches again instead of handing out rubbish.
+Nothing here outlives the process: a restarted queue is empty and requests what it lacks from its publishers, so
+the files are never fsynced and are removed at start. Each record has a CRC: if one is damaged, the queue requests
+the batches again instead of delivering wrong data.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from streams.failpoints import failpoint
 
 __all__ = ["SpillFiles", "SpillPlace"]
 
-# A file is removed when all of its batches are: small enough to give space back early, large enough to be few.
+# A file is removed with its last batch: small files free space early, large ones keep their number low.
 FILE_BYTES_MAX = 64 << 20
-FILES_MIN = 8  # so many that one batch which stays long does not hold most of the space
+FILES_MIN = 8  # enough that one batch that stays long does not hold most of the space
 
 
 @dataclass(frozen=True, slots=True)
 class SpillPlace:
-    """Where a spilled batch is."""
+    """The location of a spilled batch."""
 
     file: int
     offset: int
@@ -48,8 +48,8 @@ class SpillFiles:
     """Spill files in one folder, owned by one queue.
 
     Args:
-        folder: made when it is missing; spill files found in it are removed.
-        bytes_max: bound on the files' size together.
+        folder: created if missing; existing spill files in it are removed.
+        bytes_max: bound on the total size of the files.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -65,14 +65,14 @@ class SpillFiles:
 
     @property
     def free_bytes(self) -> int:
-        """How much may still be written."""
+        """Number of bytes that can still be written."""
         return max(0, self._bytes_max - self.used_bytes)
 
     def append(self, data: bytes) -> SpillPlace:
         """Write a batch.
 
         Raises:
-            OSError: it cannot be written (no space); nothing has changed.
+            OSError: it cannot be written (no space); nothing changed.
         """
         failpoint("queue.spill")
         if self._current is None or self._current.size >= self._file_bytes:
@@ -107,7 +107,7 @@ class SpillFiles:
         return data
 
     def release(self, place: SpillPlace) -> None:
-        """A batch is not needed any more."""
+        """Free the space of a batch."""
         file = self._files[place.file]
         file.live -= 1
         if file.live == 0:
@@ -128,7 +128,7 @@ class SpillFiles:
             self._current = None
         self.used_bytes -= file.size
         os.close(file.descriptor)
-        # The space counts as free either way: a missing file was removed from outside.
+        # The space counts as free in any case: if the file is missing, something else removed it.
         file.path.unlink(missing_ok=True)
 
 
@@ -142,7 +142,7 @@ def _write_all(descriptor: int, data: bytes, offset: int) -> None:
 
 def _read_all(descriptor: int, length: int, offset: int) -> bytes:
     data = os.pread(descriptor, length, offset)
-    while 0 < len(data) < length:  # the kernel answers at most 2 GB at once, and may be interrupted
+    while 0 < len(data) < length:  # the kernel returns at most 2 GB at once, and can be interrupted
         piece = os.pread(descriptor, length - len(data), offset + len(data))
         if not piece:
             break

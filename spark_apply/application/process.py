@@ -1,11 +1,11 @@
 """The process of a site's Spark application: `python -m spark_apply.application.process`, held by `actors.spark_application`.
 
 Job
-    Start Spark, then run what the site's apply processes ask for, and end as soon as Spark cannot do that any more.
+    Start Spark, run the tasks that the site's apply processes request, and end as soon as Spark cannot run tasks any more.
 
 Main path
     main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its token
-    are the line on standard output) -> SparkRuns.run for each call; _watch looks at the executors meanwhile.
+    are the line on standard output) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
 
 States
     None: runs live as long as their calls, see `spark_apply.application.runs`.
@@ -14,9 +14,9 @@ Durable when
     Never.
 
 Ends when
-    Standard input closes (the actor ended or wants it so), or the application is sick: its driver's JVM is gone, or no executor
-    has come back. Then everything of the application ends with it: see `spark_apply.application.spark`. The reason is the last
-    line on standard error and on standard output, as JSON; exit code 0: told to, 1: anything else.
+    Standard input closes (the actor ended or closed it), or the application is unusable: its driver's JVM is gone, or no executor
+    has come back. Then the whole application ends with the process: see `spark_apply.application.spark`. The reason is the last
+    line on standard error and on standard output, as JSON. Exit code 0: ended on request; 1: anything else.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationWatch", "main"]
 
 _LOOK_INTERVAL_S = 1.0
-# All executors are gone: Ray replaces them within 10 s, unless the application master died, which nobody replaces. Another
+# If all executors are gone, Ray replaces them within 10 s, unless the application master died, which nothing replaces. Another
 # application is up in 20 s.
 ALL_LOST_TIMEOUT_S = 30.0
 FIRST_TIMEOUT_S = 180.0  # for the first executor, on a loaded machine
-# The driver's JVM answers within milliseconds; one that is silent for this long is hung.
+# The driver's JVM answers within milliseconds; one that is silent for this long hangs.
 SILENCE_MAX_S = 60.0
 
 log = logging.getLogger("headrace.spark")
@@ -56,9 +56,9 @@ class ApplicationWatch:
     """Decides whether an application can still run tasks.
 
     Args:
-        executors: counts those that live; raises SparkUnavailable when the driver's JVM is gone.
-        counted: told each count.
-        now: seconds, monotonic.
+        executors: returns the number of living executors; raises SparkUnavailable when the driver's JVM is gone.
+        counted: called with each count.
+        now: monotonic time in seconds.
     """
 
     def __init__(self, executors: Callable[[], int], counted: Callable[[int], None], now: float) -> None:
@@ -80,7 +80,7 @@ class ApplicationWatch:
             self._seen_at, self._has_seen = now, True
 
     def check(self, now: float) -> None:
-        """Raise when the application is of no use any more.
+        """Raise when the application is no longer usable.
 
         Raises:
             SparkUnavailable: its driver's JVM is gone or hangs, or no executor has come back.
@@ -100,18 +100,18 @@ class ApplicationWatch:
 
 
 def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) -> None:
-    """Run the application until it is of no use any more.
+    """Run the application until it is no longer usable.
 
     Args:
         config: of the application.
         tell: called once with endpoint and token, when it serves.
 
     Raises:
-        StreamsError: it cannot go on.
+        StreamsError: it cannot continue.
     """
     application = SparkApplication(config)
     application.start()
-    # Only now: gRPC must not exist in the process when Spark's gateway forks.
+    # Import it only now: gRPC must not exist in the process when Spark's gateway forks.
     from protos.spark_link import serve_tasks
     from spark_apply.application.runs import SparkRuns
 
@@ -142,21 +142,21 @@ def _watch(application: SparkApplication, runs: SparkRuns) -> None:
 
 
 def _end_with_standard_input() -> None:
-    """Wait until standard input closes, then end at once: Ray and Spark end what belongs to this process."""
+    """Wait until standard input closes, then exit at once: Ray and Spark end everything of this process."""
     while sys.stdin.readline():
         pass
     os._exit(0)
 
 
 def _own_standard_output() -> IO[str]:
-    """Keep standard output for ourselves: Spark's JVM inherits descriptor 1 and would write its log there."""
+    """Reserve standard output for our answers: Spark's JVM inherits descriptor 1 and would write its log there."""
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return own
 
 
 def main() -> None:
-    """Read the configuration, run, and say why it ended."""
+    """Read the configuration, run, and report why it ended."""
     output = _own_standard_output()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("headrace").setLevel(logging.INFO)
@@ -180,7 +180,7 @@ def main() -> None:
     sys.stderr.write(json.dumps(line) + "\n")
     sys.stderr.flush()
     tell(line)
-    # Threads of Ray, Spark and gRPC may still run: nothing of them is worth waiting for.
+    # Threads of Ray, Spark and gRPC may still run: do not wait for them.
     os._exit(1)
 
 

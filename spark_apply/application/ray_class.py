@@ -1,11 +1,11 @@
-"""A copy of one class of Ray's Java library that keeps its 40 MB native library in a folder of ours.
+"""A copy of one class of Ray's Java library that unpacks its 40 MB native library into a folder of ours.
 
 The application master's JVM is a Ray driver, and a Ray driver unpacks its native library into `/tmp/ray/<milliseconds>`,
-whatever Ray's temporary folder is. Nobody removes it, so every incarnation of an apply process would cost 40 MB; and on a machine
-where another user's Ray made `/tmp/ray` first, that folder cannot be written and Spark never starts.
+whatever Ray's temporary folder is. Nothing removes it, so every incarnation of an apply process would cost 40 MB. On a machine
+where another user's Ray created `/tmp/ray` first, that folder is not writable and Spark never starts.
 
-The path is a constant of one class and no setting changes it. So that class is copied with another constant, for the class path to find first.
-Constants of a class file are referred to by number: another length moves nothing.
+The path is a constant of one class, and no setting changes it. So that class is copied with another constant to a place that is first on the class path.
+A class file refers to its constants by number, so a constant of another length moves nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from streams.errors import BugError
 __all__ = ["write_ray_class"]
 
 _CLASS = "io/ray/runtime/RayNativeRuntime.class"
-_FIXED_FOLDER = "/tmp/ray/"  # noqa: S108 - what is replaced
+_FIXED_FOLDER = "/tmp/ray/"  # noqa: S108 - the constant that is replaced
 
 
 def _constant(text: str) -> bytes:
-    """A text as it stands among a class file's constants: a mark (1), its length, its bytes."""
+    """The encoding of a text constant in a class file: a mark (1), its length, its bytes."""
     data = text.encode("utf-8")
     return b"\x01" + len(data).to_bytes(2, "big") + data
 
@@ -31,12 +31,12 @@ def write_ray_class(classes: Path, libraries: Path, *, jar: Path | None = None) 
     """Write the copy of the class.
 
     Args:
-        classes: root of a class path; made when missing.
-        libraries: where the native library goes, into a folder of its own for each JVM.
-        jar: Ray's Java library; the installed one's when None.
+        classes: root of a class path; created if missing.
+        libraries: folder for the native library; each JVM gets its own subfolder.
+        jar: Ray's Java library; None: the installed one.
 
     Raises:
-        BugError: this version of Ray is another one than what is known here.
+        BugError: this code does not support the version of Ray.
     """
     if jar is None:
         import ray

@@ -1,4 +1,4 @@
-"""Runs of tasks: what the apply processes of a site ask its Spark application for, each a Spark job of its own.
+"""Runs of tasks that the apply processes of a site request from its Spark application, each as a separate Spark job.
 
 Job
     Run a job for each call, and cancel it when the call ends.
@@ -7,14 +7,14 @@ Main path
     SparkRuns.run -> SparkApplication.run_job on a thread -> the tasks (`_CODE`) -> their results.
 
 States
-    None that outlives a call: an apply process asks again, and that is all there is to a restart.
+    None that outlives a call: to restart, an apply process simply calls again.
 
 Durable when
-    Never. A task that is cancelled may have committed; its apply process reads at the destination what became of it.
+    Never. A cancelled task may have committed; its apply process finds the outcome at the destination.
 
 Worked flow
-    the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b never
-    notices -> the next life of a asks for job a/8/serve
+    the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b is not
+    affected -> the next life of a requests job a/8/serve
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkRuns", "run_task"]
 
-# What a task runs, in its worker: a function of (access, topology, apply, number, items) that gives results.
+# The function that a task runs in its worker: (access, topology, apply, number, items) -> results.
 _CODE = {
     pb.TASK_KIND_APPLY_SERVER: "spark_apply.server.task:serve",
     pb.TASK_KIND_COPY: "spark_apply.copy.tasks:copy_pieces",
     pb.TASK_KIND_DIGEST: "spark_apply.copy.tasks:digest_pieces",
 }
-# A job may be submitted a moment after it was cancelled: it is cancelled again this often until it has ended.
+# A job can be submitted just after it was cancelled: cancel it again at this interval until it has ended.
 _CANCEL_AGAIN_S = 0.5
 
 log = logging.getLogger("headrace.spark")
@@ -56,7 +56,7 @@ class SparkRuns:
 
     Args:
         application: runs the jobs.
-        executors: how many live, as they were last counted.
+        executors: number of living executors at the last count.
     """
 
     application: SparkApplication
@@ -104,7 +104,7 @@ class SparkRuns:
             outcome.put(error)
 
     def _end(self, group: str, thread: threading.Thread) -> None:
-        """Cancel the job for as long as it runs."""
+        """Cancel the job until it has ended."""
         while thread.is_alive():
             self.application.cancel(group)
             thread.join(_CANCEL_AGAIN_S)
@@ -120,7 +120,7 @@ def run_task(code: str, access: TaskAccess, topology: str, apply: str, number: i
 
     Args:
         code: "module:function"; imported here, in the worker, where its failpoints are armed.
-        access: to the apply process.
+        access: access to the apply process.
         topology: its name.
         apply: the apply process.
         number: of the task, from 0; a task that runs again keeps its number.

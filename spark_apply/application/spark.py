@@ -2,10 +2,10 @@
 
 The namespace is new because RayDP's actor names are fixed and a killed driver's application master lingers for a moment.
 Everything the application consists of (application master, executors, Python workers) belongs to the process that started it:
-when that dies, by whatever cause, Ray and Spark end the rest within seconds. Tasks that linger meanwhile are refused by their
-apply process, which accepts the tasks of its newest run only, and by the destination.
+when that dies for any reason, Ray and Spark end the rest within seconds. Tasks that linger meanwhile are refused by their
+apply process, which accepts only the tasks of its newest run, and by the destination.
 
-What runs in it are jobs, one for each run of tasks that an apply process asked for (`spark_apply.application.runs`).
+It runs one job for each run of tasks that an apply process requests (`spark_apply.application.runs`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
-    # What is not given here is a share of the machine's memory, and all of it is touched before the first collection.
+    # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
     "-Xms40m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
 )
 _APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
-_MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers next to a heap of that size
-_MASTER_CPUS = "0.01"  # the application master sleeps; it must never wait for a CPU
-# An apply server's task is run again however often it is killed: the watchdog decides, not a count.
+_MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
+_MASTER_CPUS = "0.01"  # the application master is idle; it must never wait for a CPU
+# Spark runs an apply server's task again however often it is killed: the watchdog decides, not a count.
 _TASK_FAILURES_MAX = "1000000"
 _MESSAGE_THREADS = "2"
 _LOOPBACK_HOST = "127.0.0.1"
@@ -55,10 +55,10 @@ SEE_LOG = "retrying; if it persists, see the log of the site's Spark application
 log = logging.getLogger("headrace.apply")
 
 
-class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
-    """The Spark application did not start, has ended, or does nothing: the machine is short of something, or a process of it died.
+class SparkUnavailable(ApplyError):  # noqa: N818 - the name states the condition
+    """The Spark application did not start, has ended, or hangs: the machine lacks a resource, or one of its processes died.
 
-    Time, or another application, heals it: the site's actor starts one.
+    The error is transient: the site's actor starts another application.
     """
 
     code = "HDR-5010"
@@ -66,12 +66,12 @@ class SparkUnavailable(ApplyError):  # noqa: N818 - says what is the matter
 
 
 def scratch_folder(state_dir: str) -> Path:
-    """Where the JVMs of the application that this process started put what does not outlive them; see `remove_left_scratch`."""
+    """The folder for temporary files of the JVMs that this process starts; see `remove_left_scratch`."""
     return Path(state_dir) / _SCRATCH / str(os.getpid())
 
 
 def remove_left_scratch(state_dir: Path) -> None:
-    """Remove what JVMs that were killed left: the folders of driver processes that are gone."""
+    """Remove the folders of driver processes that are gone, which killed JVMs left behind."""
     for folder in (state_dir / _SCRATCH).glob("[0-9]*"):
         if not psutil.pid_exists(int(folder.name)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,16 +105,16 @@ class SparkApplication:
             group: names the job for `cancel`.
             task: called in a worker with its number and its share of the items.
             items: divided among the tasks, in order.
-            tasks: how many; each takes a slot.
+            tasks: number of tasks; each takes a slot.
 
         Returns:
-            What the tasks gave, in order.
+            The tasks' results, in order.
 
         Raises:
             SparkUnavailable: the job was cancelled, or the application ended.
         """
         try:
-            # Interrupted: Spark ends the Python worker of a cancelled task, which may wait for its database.
+            # With interruption, Spark ends the Python worker of a cancelled task, which may be waiting for its database.
             self._context.setJobGroup(group, group, interruptOnCancel=True)
             found: list[Any] = self._context.parallelize(items, tasks).mapPartitionsWithIndex(task).collect()
         except Exception as error:
@@ -122,8 +122,8 @@ class SparkApplication:
         return found
 
     def cancel(self, group: str) -> None:
-        """Cancel a job if it runs; a job that is submitted a moment later is not: call again until `run_job` returned."""
-        # An application that is ending has cancelled everything.
+        """Cancel a job if it runs. A job that is submitted later is not cancelled: call again until `run_job` has returned."""
+        # An ending application has cancelled everything already.
         with contextlib.suppress(Exception):
             self._context.cancelJobGroup(group)
 
@@ -147,7 +147,7 @@ class SparkApplication:
         return thread
 
     def executors(self) -> int:
-        """Executors that live.
+        """The number of living executors.
 
         Raises:
             SparkUnavailable: the driver's JVM does not answer any more.
@@ -168,7 +168,7 @@ class SparkApplication:
         """Start Ray's client, the application master and the executors; returns when tasks can be submitted.
 
         Raises:
-            SparkUnavailable: RayDP could not start the application; the whole story is in the log.
+            SparkUnavailable: RayDP could not start the application; the log has the details.
         """
         os.environ.update(java_environment())
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -197,7 +197,7 @@ class SparkApplication:
 
     @property
     def _is_local(self) -> bool:
-        """Ray is the private cluster on this machine."""
+        """Whether Ray is the private cluster on this machine."""
         return self._config.ray_address.startswith(_LOOPBACK_HOST)
 
     def _spark_configuration(self) -> dict[str, str]:
@@ -205,12 +205,12 @@ class SparkApplication:
         options, app_master_options = _JVM_OPTIONS, _APP_MASTER_OPTIONS
         scratch: dict[str, str] = {}
         if self._config.state_dir and self._is_local:
-            # Everything runs on this machine: what killed JVMs leave behind lies where it is found again. Elsewhere
-            # an executor's node need not have this folder.
+            # Everything runs on this machine, so files of killed JVMs are found in this folder. On a real cluster, an executor's
+            # node need not have this folder.
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             scratch = {"spark.local.dir": str(folder)}
-            # On a class path, a colon ends a folder's name.
+            # A colon separates the folders of a class path.
             if ":" not in str(folder):
                 write_ray_class(folder / "classes", folder / "ray")
                 scratch["spark.ray.preferClassPath"] = str(folder / "classes")
@@ -231,18 +231,18 @@ class SparkApplication:
             "spark.ray.raydp_spark_executor.actor.resource.cpu": str(resources.cpus),
             "spark.task.maxFailures": _TASK_FAILURES_MAX,
             "spark.stage.maxConsecutiveAttempts": _TASK_FAILURES_MAX,
-            # A killed executor is replaced by Ray at once; Spark must not give up on the node or the application.
+            # Ray replaces a killed executor at once; Spark must not give up on the node or the application.
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.excludeOnFailure.enabled": "false",
-            "spark.locality.wait": "0",  # no task has data near it
+            "spark.locality.wait": "0",  # no task has local data
             "spark.python.worker.reuse": "true",
             "spark.python.daemon.module": "spark_apply.application.daemon",
-            # Spark makes as many threads for messages as there are slots.
+            # Spark creates one message thread per slot.
             "spark.driver.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
             "spark.executor.rpc.netty.dispatcher.numThreads": _MESSAGE_THREADS,
             "spark.rpc.io.serverThreads": _MESSAGE_THREADS,
             "spark.rpc.io.clientThreads": _MESSAGE_THREADS,
-            # A lost executor is noticed by its broken connection; these only bound a half-open one.
+            # A broken connection reveals a lost executor; these only bound a half-open one.
             "spark.executor.heartbeatInterval": "5s",
             "spark.network.timeout": "60s",
         }
@@ -251,7 +251,7 @@ class SparkApplication:
         return configuration
 
     def stop(self) -> None:
-        """End the application in order; idempotent. Not needed for cleaning up: see the module."""
+        """End the application orderly; idempotent. Cleaning up does not depend on it: see the module."""
         if self._session is None:
             return
         import ray
@@ -265,7 +265,7 @@ class SparkApplication:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause in one line: what comes from a JVM or another process brings all its stacks along."""
+    """The innermost cause in one line: errors from a JVM or another process contain all their stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1].rstrip(")") if causes else f"{type(error).__name__}: {lines[-1] if lines else ''}"

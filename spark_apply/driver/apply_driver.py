@@ -1,4 +1,4 @@
-"""One incarnation of an apply process: brings the tables there, then reads, coordinates and applies until told to end.
+"""One incarnation of an apply process: copies the tables, then reads, coordinates and applies until it is stopped.
 
 Job
     Be the one coordinator of its apply process, on threads of the process that hosts it.
@@ -8,23 +8,23 @@ Main path
     ask_beginning -> TableInstantiation.run -> a run of apply servers at the site's Spark application -> CoordinatorHost.run.
 
 States
-    INITIALIZING    the destination is prepared; the queue says where it begins. Memory only.
+    INITIALIZING    it prepares the destination and asks the queue where to begin. Memory only.
     INSTANTIATING   tables are being copied; each table's state is recorded at the destination.
     then the coordinator's: see `coordinator` and `reader`.
 
 Durable when
     Everything durable is at the destination. The process can be killed at any time: the next incarnation raises the epoch,
-    which ends whatever is left of this one there, and goes on from the progress it reads. Where an apply process begins
-    is its first low watermark, recorded before a table is copied: the queue keeps everything after it, and every
-    instantiation SCN is later, so nothing is missing between the two.
+    which ends this one's sessions there, and continues from the progress that it reads. The beginning of an apply process
+    is its first low watermark, which is recorded before a table is copied: the queue keeps everything after it, and every
+    instantiation SCN is later, so nothing is missing in between.
 
 Ends when
-    It is told to (`stop`), a newer incarnation took over, or nothing can go on; then `outcome` raises the reason. Its calls to the
-    Spark application end with it, and with them its tasks.
+    `stop` is called, a newer incarnation took over, or it cannot continue; then `outcome` raises the reason. Its calls to the
+    Spark application end with it, and so do its tasks.
 
 Worked flow
     epoch 7, progress 400 -> servers 0 and 1 of apply/7 join -> the application is killed: both are lost, two groups in doubt ->
-    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is handed out again
+    another application runs servers 0 and 1, still under epoch 7 -> one group was committed, the other is assigned again
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ApplyDriver:
 
     Args:
         config: of the apply process.
-        queue: asks where its queue serves now.
-        application: asks where the site's Spark application serves now; a StreamsError while it does not.
+        queue: returns the current endpoint of its queue.
+        application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is none.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class ApplyDriver:
         self._thread.start()
 
     def outcome(self) -> None:
-        """Raise why it ended, if it did.
+        """Raise the reason if it has ended.
 
         Raises:
-            StreamsError: it cannot go on.
+            StreamsError: it cannot continue.
         """
         if not self._thread.is_alive() and self._failure is not None:
             raise self._failure
 
     def stop(self, timeout_s: float) -> None:
-        """Have it end in order: servers finish the group they are in, for as long as `timeout_s`."""
+        """End orderly: servers may finish their current group within `timeout_s` seconds."""
         if self._thread.is_alive():
             self.control.stop(timeout_s)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until nothing of it runs any more; False: not in time."""
+        """Wait until it has ended completely; False: time-out."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

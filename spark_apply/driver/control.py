@@ -40,7 +40,7 @@ _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """What exists once the apply process applies."""
+    """The cores that exist once the apply process applies."""
 
     host: CoordinatorHost
     reader: ApplyReader
@@ -75,21 +75,27 @@ class ApplyControl:
 
     @property
     def should_end(self) -> bool:
-        """Somebody asked the driver to end."""
+        """Whether the driver was asked to end."""
         return self.stopped.is_set()
 
     def enter(self, state: str, detail: str = "", hint: str = "") -> None:
-        """Say what the driver does before its coordinator runs."""
+        """Set the state that is shown before the coordinator runs.
+
+        Args:
+            state: for `status`.
+            detail: what it waits for.
+            hint: what an operator can do about it.
+        """
         self.state, self.detail, self.hint = state, detail, hint
 
     def table_moved(self, progress: TableProgress) -> None:
-        """A table's instantiation went on; called on any thread."""
+        """Record progress of a table's instantiation; callable on any thread."""
         self.tables[progress.owner, progress.name] = progress
 
     # ------------------------------------------------------------------ control
 
     def status(self) -> pb.ApplyStatus:
-        """The state now."""
+        """The current state."""
         cores = self.cores
         copying = self.instantiation.problem if self.instantiation is not None else ""
         status = pb.ApplyStatus(state=self.state, detail=self.detail or copying, hint=self.hint)
@@ -99,7 +105,7 @@ class ApplyControl:
         return status
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
-        """Compare source and destination tables; one answer each, as soon as it is known."""
+        """Compare source and destination tables; yields one result per table as soon as it is known."""
         if self.runner is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it cannot compare yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
@@ -124,7 +130,7 @@ class ApplyControl:
                 yield _comparison_message(answer)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Execute error transactions again, in order; one answer each."""
+        """Execute error transactions again, in order; yields one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
         outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers))
@@ -142,7 +148,7 @@ class ApplyControl:
             )
 
     def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Delete error transactions; one answer each."""
+        """Delete error transactions; yields one outcome each."""
         cores = self._running()
         for number in self._numbers(cores, request):
             found = cores.host.call(partial(cores.host.delete_error, number))
@@ -151,7 +157,7 @@ class ApplyControl:
             )
 
     def stop(self, timeout_s: float) -> None:
-        """End the driver in order: servers finish the group they are in, for as long as `timeout_s`."""
+        """End the driver orderly: servers may finish their current group within `timeout_s` seconds."""
         cores = self.cores
         self._stopping.set()
         if cores is not None:
@@ -182,7 +188,7 @@ class ApplyControl:
         return sorted(set(request.numbers))
 
     def _core_status(self, cores: Cores) -> pb.ApplyStatus:
-        """Ask the cores; what was known last when they do not answer at once."""
+        """Query the cores; if they do not answer at once, return their last status."""
         if self._asking.acquire(blocking=False):
             try:
                 answer = cores.host.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
@@ -197,7 +203,7 @@ class ApplyControl:
         return status
 
     def _read(self, cores: Cores) -> pb.ApplyStatus:
-        """On the coordinator's thread."""
+        """Read the status; runs on the coordinator's thread."""
         facts, reader = cores.host.servers.facts(), cores.reader
         numbers = {name: value for name, value in cores.coordinator.status().items() if isinstance(value, int)}
         seen = reader.statistics

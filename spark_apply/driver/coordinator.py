@@ -1,8 +1,8 @@
-"""Apply coordinator: hand groups to the apply servers and know what is applied.
+"""Apply coordinator: assign groups to the apply servers and track what is applied.
 
 Job
-    Form groups of consecutive transactions, hand each to an apply server, let it write when everything it
-    depends on is applied, keep the low watermark.
+    Form groups of consecutive transactions, assign each to an apply server, let it write when everything that it
+    depends on is applied, and keep the low watermark.
 
 Main path
     ApplyCoordinator.accept -> messages (form, assign, let go) -> ApplyServer -> report -> low_watermark.
@@ -13,21 +13,21 @@ States (V$STREAMS_APPLY_COORDINATOR.STATE)
     APPLYING      a group is unfinished, memory only.
 
 Durable when
-    A group is durable when its server says so: data and progress are committed together at the destination.
-    `durable_scn` is what the destination would answer after a crash at this moment, at least.
+    A group is durable when its server reports it: data and progress are committed together at the destination.
+    `durable_scn` is a lower bound of the position that the destination would report after a crash at this moment.
 
 Worked flow (two servers, low watermark 10)
     run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
     group 1 to A with go; group 2 to B with go; group 3 to A without go: it is prepared while A writes group 1
     B reports 2: applied above the low watermark: 20..30. A reports 1: low watermark 30; group 3 may go.
 
-Groups are formed only when a server can take one, from what has arrived by then: small when idle, large behind
-a backlog, and never waiting to fill. A group is handed out only when what it depends on is done or handed out
-itself (see `groups` for why nothing can wait for ever).
+A group is formed only when a server can take one, from what has arrived by then: small when idle, large with
+a backlog, and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
+(see `groups` for why nothing can wait forever).
 
 A streamed transaction is a barrier, and so is the execution of an error transaction. When a streamed
-transaction fails, or its server dies, everything from it on is forgotten and dequeued again from the low
-watermark (`must_replay`), as after a restart; this time it is known what to do with it.
+transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
+watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome"]
 
-# Groups a server may hold: one being written and one prepared meanwhile. More would only be formed too early,
-# from less than what arrives until they are needed.
+# Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
+# be smaller than necessary.
 _GROUPS_PER_SERVER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorOutcome:
-    """What became of an error transaction that was to be executed. `failure` None: applied and deleted."""
+    """The outcome of executing an error transaction. `failure` None: applied and deleted."""
 
     number: int
     failure: Failure | None
@@ -88,7 +88,7 @@ class ErrorOutcome:
 
 @dataclass(slots=True)
 class CoordinatorStatistics:
-    """Totals since the start; source transactions unless said otherwise."""
+    """Totals since the start; source transactions unless a comment says otherwise."""
 
     received: int = 0
     assigned: int = 0
@@ -122,7 +122,7 @@ class _Group:
     went: bool = False  # it may write
     done: bool = False
     in_doubt: bool = False  # its server died after the go
-    abandoned: bool = False  # what was written of it is being rolled back
+    abandoned: bool = False  # its writes are being rolled back
     next_transaction: int = 0  # those before it are applied
     applied: list[ScnRange] = field(default_factory=list)  # of attempts that did not finish
     watermark_sent: Scn = FIRST_SCN
@@ -138,7 +138,7 @@ class _Group:
         return self.large is not None
 
     def completed(self) -> None:
-        """Take over where a large transaction ends, once its last part is here."""
+        """Set the end of a large transaction after its last part has arrived."""
         if self.large is not None and self.large.is_complete:
             self.through_scn = self.large.through_scn
             self.commit_scns = np.array([self.large.commit_scn], np.int64)
@@ -146,7 +146,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Escalation:
-    """Why a large transaction goes into the error queue when it comes again."""
+    """Why a large transaction goes into the error queue when it is read again."""
 
     failure: Failure | None
     depends_on: int
@@ -156,8 +156,8 @@ class ApplyCoordinator:
     """Coordinates the apply servers of one apply process. See the module.
 
     Args:
-        progress: what is durable at the destination.
-        errors: (number, key hashes) of the error queue.
+        progress: the progress recorded at the destination.
+        errors: (number, key hashes) of each error transaction.
         encode: serializes a batch.
         group_transactions: most source transactions in one group.
         group_rows: most rows in one group (a single transaction may have more).
@@ -193,17 +193,17 @@ class ApplyCoordinator:
 
     @property
     def low_watermark(self) -> Scn:
-        """Everything up to here is applied or in the error queue."""
+        """The low watermark: everything up to it is applied or in the error queue."""
         return self._low_watermark
 
     @property
     def durable_scn(self) -> Scn:
-        """The low watermark the destination is sure to remember."""
+        """The low watermark that is certainly recorded at the destination."""
         return self._durable
 
     @property
     def unrecorded_scn(self) -> Scn | None:
-        """A low watermark that moved without data and should be recorded now that nothing else moves it."""
+        """A low watermark that moved without data and should be recorded now, because no commit will; None: there is none."""
         idle = not self._groups and self._former.is_empty
         return self._low_watermark if idle and self._low_watermark > self._durable else None
 
@@ -213,27 +213,27 @@ class ApplyCoordinator:
 
     @property
     def high_watermark(self) -> Scn:
-        """Nothing above is applied, neither by this incarnation nor by those before it."""
+        """The high watermark: nothing above it is applied, by this incarnation or an earlier one."""
         return max([self._low_watermark, *(found.through for found in self.progress.above)])
 
     @property
     def wants(self) -> bool:
-        """Another piece can be accepted."""
+        """Whether another piece can be accepted."""
         return not self._replay and self._former.wants
 
     @property
     def is_idle(self) -> bool:
-        """Everything accepted is applied, or in the error queue."""
+        """Whether everything accepted is applied or in the error queue."""
         return not self._groups and self._former.is_empty and not self._replay
 
     @property
     def must_replay(self) -> bool:
-        """Everything from `progress` on must be dequeued again; then call `replayed`."""
+        """Whether everything from `progress` on must be dequeued again; then call `replayed`."""
         return self._replay and not any(group.went and not group.done for group in self._groups.values())
 
     @property
     def progress(self) -> ApplyProgress:
-        """What is applied, as the reader needs it to start again."""
+        """The progress from which the reader can restart."""
         above = [found for found in self._above if found.through > self._low_watermark]
         for group in self._groups.values():
             above += group.applied
@@ -250,7 +250,7 @@ class ApplyCoordinator:
         return "IDLE" if not self._groups and self._former.is_empty else "APPLYING"
 
     def take_outcomes(self) -> tuple[ErrorOutcome, ...]:
-        """What became of error transactions that were to be executed, since the last call."""
+        """The outcomes of executed error transactions since the last call."""
         outcomes, self._outcomes = tuple(self._outcomes), []
         return outcomes
 
@@ -270,7 +270,7 @@ class ApplyCoordinator:
         }
 
     def waits_for(self, server: int) -> tuple[int, int]:
-        """(group a server holds and cannot write yet, group that it waits for); zeros when there is none."""
+        """(group that a server holds and cannot write yet, group that it waits for); zeros if there is none."""
         for number in sorted(self._servers.get(server, ())):
             group = self._groups[number]
             if not group.went and group.waits:
@@ -280,7 +280,7 @@ class ApplyCoordinator:
     # ------------------------------------------------------------------ what the host tells
 
     def accept(self, piece: Piece) -> None:
-        """Take what the reader passes on; in order, while `wants` is true."""
+        """Accept a piece from the reader, in order; call this only while `wants` is true."""
         if isinstance(piece, LargePart):
             self._accept_part(piece)
         elif isinstance(piece, LargeDropped):
@@ -300,13 +300,13 @@ class ApplyCoordinator:
     def server_joined(
         self, server: int, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]] | None = None,
     ) -> None:
-        """A server has its destination session and waits for work.
+        """Register a server that has its destination session and waits for work.
 
         Args:
             server: its number.
-            progress: read from the destination *after* the session was opened, so that nothing of a dead
-                predecessor can still be committed.
-            errors: the error queue, read after that too; needed when `has_doubts`.
+            progress: read from the destination *after* the session was opened, when a dead
+                predecessor can no longer commit.
+            errors: the error queue, also read after that; needed when `has_doubts`.
         """
         self.server_lost(server)
         queued = set()
@@ -322,11 +322,11 @@ class ApplyCoordinator:
         self._advance()
 
     def has_doubts(self, server: int) -> bool:
-        """Whether a server, were it to die now, could have committed what nobody knows of."""
+        """Whether a server may have commits that are not reported yet."""
         return any(group.server == server and group.went and not group.done for group in self._groups.values())
 
     def server_lost(self, server: int) -> None:
-        """A server is gone. What it may have committed stays in doubt until it joins again."""
+        """A server is gone. Its possible commits stay in doubt until it joins again."""
         for number in sorted(self._servers.pop(server, set())):
             group = self._groups[number]
             if group.abandoned:
@@ -341,7 +341,12 @@ class ApplyCoordinator:
         self._advance()
 
     def report(self, server: int, message: ServerMessage) -> None:
-        """Take what a server says; reports about an attempt that is over are ignored."""
+        """Process a server's report; reports about an earlier attempt are ignored.
+
+        Args:
+            server: its number.
+            message: the report.
+        """
         group = self._groups.get(message.group)
         if group is None or group.server != server or group.attempt != message.attempt or group.in_doubt:
             return
@@ -369,15 +374,15 @@ class ApplyCoordinator:
         self._to_execute.extend(sorted(set(numbers)))
 
     def error_deleted(self, number: int) -> None:
-        """An error transaction was deleted from the queue: it holds nobody any more."""
+        """An error transaction was deleted from the queue: no transaction waits behind it any more."""
         self._holds.remove(number)
 
     def replayed(self) -> None:
-        """The caller makes the reader start again from `progress`, as it was before this call."""
+        """The caller restarts the reader from `progress`, as it was before this call."""
         if not self.must_replay:
             raise BugError("replayed without need")
         self.statistics.replays += 1
-        # Whoever asked for them waits for their outcomes, and they do not come from the queue.
+        # Their callers wait for outcomes, and these groups do not come from the queue.
         executions = [
             group.error_number for group in self._groups.values()
             if group.mode is GroupMode.EXECUTE_ERROR and not group.done
@@ -388,7 +393,7 @@ class ApplyCoordinator:
             held.clear()
 
     def messages(self) -> list[tuple[int, CoordinatorMessage]]:
-        """Hand out what can be handed out now: (server, message), in the order to send."""
+        """Assign what can be assigned now. Returns (server, message) in the order to send."""
         while not self._replay and (self._assign() or self._form()):
             pass
         for group in self._groups.values():
@@ -406,7 +411,7 @@ class ApplyCoordinator:
             return False
         if any(group.server < 0 and not group.done for group in self._groups.values()):
             return False
-        # One after the other: whether the next can be executed is known only then.
+        # One at a time: the outcome of one decides whether the next can be executed.
         executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
         if self._to_execute and self._former.open is None and not executing:
             self._form_execution(self._to_execute.popleft())
@@ -414,7 +419,7 @@ class ApplyCoordinator:
         formed = self._former.take()
         if formed is None:
             return False
-        # Not below what is recorded: a range the destination has folded in already.
+        # Not below the recorded position: the destination has folded that range in already.
         after = max(self._formed_through, self._durable)
         number = self._number + 1
         if isinstance(formed, FormedRun):
@@ -468,7 +473,7 @@ class ApplyCoordinator:
         return [number for number, group in self._groups.items() if not group.done]
 
     def _assign(self) -> bool:
-        """Hand out the lowest group that can be handed out."""
+        """Assign the lowest group that can be assigned."""
         is_lowest = True
         for group in self._groups.values():
             if group.done:
@@ -483,7 +488,7 @@ class ApplyCoordinator:
         return False
 
     def _still(self, group: _Group) -> set[int]:
-        """The groups it waits for that are not done."""
+        """The unfinished groups that it waits for."""
         group.waits = {number for number in group.waits if number in self._groups and not self._groups[number].done}
         return group.waits
 
@@ -549,7 +554,7 @@ class ApplyCoordinator:
         return bool(held)
 
     def _start_replay(self, failed: _Group | None = None) -> None:
-        """Forget what was not let go, have rolled back what `failed` wrote; the rest comes to its end."""
+        """Drop groups without permission to write, and roll back the writes of `failed`; the other groups finish."""
         self._replay = True
         for group in self._groups.values():
             settled = group.done or group.abandoned or group.in_doubt
@@ -566,8 +571,8 @@ class ApplyCoordinator:
     def _forget(self, group: _Group) -> None:
         """Nothing of the group is written.
 
-        In a replay it comes again: until then it stays where it is, for the low watermark must not pass it.
-        Else it never comes again: it is done and covers nothing, not even what is below it.
+        In a replay it is read again: until then it keeps its place, because the low watermark must not pass it.
+        Otherwise it is never read again: it is done and covers nothing, not even what is below it.
         """
         group.abandoned, group.went, group.server = False, False, -1
         if not self._replay:
@@ -579,7 +584,7 @@ class ApplyCoordinator:
         group.applied += [_scn_range(found) for found in retry.applied]
         if retry.reason is RetryReason.REPLAY:
             if group.large is not None and retry.failure is not None:
-                # Without a failure it was the environment's fault: it comes again as it came now.
+                # Without a failure the environment was the cause: the transaction is assigned again in the same mode.
                 self._escalations[group.large.order_scn] = _Escalation(retry.failure, 0)
             self._start_replay()
             self._forget(group)
@@ -589,12 +594,18 @@ class ApplyCoordinator:
         group.waits = {number for number in self._unfinished() if number < group.number}
 
     def _settle(self, group: _Group, progress: ApplyProgress, queued: set[int]) -> None:
-        """Find out what a server that died had committed of a group; `queued`: what is in the error queue."""
+        """Find out what a dead server had committed of a group.
+
+        Args:
+            group: the group in doubt.
+            progress: read after the next session was opened.
+            queued: numbers in the error queue, read after that too.
+        """
         if group.mode is GroupMode.EXECUTE_ERROR:
             if group.error_number in queued:
                 group.server, group.went = -1, False
             else:
-                # Executed, or deleted meanwhile: whether the low watermark of its go is recorded is not known.
+                # Executed, or deleted meanwhile: it is unknown whether the low watermark of its go is recorded.
                 group.watermark_sent = FIRST_SCN
                 self._finish(group, None)
             return
@@ -640,7 +651,7 @@ class ApplyCoordinator:
         totals.last_commit_time_us = max(totals.last_commit_time_us, found.last_commit_time_us)
 
     def _advance(self) -> None:
-        """Move the low watermark over what is done."""
+        """Move the low watermark over finished groups."""
         for number in list(self._groups):
             group = self._groups[number]
             if not group.done:

@@ -191,7 +191,7 @@ class GroupFormer:
             if isinstance(pending, Large):
                 break
             fitting = self._fitting(pending, self._transactions_max - count, self._rows_max - rows)
-            if fitting == 0 and batches:
+            if fitting <= 0 and batches:  # below 0: a single transaction took more rows than a group has
                 break
             first, last = pending.first, pending.first + max(fitting, 1)
             data, taken = self._cut(pending, last)

@@ -1,7 +1,7 @@
 """Apply server: write groups at the destination.
 
 Job
-    Apply each group the coordinator hands out, in destination transactions that hold data and progress.
+    Apply each group that the coordinator assigns, in destination transactions that contain data and progress.
 
 Main path
     receive -> step -> Work.step (sets, bisection, row by row, error queue) -> session.commit -> reports.
@@ -9,15 +9,15 @@ Main path
 States (V$STREAMS_APPLY_SERVER.STATE), memory only
     INITIALIZING          no destination session yet.
     IDLE                  no group.
-    WAIT DEPENDENCY       a group, but what it depends on is not applied.
-    WAIT FOR NEXT CHUNK   a streamed transaction's next part is not here.
+    WAIT DEPENDENCY       it has a group, and transactions that the group depends on are not applied yet.
+    WAIT FOR NEXT CHUNK   a streamed transaction's next part has not arrived.
     EXECUTE TRANSACTION   a group is being written.
-    ROLLBACK TRANSACTION  the database was unavailable: it is tried again after a delay.
+    ROLLBACK TRANSACTION  the database was unavailable: the server retries after a delay.
     PAUSED: WAITING FOR ALTER   the destination table does not fit.
 
 Durable when
-    The session's commit has answered, or, when its answer was lost, a new session of the same server says that
-    the progress it was to record is there.
+    The session's commit was answered; or, when the answer was lost, a new session of the same server finds the
+    progress that the commit was to record.
 
 Worked flow
     group 7 = T1 T2 T3 T4, T3 conflicts; everything below is applied
@@ -25,7 +25,7 @@ Worked flow
     T3 row by row: update_missing -> rolled back; T3 into the error queue, committed
     T4 does not depend on T3: committed. One GroupResult: applied T1..T4, one error.
 
-Nothing here sleeps or asks the time: `step` takes it and answers when to call again.
+Nothing here sleeps or reads a clock: `step` receives the time and returns when to call it again.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["ApplyServer", "ServerStep"]
 
-_UNFIT_RETRY_S = 2.0  # how soon an ALTER is noticed
+_UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStep:
-    """What a step did.
+    """Result of a step.
 
     Args:
         reports: to send to the coordinator, in order.
         is_idle: nothing to do until a message comes or `wake_at`.
-        wake_at: when to step again though no message comes; None: not before one comes.
+        wake_at: when to step again even if no message arrives; None: only when one arrives.
     """
 
     reports: tuple[ServerMessage, ...]
@@ -79,12 +79,12 @@ class ApplyServer:
 
     Args:
         apply: name of the apply process.
-        source: whose transactions it applies.
+        source: the site whose transactions it applies.
         open_session: opens this server's destination session; ends a dead predecessor's.
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        show: how a failing row's values are shown by `errors show`.
+        show: formats a failing row's values for `errors show`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ApplyServer:
         self._wake_at: float | None = None
         self._reports: list[ServerMessage] = []
         self.last_error = ""
-        """The environment's last failure, for `status`; stays after it is over."""
+        """The last failure of the environment, for `status`; stays after recovery."""
         self.unfit: UnfitTableError | None = None
         """The table that does not fit, while the server waits for the ALTER."""
         self.rows_applied = 0
@@ -114,7 +114,7 @@ class ApplyServer:
     # ------------------------------------------------------------------ what the host calls
 
     def connect(self) -> None:
-        """Open the destination session, if there is none; call it before telling that the server is ready.
+        """Open the destination session, if there is none; call it before reporting that the server is ready.
 
         Raises:
             DatabaseUnavailable: try again later.
@@ -134,7 +134,7 @@ class ApplyServer:
 
     @property
     def state(self) -> str:
-        """The manuals' state; another thread may ask."""
+        """The manuals' state; other threads may call this."""
         works = [work for _, work in list(self._work.values())]
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
@@ -155,7 +155,7 @@ class ApplyServer:
         return min(self._work, default=0)
 
     def receive(self, message: CoordinatorMessage) -> None:
-        """Take what the coordinator says."""
+        """Accept a message of the coordinator."""
         if isinstance(message, GroupAssignment):
             if self._context is None:
                 raise BugError("a group was assigned before the server was ready")
@@ -181,7 +181,7 @@ class ApplyServer:
         """Do one bounded piece of work: at most one destination transaction, or one part of a streamed one.
 
         Args:
-            now: seconds on a clock that never goes back.
+            now: seconds on a monotonic clock.
 
         Raises:
             FencedError: a newer incarnation exists: end.
@@ -203,7 +203,7 @@ class ApplyServer:
         return self._answer(is_idle=is_idle)
 
     def close(self) -> None:
-        """Close the session; what is not committed is rolled back."""
+        """Close the session; an open transaction is rolled back."""
         if self._context is not None:
             self._context.session.close()
         self._is_connected = False
@@ -211,14 +211,14 @@ class ApplyServer:
     # ------------------------------------------------------------------ inside
 
     def _advance(self) -> bool:
-        """Step the lowest group that may write, else prepare one; False: nothing to do."""
+        """Step the lowest group that may write, or prepare one that may not yet; False: nothing to do."""
         for number in sorted(self._work):
             assignment, work = self._work[number]
             if work.is_ready:
                 if assignment.streamed and not work.is_begun:
-                    # It may come again because the reader waited for an ALTER in the middle of it. Its first rows are older
-                    # than that, and a statement made for the table of then may write them without an error, as they should
-                    # not be: int into text, without the operator's function.
+                    # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first rows are
+                    # older than the ALTER: a statement prepared for the old definition could write the rows silently wrong,
+                    # for example int into text without the operator's function.
                     self._fits.forget()
                 done = work.step()
                 if done is not None and done[1]:
@@ -235,7 +235,7 @@ class ApplyServer:
         self._reports.append(last)
 
     def _pause(self, error: UnfitTableError, now: float) -> None:
-        """Give back what it holds, with nothing locked: the reader, which knows the tables' newer versions, waits for the ALTER."""
+        """Return all groups, so that nothing stays locked: the reader, which knows the newer table versions, waits for the ALTER."""
         self._roll_back(lambda work: work.given_back())
         self._fits.forget()
         self.unfit, self._wake_at = error, now + _UNFIT_RETRY_S
@@ -243,7 +243,7 @@ class ApplyServer:
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
         self._roll_back(lambda work: work.broken(retried=True))
-        # The first failure may be a lock or a deadlock, which leaves the session as good as it was.
+        # The first failure may be a lock or a deadlock, after which the session is still usable.
         if (in_doubt or self._has_failed) and self._is_connected:
             self.close()
         self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
@@ -251,7 +251,11 @@ class ApplyServer:
         self._has_failed = True
 
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
-        """Roll back, and tell each work of it; one that cannot begin again (a streamed transaction) is given back, whole."""
+        """Roll back, and notify every group's work; one that cannot restart (a streamed transaction) is returned completely.
+
+        Args:
+            tell: notifies one work; returns the group's last message, if that ends it.
+        """
         if self._is_connected and self._context is not None:
             self._context.session.rollback()
         for number in sorted(self._work):

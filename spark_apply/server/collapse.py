@@ -4,24 +4,25 @@ Between two TRUNCATEs the rows of a table become one delete, a few updates and o
 
     I·U -> I   I·D -> nothing   U·U -> U with the first old and the merged new values   U·D -> D   D·I -> D and I
 
-Nothing else may become visible than what row by row would do, so every expectation is counted:
+The result must equal that of row-by-row execution, so every expectation is checked by a count:
 
-- each write must affect as many rows as it has; where it does not, the transactions are split and in the end
-  applied row by row, which alone decides what is a conflict;
-- an inserted and deleted row leaves nothing to write, but it must not have been there: a *guard*, a DELETE of
-  its key that must find nothing, keeps that conflict visible;
-- an UPDATE compares and sets the columns that changed. In a set that is the union over its rows: where a row
-  of the set did not change a column, comparing and setting the equal old and new value changes nothing if it
-  compares equal, and if it does not, the set fails and the exact columns decide, row by row;
-- without old values in the log (identity KEY) rows are found by key, and nothing is compared.
+- each write must affect as many rows as it has; if it does not, the transactions are split and finally
+  applied row by row: only that decides what is a conflict;
+- a row that is inserted and deleted leaves nothing to write, but it must not have existed before: a *guard*, a DELETE of
+  its key that must find no row, keeps that conflict visible;
+- an UPDATE compares and sets the columns that changed. A set uses the union of its rows' changed columns: if a row
+  did not change one of them, its old and new values are equal. If the comparison succeeds, setting that value changes
+  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns;
+- without old values in the log (identity KEY), rows are found by key and nothing is compared.
 
-Only values that are overwritten in the same group, which the destination would have refused, go unnoticed.
+One difference remains: an intermediate value that the destination would refuse is not detected when the same group
+overwrites it.
 
-Changes of the table's key, tables with several unique keys, without a key or with triggers, and histories that
-cannot be (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
+Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible
+histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
 
-Longer than 500 lines: what a set is and how rows become one must be read together.
+Longer than 500 lines: the definition of a set and its construction must be read together.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ __all__ = ["ExpectedWrite", "FitOf", "TruncateTables", "plan_rows", "plan_sets"]
 
 FitOf = Callable[[TableVersion], TableFit]
 
-# A set of its own for a set of changed columns that this many rows share: below, one more statement costs more
-# than comparing and setting a few columns in vain (a statement over 200 rows costs 1.5 to 1.8 times as much per
-# row as one over 2,000).
+# A combination of changed columns gets a set of its own when this many rows share it. For fewer rows, another statement
+# costs more than comparing and setting a few columns needlessly (a statement over 200 rows costs 1.5 to 1.8 times as
+# much per row as one over 2,000).
 _SIGNATURE_ROWS_MIN = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """A write and how many rows it must affect."""
+    """A write, and the number of rows that it must affect."""
 
     write: Write
     expected: int
@@ -64,8 +65,8 @@ class ExpectedWrite:
 class TruncateTables:
     """Tables to truncate together: a barrier between writes.
 
-    A CASCADE of the source has no part in it: the tables it emptied there travel in the same TRUNCATE, and what refers
-    to them here alone is not the source's to empty.
+    A CASCADE at the source is not repeated here: the tables that it emptied there are part of the same TRUNCATE, and
+    tables that refer to them only at the destination must not be emptied.
     """
 
     tables: tuple[TruncatedTable, ...]
@@ -80,10 +81,10 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
 
     Args:
         batches: their rows, in order.
-        fit_of: the fit of a table version.
+        fit_of: returns the fit of a table version.
 
     Returns:
-        What to execute, in order.
+        The steps to execute, in order.
     """
     steps: list[Step] = []
     for piece in _segments(batches):
@@ -109,10 +110,10 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf) -> Iterator[tuple[int, Step]]:
 
     Args:
         batch: rows of one transaction.
-        fit_of: the fit of a table version.
+        fit_of: returns the fit of a table version.
 
     Yields:
-        The row's number in the batch, and what to execute for it.
+        The row's number in the batch, and the step for it.
     """
     tables = [
         _TableRows.of([_Block(base=0, group=group, fit=fit_of(batch.tables[group.table]))]) for group in batch.groups
@@ -133,7 +134,7 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf) -> Iterator[tuple[int, Step]]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A row group of one batch; `base` rows come before its batch."""
+    """A row group of one batch; `base`: number of rows before that batch."""
 
     base: int
     group: RowGroup
@@ -166,12 +167,12 @@ def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
-    """Put the blocks of a table side by side; where its versions differ, span by span in source order."""
+    """Concatenate the blocks of a table; where its versions differ, span by span in source order."""
     shapes = {(block.fit.version.columns, block.fit.version.old_image) for block in blocks}
     if len(shapes) == 1:
         yield _TableRows.of(blocks), False
         return
-    # Rare: the table was altered inside the group, or partitions order their columns differently.
+    # Rare: the table was altered inside the group, or its partitions have different column orders.
     numbers = np.concatenate([block.base + block.group.row_numbers for block in blocks])
     owner = np.concatenate([np.full(block.group.row_count, i) for i, block in enumerate(blocks)])
     order = np.argsort(numbers, kind="stable")
@@ -213,8 +214,8 @@ class _TableRows:
         old: old image; ABSENT rows for INSERTs.
         new: new image; ABSENT rows for DELETEs.
         changed: uint64, shape (n, words): bit per column an UPDATE changed.
-        unset: uint64, likewise: column for which an UPDATE has no new value.
-        direct: the values as they came, when the rows are one block of inserts.
+        unset: uint64, shape (n, words): bit per column for which an UPDATE has no new value.
+        direct: the original values, when the rows are one block of inserts.
     """
 
     fit: TableFit
@@ -229,7 +230,7 @@ class _TableRows:
 
     @classmethod
     def of(cls, blocks: list[_Block]) -> _TableRows:
-        """Put blocks of one shape side by side."""
+        """Concatenate blocks of one shape."""
         fit = blocks[0].fit
         count = sum(block.group.row_count for block in blocks)
         columns = len(fit.version.columns)
@@ -259,7 +260,7 @@ class _TableRows:
         )
 
     def find_keys(self) -> int:
-        """Find keys and changed columns; COLLAPSED or why the rows cannot be told by key."""
+        """Find keys and changed columns; returns COLLAPSED, or why keys do not identify the rows."""
         data, command = self.new.data, fixed(self.command)
         answer = kernels.find_keys(
             data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
@@ -276,7 +277,7 @@ def _shared(
     columns: int, count: int, olds: list[tuple[ColumnValues, NDArray[np.int32]]],
     news: list[tuple[ColumnValues, NDArray[np.int32]]],
 ) -> tuple[Cells, Cells]:
-    """Both images over the same bytes."""
+    """Both images over one shared byte array."""
     old = Cells.joined(columns, count, olds)
     new = Cells.joined(columns, count, news)
     if not olds:
@@ -291,7 +292,7 @@ def _shared(
 
 def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
     if (rows.command == int(Command.INSERT)).all():
-        # Nothing to collapse; a key that comes twice is refused by the destination.
+        # Nothing to collapse; the destination refuses a duplicate key.
         yield from _inserts(rows, np.arange(rows.command.shape[0], dtype=np.int32))
         return
     answer = rows.find_keys()
@@ -304,7 +305,7 @@ def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
 
 
 def _collapsed(rows: _TableRows) -> list[Step] | None:
-    """Net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
+    """The net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
     hashes = np.empty(rows.command.shape[0], np.uint64)
     matched = fixed(np.arange(len(rows.fit.match), dtype=np.int64))
     data = rows.new.data
@@ -312,7 +313,7 @@ def _collapsed(rows: _TableRows) -> list[Step] | None:
         data, fixed(rows.key_offsets), fixed(rows.key_lengths), matched, np.uint64(0), hashes,
     )
     net = np.zeros(rows.command.shape[0], np.uint8)
-    # Images are merged in place: work on copies, the originals are needed if it cannot be done.
+    # Images are merged in place: work on copies, because a failure needs the originals.
     work = replace(
         rows, old=_copied(rows.old), new=_copied(rows.new), changed=rows.changed.copy(), unset=rows.unset.copy(),
     )
@@ -344,7 +345,7 @@ def _where(net: NDArray[np.uint8], *wanted: int) -> NDArray[np.int32]:
 
 
 def _in_order(rows: _TableRows) -> Iterator[Step]:
-    """Source order, in runs of rows that do not meet."""
+    """In source order, in runs of independent rows."""
     fit, count = rows.fit, rows.command.shape[0]
     keys = [fit.all_columns] if fit.is_keyless else [key.columns for key in fit.hashed_keys]
     old_hashes, new_hashes = np.empty((len(keys), count), np.uint64), np.empty((len(keys), count), np.uint64)
@@ -396,7 +397,7 @@ def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
 def _by_absence(
     lengths: NDArray[np.int32], chosen: NDArray[np.int32],
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
-    """Rows that carry the same columns, and which columns they do not carry."""
+    """Group rows that carry the same columns; with each group the columns that it lacks."""
     if not chosen.shape[0]:
         return
     absent = np.asarray(lengths[:, chosen] == ABSENT)
@@ -409,7 +410,7 @@ def _by_absence(
 
 
 def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
-    """Rows that their key identifies, and rows with a NULL in it: several may have that, all old values tell them apart."""
+    """Separate rows that their key identifies from rows with a NULL in it, which only all old values can identify."""
     fit = rows.fit
     has_null = np.zeros(chosen.shape[0], np.bool_)
     if fit.version.old_image is OldImage.FULL and not fit.is_keyless:
@@ -455,7 +456,7 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> W
     bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
     changed = [column for column in range(len(fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
     carried, match = _carried(rows, chosen), set(found_by)
-    # An identity column that the destination always generates is set too, where it did change: the session knows how.
+    # An identity column that is GENERATED ALWAYS is set too if it changed: the session knows how.
     columns = tuple(column for column in changed if column in fit.all_columns)
     compare = tuple(column for column in columns if carried[column] and column not in match)
     columns = columns or _untouched(rows, chosen)
@@ -476,14 +477,14 @@ def _untouched(rows: _TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
 
 
 def _carried(rows: _TableRows, chosen: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which columns have an old value in every row."""
+    """The columns that have an old value in every row."""
     if rows.fit.version.old_image is OldImage.FULL:
         return np.asarray((rows.old.lengths[:, chosen] >= NULL).all(axis=1))
     return np.zeros(len(rows.fit.version.columns), np.bool_)
 
 
 def _by_bits(bits: NDArray[np.uint64], chosen: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-    """Rows with equal bits together."""
+    """Group rows with equal bits."""
     if not chosen.shape[0]:
         return []
     mine = bits[chosen]
@@ -495,7 +496,7 @@ def _by_bits(bits: NDArray[np.uint64], chosen: NDArray[np.int32]) -> list[NDArra
 
 
 def _by_signature(rows: _TableRows, chosen: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-    """Rows that changed the same columns together, where they are many; the rest in one set."""
+    """Group rows that changed the same columns, if there are many of them; the rest form one set."""
     if chosen.shape[0] < 2 * _SIGNATURE_ROWS_MIN:
         return [chosen]
     parts = _by_bits(rows.changed, chosen)

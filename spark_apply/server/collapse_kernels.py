@@ -16,10 +16,10 @@ from spark_apply.driver.dependencies_kernels import hash_bytes, mix
 _NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `streams.lcr_batch`
 _INSERT, _UPDATE, _DELETE = 1, 2, 3  # `streams.lcr_batch.Command`
 
-# What is left of a key's changes. The first three are commands.
+# The net change of a key. The first three are commands.
 NET_NOTHING = 0
 NET_DELETE_INSERT = 4
-NET_GUARD = 5  # inserted and deleted again: nothing to write, but the row must not have been there
+NET_GUARD = 5  # inserted and deleted again: nothing to write, but the row must not have existed before
 
 # Why changes cannot be collapsed.
 COLLAPSED = 0
@@ -68,9 +68,9 @@ def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengt
 
 @njit(cache=True)
 def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths, match, key_offsets, key_lengths):
-    """Where each row's key lies: (columns of the key, rows). An UPDATE without old key is found by its new one.
+    """Find each row's key: arrays of shape (columns of the key, rows). An UPDATE without old key values uses the new ones.
 
-    Fills old values of the key in for such an UPDATE. Returns COLLAPSED or why rows cannot be told by key.
+    Fills in the old key values of such an UPDATE. Returns COLLAPSED, or why keys do not identify rows.
     """
     rows = command.shape[0]
     answer = COLLAPSED
@@ -103,7 +103,7 @@ def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths,
 
 @njit(cache=True)
 def hash_rows(data, offsets, lengths, columns, seed, out):
-    """Hash the raw bytes of some columns of every row; 0 where a value is not there."""
+    """Hash the raw bytes of some columns of every row; 0 where a value is missing."""
     for i in range(out.shape[0]):
         state = seed
         known = True
@@ -212,8 +212,8 @@ def cut_runs(command, old_hashes, new_hashes, unset, keyless, runs):
 
     Args:
         command: uint8, shape (rows,).
-        old_hashes: uint64, shape (keys, rows); 0: not known, or not there.
-        new_hashes: likewise.
+        old_hashes: uint64, shape (keys, rows); 0: unknown or missing.
+        new_hashes: uint64, shape (keys, rows); 0: unknown or missing.
         unset: uint64, shape (rows, words).
         keyless: rows are found by all their values: equal old values are different rows, and only a row that
             an UPDATE of the run made must not be found again.

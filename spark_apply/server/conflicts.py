@@ -1,12 +1,12 @@
 """Row by row: the only place that decides what a conflict is.
 
-Sets are only tried: whatever goes wrong with one is a reason to come here, with everything below applied. Rows
-are written in source order, a chunk of them per round trip; where a chunk fails, one at a time behind a
-savepoint, until the row that fails is known. Then it is asked why.
+Sets are only attempts: any failure of a set leads here, with everything below applied. Rows
+are written in source order, one chunk per round trip. If a chunk fails, its rows are written one at a time behind a
+savepoint until the failing row is found. Then the cause is determined.
 
     insert_exists, update_exists    a unique key has the value already
     update_missing, delete_missing  no row has the key
-    update_differs, delete_differs  the row is there, an old value is another
+    update_differs, delete_differs  the row exists, but an old value differs
     multiple_rows                   several rows match
     foreign_key                     another table's row is missing, or refers to this one
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["ShowValue", "apply_rows", "execute_steps", "show_raw"]
 
 ShowValue = Callable[[Column, bytes], str]
-"""One value as text for a person."""
+"""Formats one value as text."""
 
-_CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice that many more
+_CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 _READABLE_CHARACTERS_MAX = 200  # of one value in a listing
 # SQLSTATEs that are conflicts of their own.
 _EXISTS_STATES = frozenset({"23505", "23P01"})  # a unique or exclusion constraint
@@ -44,11 +44,15 @@ _FOREIGN_KEY_STATE = "23503"
 def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | None:
     """Execute planned steps inside the session's transaction.
 
+    Args:
+        session: in a transaction.
+        steps: the planned steps, in order.
+
     Returns:
-        Rows written; None when a write did not affect the rows it must: roll back.
+        Number of rows written; None when a write affected another number of rows than expected: roll back.
 
     Raises:
-        DataError: the destination refused a value: roll back.
+        DataError: the destination refused a value; roll back.
     """
     total = 0
     for is_truncate, run in itertools.groupby(steps, key=lambda step: isinstance(step, TruncateTables)):
@@ -65,7 +69,7 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
 
 
 def show_raw(column: Column, value: bytes) -> str:
-    """Text as it is, binary forms as hexadecimal."""
+    """Show text unchanged and binary forms as hexadecimal."""
     return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
 
 
@@ -77,11 +81,11 @@ def apply_rows(
     Args:
         session: in a transaction; its savepoint is used.
         batch: the rows.
-        fit_of: fits of the destination's tables.
-        show: how the failing row's values are shown.
+        fit_of: returns the fit of a table version.
+        show: formats the failing row's values.
 
     Returns:
-        None: all are applied. Else what failed: roll back.
+        None when all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of)
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
@@ -112,7 +116,7 @@ def _apply_row(
     except DataError as error:
         sqlstate = str(error.context.get("sqlstate", ""))
         if isinstance(step, TruncateTables):
-            # What to do belongs to it: nobody sees the hint of an error that is in the queue.
+            # Include the fix: the error queue does not show hints.
             message = f"{error.message}. {error.hint}" if error.hint else error.message
             return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=message)
         return Failure(
@@ -141,14 +145,14 @@ def _refused(command: Command, sqlstate: str) -> str:
 
 
 def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[str, str]:
-    """Why a write did not change exactly one row: conflict type and sentence."""
+    """Conflict type and sentence for a write that did not change exactly one row."""
     if write.command is Command.INSERT:
         return "", "the destination took no row"
     if count > 1:
         return "multiple_rows", f"{count} rows match"
     kind = write.command.name.lower()
     if write.compare_columns:
-        # The transaction is rolled back anyway: ask by writing without comparing.
+        # The transaction is rolled back anyway: find the row by writing without comparing.
         (found,) = session.write([replace(write, compare_columns=())])
         if found:
             return f"{kind}_differs", "the row has other values than the LCR's old values"

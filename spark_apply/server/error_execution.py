@@ -1,4 +1,4 @@
-"""An error transaction again, at an operator's word."""
+"""Executing an error transaction again, on an operator's request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ExecuteWork"]
 
 
 class ExecuteWork(Work):
-    """An error transaction again, row by row, deleted from the error queue with its data."""
+    """Executes an error transaction row by row; its commit also deletes it from the error queue."""
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """The whole error transaction."""
+        """Execute the whole error transaction."""
         session, number = self._context.session, self._assignment.error_number
         session.begin()
-        # Not there any more: deleted, or executed by a commit whose answer was lost.
+        # It is gone: deleted, or executed by a commit whose answer was lost.
         failure = self._execute(number) if session.delete_error(number) else None
         if not self.totals.commits:
             self._roll_back()
@@ -48,5 +48,5 @@ class ExecuteWork(Work):
         try:
             return apply_rows(self._context.session, batch, self._context.fit_of, self._context.show)
         except UnfitTableError as error:
-            # Nothing waits for the ALTER here: the transaction stays in the error queue.
+            # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")

@@ -1,13 +1,13 @@
-"""What an apply server does with one group: a destination transaction at a time.
+"""The work of an apply server on one group, one destination transaction at a time.
 
 Each kind of work has `step()`: it makes one attempt at the next destination transaction (or, of a streamed
-transaction, at its next part) and returns the group's last message when the group is at its end. State changes
-only when an attempt has succeeded, so after `DatabaseUnavailable` the same step is simply made again.
+transaction, at its next part) and returns the group's last message when the group has ended. State changes
+only after a successful attempt, so after `DatabaseUnavailable` the same step can be repeated.
 
-A COMMIT whose answer was lost is remembered as a doubt; on a new session `settle` asks for its outcome first.
+A COMMIT whose answer was lost is remembered as a doubt; a new session calls `settle` first, which finds its outcome.
 
-The kinds: `work_sets` (whole transactions), `work_large` (streamed ones, also into the error queue), `work_execute` (an
-error transaction again). This module has what they share.
+The kinds: `set_groups` (whole transactions), `large_transactions` (streamed ones, also into the error queue),
+`error_execution` (error transactions). This module contains their common part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends o
 
 
 def refused_at_commit(error: DataError, batch: LcrBatch) -> Failure:
-    """A constraint that is checked at the end of the transaction: its last row stands for all."""
+    """The failure of a constraint that is checked at COMMIT; names the last row, because any row could be the cause.
+
+    Args:
+        error: of the commit.
+        batch: the transaction's rows.
+    """
     position = batch.first_position + batch.row_count - 1
     sqlstate = str(error.context.get("sqlstate", ""))
     return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
@@ -51,17 +56,17 @@ def refused_at_commit(error: DataError, batch: LcrBatch) -> Failure:
 
 @dataclass(slots=True, kw_only=True)
 class WorkContext:
-    """What every work needs of its server.
+    """What every work needs from its server.
 
     Args:
         apply: the apply process.
-        source: whose transactions it applies.
-        session: the destination session; replaced when it broke.
-        fit_of: fits of the destination's tables.
+        source: the site whose transactions it applies.
+        session: the destination session; replaced after it broke.
+        fit_of: returns the fit of a table version.
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        show: how a failing row's values are shown.
+        show: formats a failing row's values.
     """
 
     apply: str
@@ -76,7 +81,7 @@ class WorkContext:
 
 @dataclass(slots=True)
 class Totals:
-    """What the group took so far."""
+    """Counters of the group so far."""
 
     transactions: int = 0
     rows: int = 0
@@ -87,7 +92,7 @@ class Totals:
     last_commit_time_us: int = 0
 
     def frozen(self) -> GroupStatistics:
-        """For a message."""
+        """The counters as an immutable message."""
         return GroupStatistics(
             transactions=self.transactions, rows=self.rows, rows_written=self.rows_written, commits=self.commits,
             rollbacks=self.rollbacks, retried=self.retried, last_commit_time_us=self.last_commit_time_us,
@@ -103,7 +108,7 @@ class _Doubt:
 
 
 class Work(ABC):
-    """One group being applied: commits, doubts and totals are here, what is attempted is the kinds'."""
+    """One group in progress: commits, doubts and totals are here; subclasses define the attempts."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         self._assignment, self._context = assignment, context
@@ -115,21 +120,21 @@ class Work(ABC):
 
     @property
     def is_ready(self) -> bool:
-        """A step can be made now."""
+        """Whether `step` can be called now."""
         return self._go is not None
 
     @property
     def is_begun(self) -> bool:
-        """A destination transaction is open between steps."""
+        """Whether a destination transaction is open between steps."""
         return False
 
     @property
     def has_doubt(self) -> bool:
-        """A commit has no answer: only a new session can tell."""
+        """Whether a commit has no answer: only a new session can find its outcome."""
         return self._doubt is not None
 
     def prepare(self) -> bool:
-        """Do what can be done before the go; False when there is nothing."""
+        """Do the work that needs no permission to write; False when there is none."""
         return False
 
     def let_go(self, go: GroupGo) -> None:
@@ -137,27 +142,27 @@ class Work(ABC):
         self._go = go
 
     def add_part(self, part: GroupPart) -> None:
-        """A streamed transaction's next part."""
+        """Accept a streamed transaction's next part."""
         raise NotImplementedError
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """One attempt. A message to send and whether it is the last; None: go on."""
+        """Make one attempt. Returns a message to send and whether it is the last one; None: call again."""
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """The transaction was rolled back; the last message when the work cannot begin it again."""
+        """The transaction was rolled back. Returns the last message if the work cannot restart it."""
         self.totals.retried += int(retried and self._go is not None)
         return None
 
     def given_back(self) -> ServerMessage | None:
-        """A table does not fit any more: what gives the group back, to be read again; None: it stays, or has ended."""
+        """A table no longer fits. Returns the message that returns the group to be read again; None: it stays, or has ended."""
         return self.broken(retried=False)
 
     def settle(self) -> ServerMessage | None:
-        """On a new session: find out what became of a commit without an answer; the last message, if any."""
+        """On a new session, find the outcome of a commit without an answer. Returns the last message, if that ends the group."""
         if self._doubt is None:
             return None
-        # Cleared only when the answer is known: the new session may break too.
+        # Clear it only when the outcome is known: the new session may break too.
         made = self._context.session.ask_outcome(self._doubt.applied)
         doubt, self._doubt = self._doubt, None
         if made:
@@ -181,7 +186,7 @@ class Work(ABC):
         self.totals.rollbacks += 1
 
     def _check_fit(self, batch: LcrBatch) -> None:
-        """Before a transaction is taken for a failed one: its tables may have been altered since they were described.
+        """Check the tables before a transaction counts as failed: they may have been altered since they were described.
 
         Raises:
             UnfitTableError: one does not fit: the transaction waits for the ALTER.
@@ -216,7 +221,7 @@ class Work(ABC):
         return ErrorTransaction(
             number=0, apply=self._context.apply, source=self._context.source,
             transaction_id=int(found.transaction_id[transaction]), row_count=rows,
-            # An open part does not know it yet; the order SCN is just below it.
+            # The commit SCN of an open part is unknown; the order SCN is just below it.
             commit_scn=Scn(int(found.commit_scn[transaction] or found.order_scn[transaction])),
             commit_time_us=int(found.commit_time_us[transaction]), failed_position=failure.position,
             depends_on=depends_on, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,

@@ -1,4 +1,4 @@
-"""A streamed transaction, larger than a batch: its parts in one destination transaction, written or into the error queue."""
+"""Streamed transactions, larger than a batch: writes the parts, or puts them into the error queue, in one destination transaction."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class _LargeBase(Work):
         self._parts.append(part)
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """What was written is lost, and the parts are gone: unless the commit was made, they must come again."""
+        """The written parts are lost: unless the commit succeeded, they must be sent again."""
         super().broken(retried=retried)
         return None if self._doubt is not None or not self._begun else self._retry(RetryReason.REPLAY, 0)
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """One part."""
+        """Process one part."""
         part = self._parts[0]
         batch = self._context.decode(part.batch)
         if not self._begun:
@@ -94,7 +94,7 @@ class _LargeBase(Work):
         return self._committed
 
     def settle(self) -> ServerMessage | None:
-        """When the commit was not made, everything must come again."""
+        """If the commit did not succeed, every part must be sent again."""
         super().settle()
         return self._retry(RetryReason.REPLAY, 0) if self._begun and self._committed is None else self._committed
 
@@ -114,9 +114,9 @@ class _LargeBase(Work):
 
 
 class LargeWork(_LargeBase):
-    """Parts as sets; a part that fails goes row by row at once, for everything below is applied."""
+    """Writes parts as sets, and a failing part row by row at once, because everything below is applied."""
 
-    def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - which one does not matter
+    def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
         session = self._context.session
         steps = plan_sets([batch], self._context.fit_of)
         session.savepoint()
@@ -133,12 +133,12 @@ class LargeWork(_LargeBase):
         self.totals.rows_written += written
         return None
 
-    def _conclude(self, batch: LcrBatch) -> None:  # noqa: ARG002 - nothing of it is needed
+    def _conclude(self, batch: LcrBatch) -> None:  # noqa: ARG002 - part of the interface
         self.totals.transactions += 1
 
 
 class LargeErrorWork(_LargeBase):
-    """Parts into the error queue."""
+    """Puts the parts into the error queue."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)

@@ -1,4 +1,4 @@
-"""A group of whole transactions: as sets, bisected where that fails, in the end row by row."""
+"""Groups of whole transactions: applied as sets, bisected on failure, finally row by row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["SetsWork"]
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """A transaction that is in the error queue when the commit is made."""
+    """A transaction that the commit puts into the error queue."""
 
     number: int
     failure: Failure
@@ -46,7 +46,7 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a destination transaction did."""
+    """The effects of one destination transaction."""
 
     errors: dict[int, _Queued]
     rows: int
@@ -54,12 +54,12 @@ class _Outcome:
 
 
 class SetsWork(Work):
-    """A group of whole transactions: as sets, bisected where that fails, in the end row by row."""
+    """Applies a group of whole transactions as sets, bisects it on failure, and ends row by row."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)
         self._batches: list[LcrBatch] | None = None
-        self._ranges: list[tuple[int, int]] = []  # transactions to do, the next one last
+        self._ranges: list[tuple[int, int]] = []  # transactions left, the next one last
         self._plan: list[Step] | None = None  # of the whole group
         self._hashes: KeyHashes | None = None
         self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
@@ -77,7 +77,7 @@ class SetsWork(Work):
         return True
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """One attempt at the next range of transactions."""
+        """Attempt the next range of transactions."""
         self._decode()
         if not self._ranges:
             return self._result(), True
@@ -109,11 +109,11 @@ class SetsWork(Work):
         first = self._assignment.first_transaction
         self._ranges = [(first, self._count)]
         if self._assignment.attempt and self._count - first > 1:
-            # Handed out again: the first of them is what failed, or follows what was done.
+            # Assigned again: its first transaction is the one that failed, or follows those that are done.
             self._ranges = [(first + 1, self._count), (first, first + 1)]
 
     def given_back(self) -> ServerMessage | None:
-        """What of it is committed stays so; the reader, which knows how the table was altered since, sees the rest."""
+        """Committed transactions stay; the reader, which knows the altered table, processes the rest again."""
         if self._doubt is not None:
             return None
         return self._retry(RetryReason.REPLAY, self._ranges[-1][0] if self._ranges else 0)
@@ -124,7 +124,7 @@ class SetsWork(Work):
         self._behind_stale = bool(go.held)
 
     def _slice(self, first: int, last: int, behind: NDArray[np.int64] | None) -> list[LcrBatch]:
-        """The rows of some transactions, without those that are held."""
+        """The rows of some transactions, without held ones."""
         assert self._batches is not None
         pieces = []
         for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
@@ -151,7 +151,7 @@ class SetsWork(Work):
     # ------------------------------------------------------------------ attempts
 
     def _apply_range(self, first: int, last: int) -> bool:
-        """Try transactions as sets in one destination transaction; False: rolled back."""
+        """Apply transactions as sets in one destination transaction; False: it was rolled back."""
         behind = self._behind
         batches = self._slice(first, last, behind)
         whole = behind is None and last == self._count and first == self._assignment.first_transaction
@@ -164,13 +164,13 @@ class SetsWork(Work):
                 self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written))
                 return True
         except DataError:
-            # While writing, or of a constraint that is checked at the end of the transaction.
+            # A write failed, or a constraint that is checked at COMMIT.
             pass
         self._roll_back()
         return False
 
     def _apply_alone(self, transaction: int) -> None:
-        """One transaction row by row, everything below is applied: now a failure is a conflict."""
+        """Apply one transaction row by row; everything below is applied, so a failure is a conflict."""
         session, batch = self._context.session, self._one(transaction)
         session.begin()
         failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
@@ -224,7 +224,7 @@ class SetsWork(Work):
                 depends_on=queued.depends_on, key_hashes=self._stored(transaction).tobytes(),
                 conflict_type=queued.failure.conflict_type, message=queued.failure.message,
             ))
-            # What depends on a transaction that was held is held already.
+            # Transactions that depend on a held one are held already.
             self._behind_stale = self._behind_stale or queued.depends_on == 0
         self.totals.commits += 1
         self.totals.transactions += last - first - len(outcome.errors)
@@ -244,10 +244,10 @@ class SetsWork(Work):
         return bounded_hashes(stored_hashes(self._hash().of(transaction)))
 
     def _find_held(self) -> None:
-        """Find out which transactions must join the error queue behind others of the group."""
+        """Find the transactions that must join the error queue behind others of the group."""
         assert self._go is not None
         held = {found.transaction for found in self._go.held} | set(self._failed)
-        # What an earlier attempt did is done, whatever it has in common with what is held.
+        # Transactions of an earlier attempt are done, even if they share keys with held ones.
         first = self._assignment.first_transaction
         behind = held_transactions(self._hash().part(first, self._count), [t - first for t in held if t >= first])
         self._behind = np.full(self._count, -1, np.int64)

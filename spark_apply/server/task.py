@@ -7,15 +7,15 @@ Main path
     serve (of a run of tasks, `spark_apply.application.runs`) -> CoordinatorLink -> ApplyServer.receive, step -> reports.
 
 States
-    The server's own (`server`), sent to the coordinator when it lasts.
+    The apply server's (`apply_server`); a state that lasts is reported to the coordinator.
 
 Durable when
-    Nothing here. A task that dies, with its worker, its executor or its node, is run again by Spark; it says hello
-    under the same server number, its session ends the dead one's, and the coordinator asks the destination what became of
-    the groups it had.
+    Nothing here. Spark runs a task again that dies with its worker, executor or node. The new task says hello
+    with the same server number, its session ends the old one, and the coordinator asks the destination for the outcome of
+    the groups that the old task had.
 
-The module imports nothing but the standard library at its head: grpc and psycopg must not be loaded before Spark's
-worker has forked, and failpoints are armed by the environment that comes with the task.
+The module imports only the standard library at the top: grpc and psycopg must not be loaded before Spark's
+worker has forked, and the task's environment arms failpoints.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["die_with_parent", "serve"]
 
-_WELCOME_TIMEOUT_S = 30.0  # the driver answers at once, or is gone
-# A state that lasts shorter is not worth a message: a busy server goes through all of them for each group.
+_WELCOME_TIMEOUT_S = 30.0  # a driver that runs answers at once
+# Do not report shorter states: a busy server passes through all of them for each group.
 _STATE_DELAY_S = 0.2
 _HEARTBEAT_S = 5.0
-_LAST_WORDS_S = 2.0  # for the driver to read why the task ends
-# A task that failed is run again at once: not faster than this.
+_LAST_WORDS_S = 2.0  # time for the driver to read why the task ends
+# Spark runs a failed task again at once: wait at least this long between attempts.
 _FAILURE_DELAY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
@@ -54,7 +54,7 @@ _SIGKILL = 9
 
 
 def die_with_parent() -> None:
-    """End this process when its parent does: a worker must not outlive its executor (Linux; elsewhere nothing)."""
+    """Make this process end with its parent: a worker must not outlive its executor (only on Linux)."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -112,7 +112,7 @@ class _ServerTask:
             topology=self._topology, apply=self._apply, server=self._index, incarnation=uuid.uuid4().hex,
             token=self._access.token, pid=os.getpid(), host=socket.gethostname(),
         )
-        # Loaded before the hello, so that the first group does not wait for it.
+        # Load it before the hello, so that the first group does not wait.
         make_server = _server_factory()
         self._link = CoordinatorLink(self._access.endpoint, hello, self._inbox.put)
         welcome = self._welcome()
@@ -132,7 +132,7 @@ class _ServerTask:
                 self._say_state(server)
 
     def _beat(self, server: ApplyServer) -> None:
-        """Tell that a statement goes on: the driver takes a long silence of everybody for a job that is stuck."""
+        """Report that a statement is still running: the driver treats a long silence of all servers as a stuck job."""
         while not self._stopped:
             time.sleep(_HEARTBEAT_S)
             if self._in_step and time.monotonic() - self._told_at > _HEARTBEAT_S:
@@ -152,7 +152,7 @@ class _ServerTask:
         return message.welcome
 
     def _connect(self, server: ApplyServer) -> None:
-        """Open the session, over and over while the destination is unavailable, and say that it is open."""
+        """Open the session, retrying while the destination is unavailable, and report that it is open."""
         from streams.backoff import Backoff
         from streams.errors import DatabaseUnavailable
 
@@ -168,7 +168,7 @@ class _ServerTask:
                 return
 
     def _wait(self, server: ApplyServer, wake_at: float | None) -> None:
-        """Wait for a message; a state that lasts is told."""
+        """Wait for a message; report a state that lasts."""
         now = time.monotonic()
         until = now + _HEARTBEAT_S if wake_at is None else min(wake_at, now + _HEARTBEAT_S)
         if self._take_one(server, min(_STATE_DELAY_S, max(0.0, until - now))):
@@ -181,7 +181,7 @@ class _ServerTask:
             pass
 
     def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
-        """Take a message if one comes in time."""
+        """Process a message if one arrives in time."""
         from spark_apply.messages import coordinator_message_from_wire
         from streams.errors import StreamsError
 
@@ -215,14 +215,14 @@ class _ServerTask:
         self._told, self._told_at = (state, own_detail), time.monotonic()
         told = pb.ServerState(
             state=state, detail=detail or own_detail, hint=unfit.hint if unfit is not None else "",
-            # A session that breaks later is opened again by the server itself, which then knows what became of
-            # its last commit: the coordinator need not take it for a new one.
+            # The server itself reopens a session that breaks later and then knows the outcome of its last commit: the
+            # coordinator need not treat it as a new one.
             has_session=not detail,
         )
         self._link.send(pb.ServerMessage(state=told))
 
     def _say_failure(self, error: StreamsError, *, final: bool) -> None:
-        """Tell the driver why the task ends, if it still listens."""
+        """Report to the driver why the task ends, if it still listens."""
         from protos import apply_pb2 as pb
         from streams.errors import DestinationRestarted, FencedError
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
+import numpy as np
 import psycopg
 import pytest
 from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
-from databases.ports import Finding, TruncatedTable
+from databases.ports import ErrorTransaction, Finding, Instantiation, TruncatedTable
 from databases.postgres.claim import PostgresClaim
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table, table_version
@@ -255,14 +256,32 @@ def test_schema_made_half_is_not_there(admin, dsn):
     assert schema_version(admin) == 0
 
 
-def test_views_show_progress_and_errors(admin, destination):
+def test_views_show_progress_errors_and_instantiated_objects(admin, destination):
     destination.prepare("top")
-    destination.raise_epoch("top", "a")
-    destination.record_low_watermark("top", "a", 1, 77)
-    found = admin.execute("SELECT apply_name, epoch, applied_message_number FROM headrace.dba_apply_progress").fetchall()
-    assert found == [("a", 1, 77)]
-    for view in ("dba_apply_error", "dba_apply_instantiated_objects"):
-        assert admin.execute(f"SELECT * FROM headrace.{view}").fetchall() == []
+    epoch = destination.raise_epoch("top", "a").epoch
+    destination.record_low_watermark("top", "a", epoch, 77)
+    table = Instantiation(source="dbs1", identity="1.t", owner="hr", name="t", scn=55, state="DONE", row_count=5, digest="ab")
+    destination.record_instantiation("top", "a", epoch, table)
+    failed = ErrorTransaction(
+        number=0, apply="a", source="dbs1", transaction_id=7, commit_scn=66, commit_time_us=1_700_000_000_000_000, row_count=3,
+        failed_position=1, depends_on=0, conflict_type="update_missing", sqlstate="", message="no such row", created_us=0,
+    )
+    session = destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")
+    session.begin()
+    number = session.put_error(failed, b"batch", np.array([1], np.uint64), part=0, readable=["id=1"])
+    session.commit([], 0)
+    session.close()
+
+    def shown(columns: str, view: str) -> list[tuple[object, ...]]:
+        return admin.execute(f"SELECT {columns} FROM headrace.{view}").fetchall()
+
+    assert shown("topology, apply_name, epoch, applied_message_number", "dba_apply_progress") == [("top", "a", epoch, 77)]
+    columns = "apply_name, local_transaction_id, source_database, source_transaction_id, source_commit_scn, message_number"
+    assert shown(columns, "dba_apply_error") == [("a", number, "dbs1", 7, 66, 2)]
+    columns = "message_count, error_number, error_message, conflict_type, failed_message"
+    assert shown(columns, "dba_apply_error") == [(3, "", "no such row", "update_missing", ["id=1"])]
+    columns = "apply_name, source_database, source_object_owner, source_object_name, instantiation_scn, state, row_count"
+    assert shown(columns, "dba_apply_instantiated_objects") == [("a", "dbs1", "hr", "t", 55, "DONE", 5)]
 
 
 def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behind(

@@ -117,6 +117,18 @@ def test_identity_values_come_from_the_source(site, count):
     assert site.rows("SELECT a FROM t WHERE id = 100") == [(7,)]
 
 
+@pytest.mark.parametrize("count", [3, writes.COPY_ROWS_MIN], ids=["set", "copy"])
+def test_extra_column_gets_its_default_and_keeps_the_value_it_has(site_18, count):
+    version = version_of(site_18.table("CREATE TABLE t (id int PRIMARY KEY, a int)"))
+    table = site_18.table("ALTER TABLE t ADD COLUMN site text NOT NULL DEFAULT 'here', ADD COLUMN note text")
+    rows = [(int4(k), int4(0)) for k in range(count)]
+    assert site_18.commit(insert(table, rows, version)) == (count,)
+    assert site_18.rows("SELECT site, note, count(*) FROM t GROUP BY site, note") == [("here", None, count)]
+    site_18.user.execute("UPDATE t SET site = 'moved', note = 'mine' WHERE id = 1")
+    assert site_18.commit(update(table, rows[:2], [(int4(k), int4(7)) for k in range(2)], version=version)) == (2,)
+    assert site_18.rows("SELECT * FROM t WHERE a = 7 ORDER BY id") == [(0, 7, "here", None), (1, 7, "moved", "mine")]
+
+
 def test_changed_identity_key_moves_the_row(site):
     table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b text DEFAULT 'x')")
     site.commit(insert(table, [(int4(1), int4(5), b"keep"), (int4(2), int4(5), b"two")]))

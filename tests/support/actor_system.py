@@ -13,7 +13,7 @@ from topology.receivers import Receivers
 
 
 class FakeActors:
-    """Implements `actors.runtime.ActorSystem`. A component answers what `statuses` says, plus its fingerprint."""
+    """Implements `actors.runtime.ActorSystem`. A component's status is its entry in `statuses`, plus its fingerprint."""
 
     def __init__(self) -> None:
         self.running: dict[str, Mapping[str, Any]] = {}
@@ -21,7 +21,7 @@ class FakeActors:
         self.created: list[str] = []
         self.killed: list[str] = []
         self.prepared: list[str] = []
-        self.new: set[str] = set()  # what `prepare` was last told of
+        self.new: set[str] = set()  # the new components of the last `prepare`
         self.silent: set[str] = set()
         self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}

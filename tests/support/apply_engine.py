@@ -45,6 +45,7 @@ class Engine:
         parallelism: apply servers.
         group_transactions, group_rows: bounds of a group.
         crash: probability per step that something dies.
+        topology, apply, source, tag: of the apply process.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Engine:
         group_transactions: int = 4, group_rows: int = 30, crash: float = 0.0, rules: RuleSet | None = None,
         instantiation: dict[tuple[str, str], int] | None = None, returned_from: Sequence[str] = (),
         on_commit_lost: Callable[[random.Random], None] | None = None,
+        topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
     ) -> None:
+        self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.rng = random.Random(seed)
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
         self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows}
@@ -67,15 +70,15 @@ class Engine:
     # ------------------------------------------------------------------ life and death
 
     def start_driver(self) -> None:
-        progress = self.destination.raise_epoch(TOPOLOGY, APPLY)
+        progress = self.destination.raise_epoch(self.topology, self.apply)
         self.epoch = progress.epoch
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
+            source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             instantiation=self.instantiation, returned_from=self.returned_from,
         )
         self.coordinator = ApplyCoordinator(
-            progress=progress, errors=self.destination.error_key_hashes(TOPOLOGY, APPLY), encode=codec.encode,
+            progress=progress, errors=self.destination.error_key_hashes(self.topology, self.apply), encode=codec.encode,
             **self.bounds,
         )
         self.piece = None
@@ -97,20 +100,20 @@ class Engine:
 
     def start_server(self, number: int) -> None:
         server = ApplyServer(
-            apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode,
+            apply=self.apply, source=self.source, decode=codec.decode, encode=codec.encode,
             error_batches=self.destination.error_batches,
             open_session=lambda: self.destination.open_session(
-                TOPOLOGY, APPLY, server=number, epoch=self.epoch, tag=b"\x00",
+                self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
             ),
         )
         server.connect()
-        errors = list(self.destination.error_key_hashes(TOPOLOGY, APPLY))
-        self.coordinator.server_joined(number, self.destination.progress(TOPOLOGY, APPLY), errors)
+        errors = list(self.destination.error_key_hashes(self.topology, self.apply))
+        self.coordinator.server_joined(number, self.destination.progress(self.topology, self.apply), errors)
         self.servers[number] = server
         self.to_server[number], self.from_server[number] = deque(), deque()
 
     def kill_server(self, number: int) -> None:
-        """The process is gone; its session lingers until somebody ends it, unless `bury` says otherwise."""
+        """The process is gone; its session lingers until another one ends it, unless `bury` is set."""
         self.bury(self.servers.pop(number))
         del self.to_server[number], self.from_server[number]
         if self.rng.random() < 0.5:
@@ -158,7 +161,7 @@ class Engine:
             # As the apply actor: another driver begins with what the destination has.
             self.crashes["destination"] = self.crashes.get("destination", 0) + 1
             with contextlib.suppress(DatabaseUnavailable):
-                self.destination.progress(TOPOLOGY, APPLY)  # on a connection of before: the next one is new
+                self.destination.progress(self.topology, self.apply)  # on a connection of before: the next one is new
             self.start_driver()
         except DatabaseUnavailable:
             self.crashes["unavailable"] = self.crashes.get("unavailable", 0) + 1
@@ -207,7 +210,7 @@ class Engine:
                 self.to_server[number].append(message)
         scn = self.coordinator.unrecorded_scn
         if scn is not None and self.rng.random() < 0.2:
-            self.destination.record_low_watermark(TOPOLOGY, APPLY, self.epoch, scn)
+            self.destination.record_low_watermark(self.topology, self.apply, self.epoch, scn)
             self.coordinator.recorded(scn)
 
     def _receive(self, number: int) -> None:

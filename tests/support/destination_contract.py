@@ -73,7 +73,7 @@ class MemoryHarness:
         self._store.end_life()
 
     def forget_applies(self) -> None:
-        """As a restore to before the first apply process ran, under a server that goes on."""
+        """Like a restore to a time before the first apply process ran, while the server keeps running."""
         self._store.processes.clear()
 
 
@@ -141,7 +141,7 @@ class PostgresHarness:
         session._connection.execute("SET lock_timeout = '100ms'")
 
     def commit_lazily(self) -> None:
-        """Sessions that say nothing else answer a COMMIT before it is on disk."""
+        """By default, sessions answer a COMMIT before it is on disk."""
         name = self._admin.info.dbname
         self._admin.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
 
@@ -151,7 +151,7 @@ class PostgresHarness:
         self._admin = psycopg.connect(self._dsn, autocommit=True)
 
     def forget_applies(self) -> None:
-        """As a restore of a dump from before the first apply process ran, under a server that goes on."""
+        """Like a restore of a dump from before the first apply process ran, while the server keeps running."""
         for table in ("apply_process", "apply_epoch", "apply_session", "apply_progress"):
             self._admin.execute(f"DELETE FROM headrace.{table}")
 

@@ -26,8 +26,8 @@ CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
 SECONDS = 5  # of pgbench at that rate: faults happen in the first of them
 LATER_RATE = 20  # what broke may take a minute to come back: until then something is always under way, and not much is behind
-LATER_SECONDS = 1  # of pgbench at that rate, before somebody looks whether to go on
-# Money is conserved: what the history says was moved is what the balances say.
+LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
+# Money is conserved: the sums of the history and of the balances are equal.
 SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
  (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
  (SELECT sum(abalance) FROM pgbench_accounts)"""
@@ -167,7 +167,7 @@ def wait_for_next_application(system: System, old: int) -> dict[str, Any]:
 
 
 def _masters(driver: psutil.Process) -> list[psutil.Process]:
-    """JVMs of the application master, below one of Ray's workers; which driver's it is says the folder they share."""
+    """JVMs of the application master, below one of Ray's workers; the folder that they share shows whose they are."""
     found = []
     for process in psutil.process_iter(["name", "cmdline"]):
         with contextlib.suppress(psutil.Error):

@@ -39,7 +39,7 @@ class ReadTransaction:
 
 @dataclass
 class Reading:
-    """What was read so far; goes on with the next `through`."""
+    """Collects what was read; the next `through` continues."""
 
     stream: LogStream
     decoder: LogDecoder = None  # type: ignore[assignment]
@@ -55,7 +55,7 @@ class Reading:
         self.decoder = self.decoder or PostgresLogDecoder(self.stream.options)
 
     def through(self, scn: int, *, timeout_s: float = TIMEOUT_S) -> Reading:
-        """Read until the source has told everything up to `scn`."""
+        """Read until the source has sent everything up to `scn`."""
         deadline = time.monotonic() + timeout_s
         while self.end_scn < scn:
             assert time.monotonic() < deadline, f"the stream stopped at {self.end_scn}, {scn} was wanted"

@@ -1,4 +1,4 @@
-"""A TCP proxy to break networks with: cut, stall, swallow, delay. It runs on a thread of its own."""
+"""A TCP proxy to break networks with: cut, stall, swallow, delay. It runs on its own thread."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class _Connection:
 
 
 class Proxy:
-    """Forwards connections to a target until told otherwise. Use it as a context manager.
+    """Forwards connections to a target until it is told to break them. Use it as a context manager.
 
     Args:
-        target: "host:port", or a callable that tells it for each new connection (a restarted server moves).
+        target: "host:port", or a callable that returns it for each new connection (a restarted server has another port).
     """
 
     def __init__(self, target: str | Callable[[], str]) -> None:

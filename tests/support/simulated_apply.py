@@ -75,7 +75,7 @@ class Task:
         self.linger = _LINGER_STEPS
 
     def step(self, rng: random.Random) -> None:
-        """May raise `Killed`; any other end is told to the driver."""
+        """May raise `Killed`; any other end is reported to the driver."""
         if self.stream.is_closed:
             self.end()
             return

@@ -241,7 +241,7 @@ class BufferedQueue(Component):
         self.core = QueueCore(self.sim.topology, self._queue, folder, self.sim.clock)
 
     def adopt(self) -> None:
-        """As `QueueHost`: the queue goes on with the subscribers of the changed topology; a dead one begins with them."""
+        """As `QueueHost`: the queue continues with the subscribers of the changed topology; a dead queue starts with them."""
         if self.core is not None:
             self.core.adopt(self.sim.topology)
 

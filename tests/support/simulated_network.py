@@ -2,7 +2,7 @@
 
 Each stream behaves as the gRPC one it stands for (`protos.queue_link`): its queue's end is what `QueueService` does,
 its client's end what `EnqueueClient` and `DequeueClient` do. What was sent can be delivered after its sender died; a
-cut stream loses everything on its way, and each end learns of it at a time of its own.
+cut stream loses everything in flight, and each end notices it at a different time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Network:
 
 
 class _Stream:
-    """One stream; subclasses say what is sent on it."""
+    """One stream; subclasses define what is sent on it."""
 
     session: Any
 

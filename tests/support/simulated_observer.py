@@ -33,7 +33,7 @@ class Observer:
     Nothing lost:      every transaction up to the low watermark is there, and its counter with it.
     Nothing twice:     a second INSERT into the journal would be a conflict: nothing may enter the error queue.
     Order, atomicity:  a counter's version is that of the last of its transactions which the journal has.
-    Watermarks:        never go back, also over crashes; nobody is told more than what is there.
+    Watermarks:        never decrease, even across crashes; no component is told more than what is durable.
     """
 
     def __init__(self, sim: Simulation, apply: ApplySpec, store: MemoryStore, *, is_new: bool = False) -> None:

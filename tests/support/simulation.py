@@ -224,7 +224,7 @@ class Simulation:
         for observer in self.observers:
             required = writer.required_checkpoints.lowest or FIRST_SCN
             if observer.is_new and observer.low_watermark == FIRST_SCN:
-                continue  # it was not told yet where it begins, and nothing below is kept for it
+                continue  # it does not know yet where it begins, and nothing below is kept for it
             if required > observer.low_watermark and observer.check_now():
                 assert required <= observer.low_watermark, "redo is given up before it is applied"
 
@@ -235,7 +235,7 @@ class Simulation:
         return any(observer.low_watermark < most for observer in self.observers)
 
     def _is_settled(self, last: Scn) -> bool:
-        """Everything is applied, everybody was told so, and nothing is kept any more."""
+        """Everything is applied, every component knows it, and nothing is kept any more."""
         writer = self.site.writer
         if writer is None or (writer.required_checkpoints.lowest or 0) < last:
             return False
@@ -312,7 +312,7 @@ class Simulation:
         self.fired["table altered"] += 1
 
     def _operate(self) -> None:
-        """The operator alters a destination's table once apply says that it waits for it."""
+        """The operator alters a destination's table once apply reports that it waits for the ALTER."""
         for apply in self.applies:
             site = apply._spec.site
             if site not in self._altered or apply.driver is None or self.stores[site].locks:
@@ -342,7 +342,7 @@ class Simulation:
         if not segments or segments[0].number == 1:
             return
         self.fired["destination added"] += 1
-        self._left += 30  # the source goes on while it is copied, and redo is purged again
+        self._left += 30  # the source continues while it is copied, and redo is purged again
         self.topology = _with_dbs4(self.topology, self.rng.choice(["q_dbs1", "q_relay"]))
         if self.rng.random() < 0.5:
             for component in self.components:

@@ -118,7 +118,7 @@ class Subscriber:
     def __init__(self) -> None:
         self.durable = 0  # committed at the destination: survives a crash
         self.position = 0
-        self.begin = 0  # where it was told that it begins
+        self.begin = 0  # the beginning that the queue reported
         self.applied: list[int] = []  # commit SCNs
         self._open: tuple[int, int] | None = None  # order SCN and rows of the open transaction
         self.rows_of: dict[int, int] = {}  # of each transaction, by commit SCN
@@ -166,7 +166,7 @@ class DirectEnqueue:
     """A publisher's client of a queue in the same process: what `EnqueueClient` does, without a wire.
 
     Args:
-        core: tells the queue; None: it does not answer.
+        core: returns the queue; None: it does not answer.
     """
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str, source: str) -> None:

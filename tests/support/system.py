@@ -98,7 +98,7 @@ class System:
         return verify_topology(self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_S, progress=lambda _: None)
 
     def assert_converged(self, tables: Sequence[str] = ()) -> None:
-        """Everything is applied; the product's comparison and plain SQL both say that all is equal."""
+        """Everything is applied, and both the product's comparison and plain SQL find equal tables."""
         self.wait_caught_up()
         for apply in self.spec.applies:
             assert self.call(f"apply:{apply.name}", "errors") == []

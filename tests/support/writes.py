@@ -53,7 +53,7 @@ def update(
     table: DestinationTable, old: Sequence[Sequence[Value]], new: Sequence[Sequence[Value]], *,
     version: TableVersion | None = None, sets: Sequence[int] | None = None, compare: Sequence[int] | None = None,
 ) -> Write:
-    """Rows found by the table's key (or all columns), everything else compared unless told."""
+    """Rows are found by the table's key (or all columns); by default every other column is compared."""
     version = version or version_of(table)
     match, others = _find(table, version)
     width = len(version.columns)

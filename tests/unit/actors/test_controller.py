@@ -8,6 +8,7 @@ import pytest
 from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
 from rules.rule import ANY_TAG, Rule, RuleSet
+from streams.clock import VirtualClock
 from streams.errors import DatabaseError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
@@ -43,6 +44,26 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     for _ in range(steps):
         controller.step()
     return controller
+
+
+def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
+    controller = started(spec, actors)
+    controller._clock = clock = VirtualClock()
+    for rows, read_bytes in ((1000, 0), (1100, 4096)):
+        actors.statuses["apply:x"] = {"rows_total": rows, "transactions_total": rows // 10}
+        actors.statuses["capture:c"] = {"bytes_total": read_bytes}
+        clock.advance(2.0)
+        controller.step()
+
+    def shown(name):
+        return next(component for component in controller.overview()["components"] if component["name"] == name)
+
+    assert (shown("apply:x")["rows_per_s"], shown("apply:x")["transactions_per_s"]) == (50.0, 5.0)
+    assert shown("capture:c")["bytes_per_s"] == 2048.0
+    actors.statuses["apply:x"] = {"rows_total": 7, "transactions_total": 1}
+    clock.advance(2.0)
+    controller.step()
+    assert "rows_per_s" not in shown("apply:x"), "it counts from the beginning again"
 
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}

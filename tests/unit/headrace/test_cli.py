@@ -169,7 +169,7 @@ def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
 def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
     assert run("check", topology) == DONE
     told = capsys.readouterr().err
-    assert "warning: sites.a: its embedded server does not run: nothing in it was checked" in told
+    assert "warning: sites.a: its embedded server does not run: its contents were not checked" in told
     assert f"headrace up {topology}" in told
 
 
@@ -371,7 +371,7 @@ def test_purge_asks_first_and_without_a_terminal_wants_yes(run, topology, monkey
     assert run("down", topology, "--purge") == WRONG_USE
     told = capsys.readouterr().err
     assert "a: its embedded server, with every table in it" in told
-    assert "fix: say --yes" in told
+    assert "fix: confirm with --yes" in told
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     assert run("down", topology, "--purge") == FINDING
@@ -410,7 +410,7 @@ def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys
         told.append(capsys.readouterr().err)
     assert "slot" not in told[0]
     assert "the slot at a stays, and the database keeps its WAL for it (5.0 MB now)" in told[1]
-    assert "a cannot be asked (connection refused): if a slot is there" in told[2]
+    assert "a cannot be reached (connection refused): if it has a slot" in told[2]
 
 
 def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, capsys):

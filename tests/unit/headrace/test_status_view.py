@@ -32,7 +32,7 @@ STUCK = {
     "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
     "cannot copy a table": (
         component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}]),
-        "table hr.jobs: not empty", "correct it: the table is looked at again every few seconds",
+        "table hr.jobs: not empty", "correct it: the table is checked again every few seconds",
     ),
 }
 

@@ -18,6 +18,7 @@ from redo.segments import list_segments
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from streams.clock import VirtualClock
 from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
+from streams.lcr import RowLcr
 from streams.lcr_batch import Column, LcrBatch, OldImage, Partition
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
@@ -326,6 +327,7 @@ def test_rows_before_and_after_alter_table_have_their_own_versions(tmp_path):
     (batch,) = mine(miner(tmp_path), writer)
     assert [len(table.columns) for table in batch.tables] == [2, 3]
     assert len({table.version for table in batch.tables}) == 2
+    assert [[column.name for column in RowLcr(batch, row).table.columns] for row in range(2)] == [["id", "a"], ["id", "a", "more"]]
 
 
 def test_form_of_a_column_follows_its_values(tmp_path):
@@ -487,8 +489,8 @@ def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be
         try:
             miner(tmp_path, needed).next_batch(writer.position)
         except LogGone as error:
-            first = Scn(int(error.context["first_scn"]))
-            assert first > needed
+            first, asked = Scn(int(error.context["first_scn"])), error.context["needed_scn"]
+            assert first > needed == asked
             assert received(list(mine(miner(tmp_path, first, rules=ALL), writer)), first) == committed(source, ALL, first)
 
 

@@ -91,6 +91,19 @@ def test_patterns_know_stars_and_question_marks_only(pattern, name, matches):
     assert Rule(name=pattern).matches_object("hr", name) is matches
 
 
+@pytest.mark.parametrize(
+    ("rule", "taken"),
+    [
+        (Rule(owner="hr", name="jobs"), ["hr.jobs"]), (Rule(owner="hr"), ["hr.jobs", "hr.jobs_old"]),
+        (Rule(owner="h*", name="jobs"), ["hr.jobs", "hx.jobs"]), (Rule(), ["hr.jobs", "hr.jobs_old", "hx.jobs"]),
+    ],
+    ids=["table", "schema", "wildcard", "global"],
+)
+def test_rule_takes_its_table_its_schema_or_everything(rule, taken):
+    tables = ("hr", "jobs"), ("hr", "jobs_old"), ("hx", "jobs")
+    assert [f"{owner}.{name}" for owner, name in tables if rule.matches_object(owner, name)] == taken
+
+
 def test_unmatched_rules_are_those_that_match_no_table():
     wrong, right = Rule(name="emplyees"), Rule(name="employees")
     assert RuleSet(include=(wrong, right)).unmatched([("hr", "employees")]) == (wrong,)

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.staging.propagation import CREDIT_BYTES, PropagationCore, PropagationRunner, PropagationStatistics
+from actors.staging.propagation import (
+    CREDIT_BYTES,
+    STEP_BATCHES,
+    PropagationCore,
+    PropagationRunner,
+    PropagationStatistics,
+)
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
 from rules.rule import Rule, RuleSet
@@ -131,6 +137,24 @@ def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_que
     queues.work()
     assert queues.near.status()["batches"] == 0
     assert queues.statistics.acknowledgement == 10
+
+
+def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path, memory=1 << 20, spill=0)
+    assert not queues.core.step()
+    assert queues.core.state == "WAITING FOR LCRS"
+    for k in range(STEP_BATCHES + 1):
+        queues.publish(insert_batch([10 * k + 10], previous=10 * k))
+    assert queues.core.step()
+    assert queues.core.state == "SENDING"
+    queues.work()
+    assert queues.core.state == "WAITING FOR LCRS"
+    assert queues.far is not None
+    queues.far._spec = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
+    queues.connect()
+    queues.publish(insert_batch([10_000], previous=10 * (STEP_BATCHES + 1)))
+    queues.work()
+    assert queues.core.state == "PAUSED FOR FLOW CONTROL"
 
 
 def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_lost(tmp_path: Path) -> None:

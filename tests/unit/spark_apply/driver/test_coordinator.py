@@ -120,6 +120,16 @@ def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: in
     assert sum(counts) == 4
 
 
+@pytest.mark.parametrize("transactions", [1, 2])
+def test_a_transaction_larger_than_a_group_may_be_stands_alone(transactions: int) -> None:
+    """Behind one that is over the bound in rows there is no room, in rows or in transactions."""
+    talk = Talk(servers=0, transactions=transactions, rows=2)
+    talk.accept(run(made(1, 1, 2, 3, 4), made(2, 5), made(3, 6)), run(made(4, 7)))
+    talk.coordinator.server_joined(0, talk.progress)
+    first = assignments(talk.coordinator.messages())[0]
+    assert (first.after_scn, first.through_scn) == (50, 150)
+
+
 def test_a_group_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_GROUP_BYTES_MAX", 10)
     assert len(assignments(Talk(servers=4).accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 3))))) == 3
@@ -148,6 +158,17 @@ def test_independent_groups_run_in_parallel_and_dependent_ones_wait() -> None:
     assert talk.coordinator.low_watermark == 250
     talk.done(0, 3)
     assert (talk.coordinator.low_watermark, talk.coordinator.state) == (350, "IDLE")
+
+
+def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
+    talk = Talk(servers=0)
+    assert talk.coordinator.state == "INITIALIZING"
+    talk.coordinator.server_joined(0, talk.progress)
+    assert talk.coordinator.state == "IDLE"
+    talk.accept(run(made(1, 1)))
+    assert talk.coordinator.state == "APPLYING"
+    talk.done(0, 1)
+    assert talk.coordinator.state == "IDLE"
 
 
 def test_a_server_holds_two_groups_at_most_unless_it_is_the_lowest() -> None:
@@ -392,6 +413,8 @@ def test_a_large_transaction_waits_for_everything_below_and_nothing_runs_beside_
     found = talk.accept(run(made(1, 1)), part(LARGE, 0, 4))
     assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1), (1, "Part", 2)]
     assert brief(talk.done(0, 1)) == [(1, "Go", 2)]
+    assert brief(talk.accept(part(LARGE, 4, 20), run(made(3, 99)))) == [(0, "Assignment", 3), (1, "Part", 2)]
+    assert brief(talk.done(1, 2)) == [(0, "Go", 3)]
 
 
 def test_only_a_few_parts_are_on_the_way() -> None:

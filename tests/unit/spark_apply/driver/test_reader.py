@@ -80,6 +80,19 @@ def test_a_batch_as_it_came_is_passed_on_with_its_bytes() -> None:
     assert (run.data, run.through_scn, run.batch.row_count) == (b"as it came", 20, 2)
 
 
+def test_state_is_the_manuals_word_for_what_the_reader_does() -> None:
+    reading = Reading()
+    assert reading.reader.state == "INITIALIZING"
+    reading.reader.offer(insert_batch([10]), b"")
+    assert reading.reader.state == "SCHEDULE MESSAGES"
+    reading.take()
+    assert reading.reader.state == "IDLE"
+    reading.read(part(15, previous=10))
+    assert reading.reader.state == "DEQUEUE MESSAGES"
+    reading.read(part(15, previous=10, first=2, last=True, commit=16))
+    assert reading.reader.state == "IDLE"
+
+
 def test_a_missing_batch_is_noticed() -> None:
     reading = Reading()
     reading.read(insert_batch([10], previous=0))

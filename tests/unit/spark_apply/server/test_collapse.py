@@ -253,6 +253,24 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         assert there.store.rows("public", table.name) == expected
 
 
+@pytest.mark.parametrize(("change", "expected"), [
+    (Change(TWICE, Command.INSERT, new=(k(1), b"new", b"v")), "insert_exists"),
+    (Change(TWICE, Command.INSERT, new=(k(9), b"u2", b"v")), "insert_exists"),
+    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u2", b"v")), "update_exists"),
+    (Change(TWICE, Command.UPDATE, old=(k(9), b"u9", b"v"), new=(k(9), b"u9", b"w")), "update_missing"),
+    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u1", b"w")), "update_differs"),
+    (Change(TWICE, Command.DELETE, old=(k(9), b"u9", b"v")), "delete_missing"),
+    (Change(TWICE, Command.DELETE, old=(k(1), b"u1", b"other")), "delete_differs"),
+    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u1", b"w")), ""),
+])
+def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change: Change, expected: str) -> None:
+    there = Destination()
+    there.store.insert("public", "twice", [(k(1), b"u1", b"v"), (k(2), b"u2", b"v")])
+    there.session.begin()
+    failure = apply_rows(there.session, batch_of([Transaction(1, [change])], 0), there.fits.fit)
+    assert (failure.conflict_type if failure else "") == expected
+
+
 @given(st.integers(0, 2**32))
 def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(seed: int) -> None:
     rng = random.Random(seed)

@@ -1,0 +1,136 @@
+"""A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines, stepped by the test.
+
+What a site writes goes through its slot and redo log, and what apply engines write carries its tag in PostgreSQL's own log, as in a
+running topology. Between the redo and an apply engine there are no queues: a batch passes the rules of every client on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psycopg
+
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.pgoutput import PostgresLogDecoder
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from rules.evaluation import RuleEvaluation
+from streams.scn import FIRST_SCN
+from tests.support.apply_engine import Engine
+from topology.spec import ApplySpec, CaptureSpec, TopologySpec
+from topology.ways import ways_to
+
+PASSES_MAX = 12  # a change that still moves after so many hops goes in circles
+READ_TIMEOUT_S = 0.2
+
+
+class NetworkSite:
+    """One site: its database, its user, and its redo log when changes are captured there."""
+
+    def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
+        self.name, self.dsn, self.spec = name, dsn, spec
+        self.user = psycopg.connect(dsn, autocommit=True)
+        prepare(name, self.user)
+        self.destination = PostgresDestination(dsn, site=name)
+        self.destination.prepare(spec.name)
+        self.captures = [capture for capture in spec.captures if capture.source == name]
+        self.source = PostgresSource(dsn, site=name)
+        self.miners: dict[str, Miner] = {}
+        if self.captures:
+            self.source.prepare(spec.name, spec.capture_rules(name))
+            self.writer = LogWriter(
+                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=lambda: self.source.dictionary_build(spec.name),
+                segment_bytes=1 << 20, redo_bytes_max=1 << 30,
+            )
+            self.stream = self.source.open_stream(spec.name, self.writer.start_scn)
+            self.writer.attach(self.stream)
+            self.miners = {each.name: Miner(folder, name, FIRST_SCN, each.rules, PostgresLogDecoder) for each in self.captures}
+
+    def catch_up(self) -> None:
+        """Write redo until it holds everything committed before this call."""
+        target = self.source.write_marker(b"caught up?")
+        while self.writer.position.scn < target:
+            self.writer.step(READ_TIMEOUT_S)
+
+    def close(self) -> None:
+        for miner in self.miners.values():
+            miner.close()
+        if self.captures:
+            self.writer.close()
+            self.stream.close()
+            self.source.remove(self.spec.name)
+        self.source.close()
+        self.destination.remove(self.spec.name)
+        self.destination.close()
+        self.user.close()
+
+
+class PostgresNetwork:
+    """See the module.
+
+    Args:
+        spec: routed.
+        dsns: of the databases, by site.
+        folder: for the redo logs.
+        prepare: makes the tables of a site.
+    """
+
+    def __init__(
+        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None]
+    ) -> None:
+        self.spec = spec
+        self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
+        self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
+        # From a capture process to every apply process behind it: the rules on the way, behind the capture process's own.
+        self._ways: dict[str, list[tuple[str, RuleEvaluation]]] = {}
+        for apply in spec.applies:
+            for way in ways_to(spec, apply):
+                rules = RuleEvaluation(*(client.rules for client in way.clients[1:]))
+                self._ways.setdefault(way.capture.name, []).append((apply.name, rules))
+
+    def _engine(self, number: int, apply: ApplySpec) -> Engine:
+        returned_from = [each.name for each in self.spec.applies if (each.site, each.source) == (apply.source, apply.site)]
+        # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
+        return Engine(
+            seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
+            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
+        )
+
+    def settle(self, *, held: Sequence[str] = ()) -> None:
+        """Until nothing moves any more.
+
+        Args:
+            held: apply processes that stand still; what comes waits for them.
+        """
+        for _ in range(PASSES_MAX):
+            rows = sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
+            for name, engine in self.engines.items():
+                if name not in held:
+                    engine.run()
+            if not rows:
+                return
+        raise AssertionError("changes go in circles")
+
+    @staticmethod
+    def _caught_up(site: NetworkSite) -> list[CaptureSpec]:
+        if site.captures:
+            site.catch_up()
+        return site.captures
+
+    def _capture(self, site: NetworkSite, capture: CaptureSpec) -> int:
+        """Mine what is new and send it on its ways; rows found."""
+        rows = 0
+        while (batch := site.miners[capture.name].next_batch(site.writer.position)) is not None:
+            rows += batch.row_count
+            for apply, rules in self._ways.get(capture.name, ()):
+                self.engines[apply].batches.append(rules.filter(batch))
+        return rows
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            for server in engine.servers.values():
+                server.close()
+        for site in self.sites.values():
+            site.close()
