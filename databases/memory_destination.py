@@ -79,7 +79,9 @@ class MemoryDestination:
         there = self.store.tables
         return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
+    ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
         return tuple(
@@ -131,7 +133,7 @@ class MemoryDestination:
         parts = [(process.low_watermark, process.applied)]
         parts += [(server.low_watermark, server.applied) for server in process.servers.values()]
         low_watermark, above = fold_ranges(max(part[0] for part in parts), [r for part in parts for r in part[1]])
-        return ApplyProgress(epoch=process.epoch, low_watermark=low_watermark, above=above)
+        return ApplyProgress(epoch=process.epoch, low_watermark=low_watermark, above=above, ahead_scn=process.ahead_scn)
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
         """See `DestinationDatabase.record_low_watermark`."""
@@ -199,11 +201,28 @@ class MemoryDestination:
             self.raise_epoch(topology, apply)
         for found in left:
             key = topology, apply, found.source, found.identity
-            if found.state == "KEPT" or not found.scn:
+            if found.is_kept or not found.scn:
                 del self.store.instantiations[key]
             else:
                 self.store.instantiations[key] = replace(found, state="LEFT")
         return tuple(left)
+
+    def join_tables(
+        self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
+    ) -> ApplyProgress:
+        """See `DestinationDatabase.join_tables`."""
+        process = self._process(topology, apply, epoch)
+        for key, found in self.store.instantiations.items():
+            if key[:2] == (topology, apply) and found.state == "JOINING":
+                self.store.instantiations[key] = replace(found, state="DONE" if found.digest else "KEPT")
+        for each in joining:
+            key = (topology, apply, each.source, each.identity)
+            self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
+        process.low_watermark = min([through, *(each.scn for each in joining)])
+        process.applied, process.ahead_scn, process.servers = (), through, {}
+        progress = self.progress(topology, apply)
+        assert progress is not None
+        return progress
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""

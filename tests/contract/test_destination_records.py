@@ -240,21 +240,22 @@ def test_error_can_be_deleted_from_outside(destination, session):
 
 
 def test_instantiation_is_recorded_and_replaced(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     first = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=0, state="PENDING")
     done = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
     other = Instantiation(source="a", identity="1.b", owner="public", name="b", scn=0, state="FAILED", problem="no room")
     for record in (first, other, done):
-        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record)
     assert destination.instantiations(TOPOLOGY, APPLY) == (other, done)
     assert destination.instantiations(TOPOLOGY, "another") == ()
 
 
-def recorded(destination, *tables):
-    """Record tables as (identity, name, scn, state)."""
+def recorded(destination, *tables, epoch: int = 0):
+    """Record tables as (identity, name, scn, state), for this epoch or the present one."""
+    epoch = epoch or destination.progress(TOPOLOGY, APPLY).epoch
     for identity, name, scn, state in tables:
         record = Instantiation(source="a", identity=identity, owner="public", name=name, scn=scn, state=state)
-        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record)
 
 
 def states(destination):
@@ -269,15 +270,15 @@ def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
 
 
 def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
     again = Instantiation(source="a", identity="3", owner="public", name="t", scn=200, state="COPYING")
-    destination.record_instantiation(TOPOLOGY, APPLY, 1, again, replaces=["1"])
+    destination.record_instantiation(TOPOLOGY, APPLY, epoch, again, replaces=["1"])
     assert states(destination) == [("3", "t", 200, "COPYING"), ("2", "u", 130, "DONE")]
 
 
 def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
         destination, ("1", "done", 120, "DONE"), ("2", "failed", 0, "FAILED"), ("3", "half", 130, "FAILED"),
         ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"),
@@ -289,16 +290,16 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
     assert states(destination) == [("1", "done", 120, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT")]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
     with pytest.raises(FencedError):  # a driver that is not gone yet
-        recorded(destination, ("1", "done", 120, "DONE"))
+        recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
 
 
 def test_instantiation_of_an_older_epoch_is_refused(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    older = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         destination.record_instantiation(
-            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
+            TOPOLOGY, APPLY, older, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
         )
 
 
@@ -383,3 +384,48 @@ def test_session_of_a_forgotten_apply_process_cannot_write(harness, destination,
 def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
     destination.remove(TOPOLOGY)
     assert destination.forget(TOPOLOGY, APPLY) == ()
+
+
+def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_them(destination, open_session, harness):
+    session = open_session()
+    table = keyed(harness, session)
+    assert table is not None
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
+
+    def record(name: str, scn: int, state: str) -> Instantiation:
+        return Instantiation(
+            source="a", identity=f"1.{name}", owner="public", name=name, scn=scn, state=state, row_count=3, digest="ab",
+        )
+
+    for name, scn, state in (("old", 50, "JOINING"), ("done", 50, "DONE"), ("first", 120, "COPIED"), ("second", 150, "COPIED")):
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, scn, state))
+    session.begin()
+    session.commit(ranges((0, 200)), 0)
+    joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]
+    for _ in range(2):  # an answer that was lost: the same call again
+        progress = destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
+        assert (progress.low_watermark, progress.above, progress.ahead_scn) == (120, (), 200)
+        assert destination.progress(TOPOLOGY, APPLY) == progress
+    states = {each.name: (each.state, each.scn) for each in destination.instantiations(TOPOLOGY, APPLY)}
+    assert states == {
+        "old": ("DONE", 50), "done": ("DONE", 50), "first": ("JOINING", 120), "second": ("JOINING", 150),
+    }
+    # What the session knew of its progress is not so any more: it must not commit before it is opened again.
+    session.begin()
+    with pytest.raises(FencedError):
+        session.commit(ranges((200, 300)), 200)
+    session.rollback()
+    again = open_session()
+    again.begin()
+    again.commit(ranges((120, 130)), 120)
+    progress = destination.progress(TOPOLOGY, APPLY)
+    assert (progress.low_watermark, progress.above, progress.ahead_scn) == (130, (), 200)
+    # The next driver still knows how far the others are.
+    assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
+
+
+def test_only_the_current_epoch_lets_tables_join(destination):
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)
