@@ -41,7 +41,7 @@ from streams.errors import BugError, RedoError, Retry, StreamsError
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
 
-__all__ = ["Host", "describe_error"]
+__all__ = ["Host"]
 
 # A component that ran this long without an error has recovered: the next error starts with the shortest pause.
 _HEALTHY_AFTER_S = 5.0
@@ -49,14 +49,6 @@ _JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly en
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 log = logging.getLogger("headrace")
-
-
-def describe_error(error: StreamsError) -> dict[str, Any]:
-    """An error in JSON-able form, for status and logs."""
-    return {
-        "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
-        "retry": error.retry.value,
-    }
 
 
 def is_timed(error: StreamsError) -> bool:
@@ -194,7 +186,7 @@ class Host:
             "alive_us": self._alive_us, "errors_total": self._errors_total, "opens_total": self._opens_total,
         }
         if self._error is not None:
-            status["last_error"] = {**describe_error(self._error), "at_us": self._error_us}
+            status["last_error"] = {**self._error.described(), "at_us": self._error_us}
         status |= self.details()
         return status
 

@@ -357,9 +357,9 @@ class DatabaseSite(Host):
             return source.table_versions(source.tables(rules))
 
     def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """The reasons why these tables of a source cannot be applied here."""
+        """The reasons why these tables of a source, as they are now, cannot be applied here."""
         with closing(self._open_destination()) as destination:
-            return destination.preflight_tables(versions)
+            return destination.preflight_tables(versions, now=versions)
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""

@@ -79,7 +79,9 @@ class MemoryDestination:
         there = self.store.tables
         return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
+    ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
         return tuple(

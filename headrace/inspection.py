@@ -78,7 +78,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             shapes = database.table_shapes([TableName.of(version) for version in versions])
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
-            findings += target.preflight_tables(tables)
+            findings += target.preflight_tables(tables, now=tables)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, or `up` has reported them.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}

@@ -41,26 +41,25 @@ from numpy.typing import NDArray
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
 from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
+from redo.mined_tables import MinedTables
 from redo.mining_kernels import (
     DISCARDED_ROWS,
     ERROR,
-    ERROR_ROW,
-    ERROR_TRANSACTION,
     KEPT_BYTES,
     KEPT_ROWS,
-    UNKNOWN_OBJECT,
     classify,
 )
-from redo.names import HIDDEN_OWNER, NamesAtSource, TableNames
+from redo.names import NamesAtSource, TableNames
 from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
-from redo.segments import RedoReader, list_segments
+from redo.restart_point import find_restart_point
+from redo.segments import RedoReader
+from redo.undecodable import misfit, undecodable
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
-from streams.errors import INSTANTIATE_AGAIN, CaptureError, LogGone, ProtocolError, RedoError
+from streams.errors import CaptureError, ProtocolError, RedoError
 from streams.lcr_batch import LcrBatch, TableVersion
-from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
-from streams.tags import Tag
+from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
 __all__ = ["Miner", "MiningStatistics"]
 
@@ -69,7 +68,6 @@ BYTES_MAX_DEFAULT = 1 << 20  # bytes of its values: small against message limits
 MARK_INTERVAL_S = 0.1  # a progress mark ten times a second is enough for watermarks
 MINED_BYTES_MAX = 64 << 20  # redo mined without a batch before a mark tells how far we are
 
-_HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY
 _DECODING_ERRORS = (ProtocolError, ValueError, IndexError, KeyError, OverflowError, struct.error)
 _NO_TRUNCATES = np.zeros(0, np.uint8)
 
@@ -130,7 +128,8 @@ class Miner:
         self._source = source
         self._rules = RuleEvaluation(rules)
         self._decoder_factory = decoder_factory
-        self._names = TableNames(source, self._keeps_any, names)
+        self._tables = MinedTables(self._rules)
+        self._names = TableNames(source, self._tables.keeps_any, names)
         self._clock = clock or SystemClock()
 
         self._reader: RedoReader | None = None
@@ -141,15 +140,9 @@ class Miner:
         self._record_offset = 0
         self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
 
-        # One entry per (object, version) found in redo; rows refer to their table by its place here.
-        self._tables: list[TableVersion] = []
-        self._slots: dict[TableVersion, int] = {}
-        self._current: dict[int, int] = {}
-        self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
-        self._tags: list[Tag] = []
         self._unmatched: tuple[tuple[int, Scn], tuple[Rule, ...]] | None = None
 
-        self._assembly = Assembly(source, self._tables, self._tags)
+        self._assembly = Assembly(source, self._tables.versions, self._tables.tags)
         self._start_scn = start_scn
         self._mined_commit_scn = start_scn  # commit SCN of the last transaction mined
         self._mined_scn = start_scn
@@ -181,7 +174,7 @@ class Miner:
     @property
     def unmatched_rules(self) -> tuple[Rule, ...]:
         """Positive rules that match no table known so far: probably a misspelt name."""
-        known = (len(self._tables), self._dictionary.build.scn)
+        known = (len(self._tables.versions), self._dictionary.build.scn)
         if self._unmatched is None or self._unmatched[0] != known:
             self._unmatched = (known, self._rules.unmatched(self._dictionary.names()))
         return self._unmatched[1]
@@ -360,11 +353,7 @@ class Miner:
             self._finish_record(header)
 
     def _undecodable(self, header: RecordHeader, what: str) -> CaptureError:
-        return CaptureError(
-            f"redo of site {self._source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
-            hint="the redo is intact as it was written: this is a defect of the decoder, or of the source",
-            source=self._source, scn=header.last_commit_scn, offset=self._record_offset,
-        )
+        return undecodable(self._source, header, self._record_offset, what)
 
     def _take(self, chunk: DecodedChunk, data: NDArray[np.uint8], header: RecordHeader) -> None:
         """Drop what was mined before, prefilter the rest, and hand it to the assembly."""
@@ -374,7 +363,7 @@ class Miner:
         self._mined_commit_scn = Scn(int(mined[-1]))
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
 
-        tag_place = np.array([self._tag(tag) for tag in chunk.tags] + [-1], np.int64)  # the last one for -1
+        tag_place = np.array([self._tables.tag_place(tag) for tag in chunk.tags] + [-1], np.int64)  # the last one for -1
         tag = tag_place[chunk.tag]
         truncate_keep, truncates = self._truncates(chunk, tag)
         row_count = chunk.command.shape[0]
@@ -384,10 +373,10 @@ class Miner:
         found = np.zeros(6, np.int64)
         classify(
             chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
-            dropped.astype(np.uint8), tag, *self._objects(), truncate_keep, row_slot, kept, kept_rows, found,
+            dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, row_slot, kept, kept_rows, found,
         )
         if found[ERROR]:
-            raise self._misfit(chunk, found)
+            raise misfit(self._source, chunk, found)
         self._kept += int(found[KEPT_ROWS])
         self._discarded += int(found[DISCARDED_ROWS])
         self._dropped += int((dropped & (commit_scn > 0)).sum())
@@ -425,7 +414,7 @@ class Miner:
             value_length=chunk.value_length, value_binary=chunk.value_binary, value_bytes=value_bytes,
             truncates={place[row]: what for row, what in truncates.items() if row in place},
         )
-        columns = np.array([len(table.columns) for table in self._tables] + [0], np.int64)[slot]
+        columns = np.array([len(table.columns) for table in self._tables.versions] + [0], np.int64)[slot]
         return rows.without_waste(columns, has_all_rows=kept.shape[0] == row_slot.shape[0])
 
     def _truncates(
@@ -454,74 +443,23 @@ class Miner:
         slots: list[int] = []
         for number in objects:
             known = self._dictionary.current(ObjectNumber(number))
-            if known is None or not self._keeps(known.table)[tag]:
+            if known is None or not self._tables.keeps(known.table)[tag]:
                 continue
             table = known.table
             if known.is_partition and not self._dictionary.covers_all_partitions(number, objects):
                 table = self._dictionary.truncated(known, order_scn)
-            if table.partition is not None or not any(_same_name(self._tables[other], table) for other in slots):
-                slots.append(self._slot(table))
+            if table.partition is not None or not any(_same_name(self._tables.versions[other], table) for other in slots):
+                slots.append(self._tables.place(table))
         return tuple(slots)
-
-    def _misfit(self, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:
-        number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
-        if found[ERROR] == UNKNOWN_OBJECT:
-            what = f"the redo never described object {number}"
-        else:
-            what = f"a row of object {number} has not the columns its description says"
-        return CaptureError(
-            f"a change of the transaction at SCN {scn_text(scn)} of site {self._source} cannot be read: {what}",
-            hint="this is a defect of the log writer or of the decoder", source=self._source, scn=scn,
-            object_number=number,
-        )
-
-    # ------------------------------------------------------------------ tables, rules and tags
 
     def _use(self, known: KnownTable) -> None:
         """Refer an object's rows to this version from now on."""
         resolved = self._names.resolve(known)
         if resolved is not known:
             self._dictionary.rename(resolved)
-        slot = self._slot(resolved.table)
-        if self._current.get(resolved.table.object_number) != slot:
-            self._current[resolved.table.object_number] = slot
-            self._index = None
+        self._tables.use(resolved.table)
 
-    def _slot(self, table: TableVersion) -> int:
-        slot = self._slots.get(table)
-        if slot is None:
-            slot = self._slots[table] = len(self._tables)
-            self._tables.append(table)
-        return slot
-
-    def _keeps(self, table: TableVersion) -> list[bool]:
-        """What prefiltering says of a table's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""
-        tags = [*(tag.value for tag in self._tags), None]
-        return [False] * len(tags) if table.owner == HIDDEN_OWNER else self._rules.keeps(table, tags)
-
-    def _keeps_any(self, table: TableVersion) -> bool:
-        return table.owner != HIDDEN_OWNER and self._rules.keeps_any(table)
-
-    def _objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """Objects ascending, and of each its table's place, number of columns and verdicts."""
-        if self._index is None:
-            objects = sorted(self._current)
-            slots = [self._current[number] for number in objects]
-            self._index = (
-                np.array(objects, np.int64),
-                np.array(slots, np.int32),
-                np.array([len(self._tables[slot].columns) for slot in slots], np.int64),
-                np.array([self._keeps(self._tables[slot]) for slot in slots], np.uint8).reshape(len(slots), len(self._tags) + 1),
-            )
-        return self._index
-
-    def _tag(self, tag: Tag) -> int:
-        if tag not in self._tags:
-            self._tags.append(tag)
-            self._index = None
-        return self._tags.index(tag)
-
-    # ------------------------------------------------------------------ the restart point
+    # ------------------------------------------------------------------ beginning
 
     def _begin(self, durable: RedoPosition) -> bool:
         """Go to the restart point, taking in the dictionary on the way; False when there is no redo yet.
@@ -530,99 +468,27 @@ class Miner:
         """
         if durable.segment == 0:
             return False
-        first = self._first_segment(durable)
-        segment, offset, begin_offset = self._restart_point(first, durable)
-        reader = RedoReader(self._folder, first)
+        point = find_restart_point(self._folder, self._source, self._start_scn, durable)
+        if self._start_scn == FIRST_SCN:
+            self._start_scn = self._mined_commit_scn = self._mined_scn = point.start_scn
+        reader = RedoReader(self._folder, point.first_segment)
         while (header := reader.next_header(durable)) is not None:
-            is_restart = (reader.segment, reader.offset) == (segment, offset)
-            if is_restart and not begin_offset:
+            is_restart = (reader.segment, reader.offset) == (point.segment, point.offset)
+            if is_restart and not point.begin_offset:
                 break
             if header.type is RecordType.SEGMENT:
                 self._enter(decode_head(reader.payload(header)))
             elif header.type is RecordType.DICTIONARY or header.has_descriptions:
                 payload = reader.payload(header)
-                payload = payload[:begin_offset] if is_restart else payload
+                payload = payload[: point.begin_offset] if is_restart else payload
                 self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
             if is_restart:
                 break
             reader.skip(header)
         for known in self._dictionary.current_tables():
             self._use(known)
-        self._reader, self._begin_offset = reader, begin_offset
+        self._reader, self._begin_offset = reader, point.begin_offset
         return True
-
-    def _first_segment(self, durable: RedoPosition) -> int:
-        """The segment to begin with: every transaction after the start SCN begins in it or later.
-
-        Without a start SCN: the first one that is left, or the first whose transactions are all there, and that decides it.
-        """
-        numbers = [file.number for file in list_segments(self._folder) if file.number <= durable.segment]
-        if not numbers:
-            raise RedoError(
-                f"redo segment {durable.segment} is missing", hint="restore the redo log from a copy",
-                segment=durable.segment, offset=0,
-            )
-        if self._start_scn == FIRST_SCN:
-            head = self._first_whole(numbers, durable)
-            self._start_scn = self._mined_commit_scn = self._mined_scn = head.last_commit_scn
-        else:
-            for number in reversed(numbers):
-                head = self._read_head(number, durable)
-                if head.last_commit_scn <= self._start_scn:
-                    break
-        if head.last_commit_scn > self._start_scn or head.restart_segment < numbers[0]:
-            first_scn = self._first_whole(numbers, durable).last_commit_scn
-            raise LogGone(
-                f"the redo of site {self._source} can be mined from SCN {scn_text(first_scn)} on; it is needed from SCN "
-                f"{scn_text(self._start_scn)} on",
-                hint=INSTANTIATE_AGAIN, source=self._source, needed_scn=self._start_scn, first_scn=first_scn,
-            )
-        return head.restart_segment
-
-    def _first_whole(self, numbers: list[int], durable: RedoPosition) -> SegmentHead:
-        """Head of the first segment at whose beginning no transaction is open whose beginning was purged."""
-        for number in numbers:
-            head = self._read_head(number, durable)
-            if head.restart_segment >= numbers[0]:
-                break
-        return head
-
-    def _read_head(self, number: int, durable: RedoPosition) -> SegmentHead:
-        reader = RedoReader(self._folder, number)
-        try:
-            header = reader.next_header(durable)
-            assert header is not None
-            return decode_head(reader.payload(header))
-        finally:
-            reader.close()
-
-    def _restart_point(self, first: int, durable: RedoPosition) -> tuple[int, int, int]:
-        """Find the last place where no transaction is open, and before which none after the start SCN ends.
-
-        Without any it is right behind the head of the first segment.
-
-        Returns:
-            Segment, offset of the record, offset in the record's payload.
-        """
-        reader = RedoReader(self._folder, first)
-        point = (first, reader.offset, 0)
-        try:
-            while (header := reader.next_header(durable)) is not None:
-                if header.number < _HEAD_RECORDS:
-                    reader.skip(header)
-                    if reader.segment == first:
-                        point = (first, reader.offset, 0)
-                    continue
-                if header.last_commit_scn > self._start_scn:
-                    break
-                if not header.open_at_start:
-                    point = (reader.segment, reader.offset, 0)
-                if header.commit_end and header.commit_scn <= self._start_scn:
-                    point = (reader.segment, reader.offset, header.commit_end)
-                reader.skip(header)
-            return point
-        finally:
-            reader.close()
 
 
 def _same_name(one: TableVersion, other: TableVersion) -> bool:

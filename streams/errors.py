@@ -89,6 +89,13 @@ class StreamsError(Exception):
         """The sentence alone, without hint and context."""
         return str(self.args[0])
 
+    def described(self) -> dict[str, object]:
+        """The error as JSON-able words, for status, logs and other processes."""
+        return {
+            "error": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint,
+            "retry": self.retry.value,
+        }
+
 
 class ConfigError(StreamsError):
     """The topology or a command line is wrong; nothing was done."""

@@ -480,8 +480,16 @@ class DestinationDatabase(Protocol):
         """Those of the tables that exist here, may be read and have a row, in the order given."""
         ...
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """What keeps these source tables from being applied here: missing tables, columns that do not fit, ..."""
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = ()
+    ) -> tuple[Finding, ...]:
+        """What keeps these source tables from being applied here: missing tables, columns that do not fit, ...
+
+        Args:
+            versions: the tables as their rows come.
+            now: those of them that are known as the source has them at this moment. Where a column has another type here,
+                they tell whether the rows are older than the column, or the column is to be altered: one fix of two.
+        """
         ...
 
     def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:

@@ -41,12 +41,13 @@ def missing_table(version: TableVersion) -> str:
     return f'pg_dump --schema-only --table="{table}" SOURCE_DSN | psql DESTINATION_DSN'
 
 
-def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
+def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None) -> str:
     """What must be done before rows of `version` can be written.
 
     Args:
         version: the source's description of the table.
         catalog: the destination's; None: there is no such table.
+        now: the table as the source has it now: it tells whether the rows or the destination are behind. None: not known.
 
     Returns:
         Statements for a person, one per line; empty when every column fits.
@@ -56,6 +57,7 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
     alter = f"ALTER TABLE {qualified(version.owner, version.name)}"
     renamed, taken = _renamed(version, catalog)
     missing = []
+    present = {column.name: column for column in now.columns} if now is not None else {}
     for column in version.columns:
         position = catalog.positions.get(column.name)
         wanted = type_with_modifier(column.type_name, column.type_modifier)
@@ -73,11 +75,18 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
                 )
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
             function = quote(conversion_function(version.owner, version.name, column.name))
-            missing.append(
-                f"{alter} ALTER COLUMN {name} TYPE {wanted}; -- or, if these rows are older than the column is here:"
-                f" CREATE FUNCTION headrace.{function}({type_with_modifier(column.type_name, -1)})"
+            create = (
+                f"CREATE FUNCTION headrace.{function}({type_with_modifier(column.type_name, -1)})"
                 f" RETURNS {catalog.columns[position].form.type_name} ...;"
             )
+            change = f"{alter} ALTER COLUMN {name} TYPE {wanted};"
+            there = present.get(column.name)
+            if there is None:
+                missing.append(f"{change} -- or, if these rows are older than the column is here: {create}")
+            elif _has_type_of(there, column) or not column_fits(there, catalog.table.columns[position], catalog.columns[position]):
+                missing.append(change)
+            else:
+                missing.append(f"{create} -- these rows are older than the column is here: as USING converted them at the source")
     given = {column.name for column in version.columns} | set(renamed.values())
     missing += [
         f"{alter} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
@@ -85,6 +94,10 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None) -> str:
         if column.name not in given and column.not_null and not column.has_default and not column.is_generated
     ]
     return "\n".join(missing)
+
+
+def _has_type_of(one: Column, other: Column) -> bool:
+    return (one.type_name, one.type_modifier) == (other.type_name, other.type_modifier)
 
 
 def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, str], dict[str, str]]:

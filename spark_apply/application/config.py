@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from streams.errors import ConfigError, StreamsError
+from streams.errors import ConfigError
 
-__all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources", "describe_failure"]
+__all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
 
 EXECUTORS_DEFAULT = 2  # one continues while Ray replaces the other (5.7 s measured)
 # Bounds of the JVMs' heaps. Only task descriptions pass through them, never data; but Spark demands 450 MB, which it
@@ -85,11 +85,3 @@ class ApplicationConfig:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the Spark application's configuration is not what it should be ({type(error).__name__})"
             raise ConfigError(message) from None
-
-
-def describe_failure(error: StreamsError) -> dict[str, object]:
-    """The error that ended the process, as the JSON object of its last line."""
-    return {
-        "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
-        "retry": error.retry.value,
-    }

@@ -30,7 +30,7 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING
 
-from spark_apply.application.config import ApplicationConfig, describe_failure
+from spark_apply.application.config import ApplicationConfig
 from spark_apply.application.spark import SEE_LOG, SparkApplication, SparkUnavailable
 from streams.errors import BugError, StreamsError
 
@@ -176,7 +176,7 @@ def main() -> None:
     except Exception as error:
         log.exception("unexpected error")
         failure = BugError(f"the Spark application: {type(error).__name__}: {error}", hint="see its log; report it")
-    line = describe_failure(failure)
+    line = failure.described()
     sys.stderr.write(json.dumps(line) + "\n")
     sys.stderr.flush()
     tell(line)

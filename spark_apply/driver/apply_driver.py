@@ -47,7 +47,7 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.joining import JoinCalls
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.backoff import Backoff
-from streams.errors import BugError, DatabaseUnavailable, StreamsError
+from streams.errors import BugError, DatabaseError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
@@ -294,4 +294,17 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
         old = missing_rename(version, config.tables, recorded)
         if old is not None and destination.describe(*old) is not None:
             return rename_statement(old, TableName.of(version))
-    return "\n".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
+    if not any(finding.is_error for finding in destination.preflight_tables((version,))):
+        return ""
+    found = destination.preflight_tables((version,), now=_version_of_now(version, config))
+    return "\n".join(finding.fix for finding in found if finding.is_error)
+
+
+def _version_of_now(version: TableVersion, config: ApplyConfig) -> tuple[TableVersion, ...]:
+    """The table as its source has it now; empty: the source does not answer, or has no table of that name."""
+    from rules.rule import Rule, RuleSet
+
+    rules = RuleSet(include=(Rule(owner=version.owner, name=version.name),))
+    with contextlib.suppress(DatabaseError), contextlib.closing(open_source(config.source)) as source:
+        return source.table_versions(source.tables((rules,)))
+    return ()

@@ -51,14 +51,12 @@ from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.tables import TableFits
+from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["ApplyServer", "ServerStep"]
 
-_BACKOFF_FIRST_S = 0.1  # after a failure of the environment; doubles
-_BACKOFF_MAX_S = 5.0
-_FAILURES_COUNTED_MAX = 16  # the delay has reached its maximum long before
 _UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
 
 
@@ -106,7 +104,7 @@ class ApplyServer:
         self._is_connected = False
         self._fits = TableFits(self._describe, self._missing_alter)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
-        self._failures = 0
+        self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
         self._reports: list[ServerMessage] = []
         self.last_error = ""
@@ -143,7 +141,7 @@ class ApplyServer:
         works = [work for _, work in list(self._work.values())]
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
-        if self._failures:
+        if self._has_failed:
             return "ROLLBACK TRANSACTION"
         if not self._is_connected:
             return "INITIALIZING"
@@ -206,7 +204,8 @@ class ApplyServer:
         except DatabaseUnavailable as error:
             self._back_off(error, now)
             return self._answer(is_idle=True)
-        self._failures, self._wake_at, self.unfit = 0, None, None
+        self._has_failed, self._wake_at, self.unfit = False, None, None
+        self._backoff.reset()
         return self._answer(is_idle=is_idle)
 
     def close(self) -> None:
@@ -251,11 +250,11 @@ class ApplyServer:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
         self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, after which the session is still usable.
-        if (in_doubt or self._failures) and self._is_connected:
+        if (in_doubt or self._has_failed) and self._is_connected:
             self.close()
         self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
-        self._wake_at = now + min(_BACKOFF_FIRST_S * 2.0**self._failures, _BACKOFF_MAX_S)
-        self._failures = min(self._failures + 1, _FAILURES_COUNTED_MAX)
+        self._wake_at = now + self._backoff.next_s()
+        self._has_failed = True
 
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
         """Roll back, and notify every group's work; one that cannot restart (a streamed transaction) is returned completely.

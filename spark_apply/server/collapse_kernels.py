@@ -194,6 +194,15 @@ def net_changes(
     return COLLAPSED
 
 
+@njit(cache=True, inline="always")
+def _place(seen, stamp, run, value, mask):
+    """Where a value of this run stands in the open-addressing table, or would be put."""
+    place = (value >> np.uint64(1)) & mask
+    while stamp[place] == run and seen[place] != value:
+        place = (place + np.uint64(1)) & mask
+    return place
+
+
 @njit(cache=True)
 def cut_runs(command, old_hashes, new_hashes, unset, keyless, runs):
     """Number the runs of consecutive rows that can be written as one set without changing the outcome.
@@ -231,9 +240,7 @@ def cut_runs(command, old_hashes, new_hashes, unset, keyless, runs):
                     value = new_hashes[key, i] if image else old_hashes[key, i]
                     if value == 0:
                         continue
-                    place = (value >> np.uint64(1)) & mask
-                    while stamp[place] == run and seen[place] != value:
-                        place = (place + np.uint64(1)) & mask
+                    place = _place(seen, stamp, run, value, mask)
                     ends = ends or stamp[place] == run
         if ends:
             run += np.int32(1)
@@ -245,8 +252,6 @@ def cut_runs(command, old_hashes, new_hashes, unset, keyless, runs):
                 value = new_hashes[key, i] if image else old_hashes[key, i]
                 if value == 0:
                     continue
-                place = (value >> np.uint64(1)) & mask
-                while stamp[place] == run and seen[place] != value:
-                    place = (place + np.uint64(1)) & mask
+                place = _place(seen, stamp, run, value, mask)
                 seen[place] = value
                 stamp[place] = run

@@ -240,21 +240,22 @@ def test_error_can_be_deleted_from_outside(destination, session):
 
 
 def test_instantiation_is_recorded_and_replaced(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     first = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=0, state="PENDING")
     done = Instantiation(source="a", identity="1.t", owner="public", name="t", scn=120, state="DONE", row_count=5, digest="ab")
     other = Instantiation(source="a", identity="1.b", owner="public", name="b", scn=0, state="FAILED", problem="no room")
     for record in (first, other, done):
-        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record)
     assert destination.instantiations(TOPOLOGY, APPLY) == (other, done)
     assert destination.instantiations(TOPOLOGY, "another") == ()
 
 
-def recorded(destination, *tables):
-    """Record tables as (identity, name, scn, state)."""
+def recorded(destination, *tables, epoch: int = 0):
+    """Record tables as (identity, name, scn, state), for this epoch or the present one."""
+    epoch = epoch or destination.progress(TOPOLOGY, APPLY).epoch
     for identity, name, scn, state in tables:
         record = Instantiation(source="a", identity=identity, owner="public", name=name, scn=scn, state=state)
-        destination.record_instantiation(TOPOLOGY, APPLY, 1, record)
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record)
 
 
 def states(destination):
@@ -269,15 +270,15 @@ def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
 
 
 def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
     again = Instantiation(source="a", identity="3", owner="public", name="t", scn=200, state="COPYING")
-    destination.record_instantiation(TOPOLOGY, APPLY, 1, again, replaces=["1"])
+    destination.record_instantiation(TOPOLOGY, APPLY, epoch, again, replaces=["1"])
     assert states(destination) == [("3", "t", 200, "COPYING"), ("2", "u", 130, "DONE")]
 
 
 def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
         destination, ("1", "done", 120, "DONE"), ("2", "failed", 0, "FAILED"), ("3", "half", 130, "FAILED"),
         ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"),
@@ -289,16 +290,16 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
     assert states(destination) == [("1", "done", 120, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT")]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
     with pytest.raises(FencedError):  # a driver that is not gone yet
-        recorded(destination, ("1", "done", 120, "DONE"))
+        recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
 
 
 def test_instantiation_of_an_older_epoch_is_refused(destination):
-    destination.raise_epoch(TOPOLOGY, APPLY)
+    older = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         destination.record_instantiation(
-            TOPOLOGY, APPLY, 1, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
+            TOPOLOGY, APPLY, older, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
         )
 
 

@@ -78,7 +78,7 @@ def test_changed_type_is_waited_for(altered: System):
         "INSERT INTO altered (id, kind) VALUES ({}, 5000000000)",
     )
     hint = paused(altered)["hint"]
-    assert hint.startswith('ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8; -- or, if these rows are older')
+    assert hint == 'ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8;'
     goes_on(altered, hint)
     altered.assert_converged(["altered"])
 
@@ -90,16 +90,16 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
         altered, f"ALTER TABLE altered ALTER COLUMN mood TYPE int USING {using}",
         "INSERT INTO altered (id, mood) VALUES ({}, 'l')", "INSERT INTO altered (id, mood) VALUES ({}, 7)",
     )
-    alter = paused(altered)["hint"].partition("; --")[0]
+    alter = paused(altered)["hint"].removesuffix(";")
     assert alter == 'ALTER TABLE "public"."altered" ALTER COLUMN "mood" TYPE int4'
     altered.execute("dst", f"{alter} USING {using}")
 
     def asks_for_the_function() -> str:
         hint = str(altered.status(apply_name(altered))["hint"])
-        return hint if "TYPE text" in hint else ""
+        return hint if "CREATE FUNCTION" in hint else ""
 
     hint = wait_until("the older rows wait", asks_for_the_function)
-    function = hint[hint.index("CREATE FUNCTION") :].removesuffix(" ...;")
+    function = hint.partition(" ...; -- these rows are older")[0]
     assert function == 'CREATE FUNCTION headrace."public.altered.mood"(text) RETURNS "pg_catalog"."int4"'
     goes_on(altered, f"{function} IMMUTABLE RETURN CASE $1 WHEN 'l' THEN 1 ELSE 2 END")
     altered.assert_converged(["altered"])

@@ -282,3 +282,26 @@ def test_views_show_progress_errors_and_instantiated_objects(admin, destination)
     assert shown(columns, "dba_apply_error") == [(3, "", "no such row", "update_missing", ["id=1"])]
     columns = "apply_name, source_database, source_object_owner, source_object_name, instantiation_scn, state, row_count"
     assert shown(columns, "dba_apply_instantiated_objects") == [("a", "dbs1", "hr", "t", 55, "DONE", 5)]
+
+
+def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behind(
+    admin: psycopg.Connection, destination: PostgresDestination
+) -> None:
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY, mood text)")
+    here = table_version(describe_table(admin, "public", "t"), is_binary=False)
+
+    def at_the_source(type_name: str) -> TableVersion:
+        mood = replace(here.columns[1], type_name=f"pg_catalog.{type_name}")
+        return replace(here, columns=(here.columns[0], mood))
+
+    def fix(*now: TableVersion) -> str:
+        (found,) = fixes(destination.preflight_tables((at_the_source("int4"),), now=now))
+        return found
+
+    alter, create = 'ALTER TABLE "public"."t" ALTER COLUMN "mood" TYPE int4;', 'CREATE FUNCTION headrace."public.t.mood"(int4)'
+    assert fix(at_the_source("int4")) == alter  # the source altered it, and the destination follows
+    assert fix(at_the_source("bool")) == alter  # it was altered twice: one step after the other
+    assert fix(here).startswith(create)  # both were altered: these rows are older
+    assert "ALTER TABLE" not in fix(here)
+    assert alter in fix()
+    assert create in fix()

@@ -107,10 +107,12 @@ class PostgresDestination:
             for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name])
         )
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = ()
+    ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         with self._use("checking the destination's tables") as connection:
-            return preflight_tables(connection, self._site, versions)
+            return preflight_tables(connection, self._site, versions, now)
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
         """See `DestinationDatabase.prepare`."""

@@ -210,7 +210,7 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 
 def preflight_tables(
-    connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion]
+    connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion], now: Sequence[TableVersion] = (),
 ) -> tuple[Finding, ...]:
     """Check the tables that changes will be applied to.
 
@@ -218,7 +218,9 @@ def preflight_tables(
         connection: as the role that will apply.
         site: for the findings' path.
         versions: the tables as the source describes them.
+        now: see `DestinationDatabase.preflight_tables`.
     """
+    present = {TableName.of(version): version for version in now}
     findings: list[Finding] = []
     absent: list[TableVersion] = []
     for version in versions:
@@ -226,7 +228,8 @@ def preflight_tables(
         if catalog is None:
             absent.append(version)
         else:
-            findings += _table_findings(connection, f"sites.{site} table {version.qualified_name}", version, catalog)
+            path = f"sites.{site} table {version.qualified_name}"
+            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)))
     missing = [
         Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
         for v in absent
@@ -235,9 +238,9 @@ def preflight_tables(
 
 
 def _table_findings(
-    connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable
+    connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
 ) -> Iterator[Finding]:
-    missing = missing_alter(version, catalog)
+    missing = missing_alter(version, catalog, now)
     if missing:
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     yield from _table_right_findings(connection, path, catalog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from databases.connectors import DatabaseAccess
-from spark_apply.application.config import ApplicationConfig, ExecutorResources, describe_failure
+from spark_apply.application.config import ApplicationConfig, ExecutorResources
 from spark_apply.driver.config import ApplyConfig
 from streams.errors import ApplyError, ConfigError
 
@@ -51,7 +51,7 @@ def test_bound_below_one_is_refused(field: str) -> None:
 
 
 def test_failure_says_whether_time_heals_it() -> None:
-    described = describe_failure(ApplyError("it is so", hint="do this"))
+    described = ApplyError("it is so", hint="do this").described()
     assert described == {
         "error": "ApplyError", "code": "HDR-5000", "message": "it is so", "hint": "do this", "retry": "manual",
     }

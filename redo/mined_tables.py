@@ -1,0 +1,85 @@
+"""The tables and tags that a miner has met: their places in its batches, and what the rules say of them.
+
+A place stays what it is for the miner's life: rows that wait for their batch refer to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redo.names import HIDDEN_OWNER
+from rules.evaluation import RuleEvaluation
+from streams.lcr_batch import TableVersion
+from streams.tags import Tag
+
+__all__ = ["MinedTables"]
+
+
+class MinedTables:
+    """See the module. One per miner.
+
+    Args:
+        rules: of the capture process.
+
+    Attributes:
+        versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.
+        tags: likewise.
+    """
+
+    def __init__(self, rules: RuleEvaluation) -> None:
+        self._rules = rules
+        self.versions: list[TableVersion] = []
+        self.tags: list[Tag] = []
+        self._places: dict[TableVersion, int] = {}
+        self._current: dict[int, int] = {}
+        self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
+
+    def place(self, version: TableVersion) -> int:
+        """The place of a version in `versions`."""
+        place = self._places.get(version)
+        if place is None:
+            place = self._places[version] = len(self.versions)
+            self.versions.append(version)
+        return place
+
+    def use(self, version: TableVersion) -> None:
+        """Refer an object's rows to this version from now on."""
+        place = self.place(version)
+        if self._current.get(version.object_number) != place:
+            self._current[version.object_number] = place
+            self._index = None
+
+    def tag_place(self, tag: Tag) -> int:
+        """The place of a tag in `tags`."""
+        if tag not in self.tags:
+            self.tags.append(tag)
+            self._index = None
+        return self.tags.index(tag)
+
+    def keeps(self, version: TableVersion) -> list[bool]:
+        """What prefiltering says of a version's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""
+        tags = [*(tag.value for tag in self.tags), None]
+        return [False] * len(tags) if version.owner == HIDDEN_OWNER else self._rules.keeps(version, tags)
+
+    def keeps_any(self, version: TableVersion) -> bool:
+        """Whether prefiltering keeps the version's rows with some tag."""
+        return version.owner != HIDDEN_OWNER and self._rules.keeps_any(version)
+
+    def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
+        """The objects in use, ascending, for `redo.mining_kernels.classify`.
+
+        Returns:
+            Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects, tags + 1).
+        """
+        if self._index is None:
+            numbers = sorted(self._current)
+            places = [self._current[number] for number in numbers]
+            verdicts = [self.keeps(self.versions[place]) for place in places]
+            self._index = (
+                np.array(numbers, np.int64),
+                np.array(places, np.int32),
+                np.array([len(self.versions[place].columns) for place in places], np.int64),
+                np.array(verdicts, np.uint8).reshape(len(places), len(self.tags) + 1),
+            )
+        return self._index

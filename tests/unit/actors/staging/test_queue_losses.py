@@ -1,0 +1,134 @@
+"""The buffered queue by hand: subscribers whose destinations lost commits, and redo that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+from streams.errors import LogGone, QueueError
+from tests.support.lcr_batches import insert_batch
+from tests.support.queues import Queue
+
+
+def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession, SubscriberSession]:
+    """`apply_b` came back from a backup and needs everything after 10; the publisher has it after 30 only."""
+    queue = Queue(folder, subscribers=("apply_a", "apply_b"))
+    publisher, one, two = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
+    queue.send(publisher, insert_batch([10, 20, 30, 40]))
+    for name, session in (("apply_a", one), ("apply_b", two)):
+        assert queue.taken(session), name
+        queue.core.acknowledge(session, "dbs1", 40)
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 40
+    two = queue.subscriber("apply_b", needed=10)
+    assert queue.core.publisher_news(publisher).rewind_scn == 10
+    return queue, publisher, one, two
+
+
+def test_subscriber_that_needs_purged_redo_is_refused_alone_and_told_which(tmp_path: Path) -> None:
+    queue, publisher, one, two = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    assert one.ended is None
+    assert isinstance(two.ended, LogGone)
+    assert "SCN 0/0000000A" in two.ended.message
+    assert "SCN 0/0000001E" in two.ended.message
+    assert "copied again" in two.ended.hint
+    assert queue.core.publisher_news(publisher).rewind_scn == 40, "where those stand that go on"
+    queue.send(publisher, insert_batch([50], previous=40))
+    assert queue.spans(one) == [(40, 50)]
+    with pytest.raises(LogGone):
+        queue.subscriber("apply_b", needed=10)
+
+
+def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_path: Path) -> None:
+    queue, publisher, one, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([50], previous=40))
+    queue.taken(one)
+    queue.core.acknowledge(one, "dbs1", 50)
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 50
+    assert queue.core.status()["batches"] == 0
+
+
+def test_refused_subscriber_that_begins_anew_gets_everything_after_its_beginning(tmp_path: Path) -> None:
+    queue, publisher, one, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([50], previous=40))
+    queue.taken(one)
+    queue.core.acknowledge(one, "dbs1", 50)
+    anew = queue.subscriber("apply_b", needed=0)
+    queue.send(publisher, insert_batch([60], previous=50))
+    assert queue.spans(anew) == [(0, 50), (50, 60)]
+    queue.core.acknowledge(one, "dbs1", 60)
+    queue.save()
+    news = queue.core.publisher_news(publisher)
+    assert news.durable_scn is None or news.durable_scn <= 50, "it is held for the one that began anew"
+
+
+def test_refused_subscriber_that_was_restored_from_a_later_backup_goes_on(tmp_path: Path) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    later = queue.subscriber("apply_b", needed=35)
+    assert queue.core.publisher_news(publisher).rewind_scn == 35
+    queue.send(publisher, insert_batch([40, 50], previous=35))
+    assert queue.spans(later) == [(35, 50)]
+
+
+def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
+    assert shown["apply_a"]["lost"] == []
+    assert shown["apply_b"]["lost"][:2] == [40, 10]
+    queue.core.gone(publisher, 30)
+    shown = {each["subscriber"]: each for each in queue.core.status()["subscribers"]}
+    assert (shown["apply_a"]["gone_scn"], shown["apply_b"]["gone_scn"]) == (None, 30)
+
+
+def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
+    """The destination failed over and lost commits; what its driver of before had said of them arrives late."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "apply_b"))
+    publisher, before, other = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
+    for k in range(3):
+        queue.send(publisher, insert_batch([10 * k + 10], previous=10 * k))
+    queue.taken(before), queue.taken(other)
+    queue.core.acknowledge(other, "dbs1", 30)
+    after = queue.subscriber("apply_a", needed=10)
+    queue.core.acknowledge(before, "dbs1", 30)
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 0
+    found = queue.taken(after)
+    assert [(each.header.previous_scn, each.header.through_scn, each.header.row_count) for each in found] == [
+        (10, 20, 1), (20, 30, 1),
+    ]
+
+
+def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    before, subscriber = queue.publisher(), queue.subscriber()
+    first, second = insert_batch([10], is_open=True), insert_batch([10], is_open=True, continues=True)
+    queue.send(before, first)
+    queue.core.close_publisher(before)
+    after = queue.publisher()
+    queue.send(after, first)
+    with pytest.raises(QueueError, match="was closed"):
+        queue.send(before, second)
+    assert sum(each.header.row_count for each in queue.taken(subscriber)) == 1
+
+
+def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10, 20]))
+    queue.taken(subscriber)
+    queue.core.close_subscriber(subscriber)
+    queue.core.acknowledge(subscriber, "dbs1", 10)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+    queue.subscriber(needed=10)
+    queue.core.acknowledge(subscriber, "dbs1", 20)
+    assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10

@@ -1,0 +1,255 @@
+"""The buffered queue by hand: who is connected, and where a subscriber that is new begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.positions import PositionsFile
+from streams.errors import ProtocolError, QueueError
+from tests.support.lcr_batches import insert_batch
+from tests.support.queues import Queue
+
+
+def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, memory=20_000, spill=20_000)
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    for part in range(50):  # an open transaction, its beginning given up
+        queue.send(publisher, insert_batch(
+            [10], is_open=True, continues=part > 0, first_position=part, value=bytes(3000)
+        ))
+        queue.taken(subscriber)
+        queue.core.publisher_news(publisher)
+    queue.subscriber(needed=500)
+    assert queue.core.status()["given_up_msgs"] > 0
+    assert queue.core.status()["sources"]["dbs1"]["position_scn"] == 0
+
+
+def test_newer_stream_of_a_component_replaces_the_older_one(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    old_publisher, old_subscriber = queue.publisher(), queue.subscriber()
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    assert isinstance(old_publisher.ended, QueueError)
+    assert isinstance(old_subscriber.ended, QueueError)
+    with pytest.raises(QueueError, match="replaced"):
+        queue.send(old_publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([10]))
+    assert queue.taken(old_subscriber) == []
+    queue.core.close_subscriber(old_subscriber)
+    queue.core.close_publisher(old_publisher)
+    assert queue.spans(subscriber) == [(0, 10)]
+    assert queue.core.status()["sources"]["dbs1"]["publisher"] == "capture_dbs1"
+
+
+def test_older_incarnation_is_refused_while_the_newer_one_is_connected(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    newer = queue.core.open_publisher("capture_dbs1", "2", "dbs1")
+    with pytest.raises(QueueError, match="newer incarnation"):
+        queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    queue.core.close_publisher(newer)
+    queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    session = queue.core.open_subscriber("apply_a", "2", {"dbs1": 0}, 1)
+    with pytest.raises(QueueError, match="newer incarnation"):
+        queue.core.open_subscriber("apply_a", "1", {"dbs1": 0}, 1)
+    assert session.ended is None
+
+
+def test_strangers_are_refused(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    with pytest.raises(QueueError, match="takes no LCRs of dbs9"):
+        queue.core.open_publisher("capture_dbs1", "1", "dbs9")
+    with pytest.raises(QueueError, match="nobody is no subscriber"):
+        queue.core.open_subscriber("nobody", "1", {"dbs1": 0}, 1)
+    with pytest.raises(QueueError, match="no source at all"):
+        queue.core.open_subscriber("apply_a", "1", {}, 1)
+    queue.publisher()
+    with pytest.raises(QueueError, match="has a publisher of dbs1 already"):
+        queue.core.open_publisher("someone_else", "9", "dbs1")
+    with pytest.raises(ProtocolError, match="LCRs of dbs7 on a stream of dbs1"):
+        queue.send(queue.publisher(), insert_batch([10], source="dbs7"))
+    with pytest.raises(ProtocolError, match="does not take"):
+        queue.core.acknowledge(queue.subscriber(), "dbs7", 1)
+
+
+def grown(folder: Path) -> Queue:
+    """A queue that did without `to_c` until now: apply_a has acknowledged 60, to_b 50."""
+    queue = Queue(folder, subscribers=("apply_a", "to_b"))
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([10, 20, 30, 40, 50, 60]))
+    queue.core.acknowledge(queue.subscriber(), "dbs1", 60)
+    queue.core.acknowledge(queue.subscriber("to_b"), "dbs1", 50)
+    queue.save()
+    queue.restart("apply_a", "to_b", "to_c")
+    return queue
+
+
+def saved(queue: Queue) -> dict[str, int]:
+    return PositionsFile(queue.folder / "q").load()["dbs1"]
+
+
+def test_new_subscriber_is_put_down_where_the_furthest_one_is_and_that_is_on_disk_at_once(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    assert saved(queue) == {"apply_a": 60, "to_b": 50, "to_c": 60}
+    publisher = queue.core.open_publisher("capture_dbs1", "9", "dbs1")
+    assert queue.core.resume(publisher)[0] == 50  # as without it
+    new = queue.subscriber("to_c")
+    # Cut otherwise than before, so that a batch reaches over where it begins.
+    queue.send(publisher, insert_batch([60, 70], previous=50))
+    assert queue.spans(new) == [(0, 60), (60, 70)]
+
+
+def test_nothing_is_durable_without_the_new_subscriber(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([60, 70, 80], previous=50))
+    for name in ("apply_a", "to_b"):
+        queue.core.acknowledge(queue.subscriber(name, needed=60), "dbs1", 80)
+    queue.save()
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.durable_scn == 60
+    queue.restart()
+    assert queue.core.resume(queue.publisher())[0] == 60
+    new = queue.subscriber("to_c")
+    queue.core.acknowledge(new, "dbs1", 80)
+    queue.save()
+    assert queue.core.resume(queue.publisher())[0] == 80
+
+
+def test_new_subscriber_stays_where_it_was_put_down_however_far_the_others_come(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    queue.core.acknowledge(queue.subscriber("apply_a", needed=60), "dbs1", 600)
+    queue.core.acknowledge(queue.subscriber("to_b", needed=60), "dbs1", 600)
+    queue.save()
+    queue.restart()
+    queue.subscriber("to_c")
+    assert saved(queue) == {"apply_a": 600, "to_b": 600, "to_c": 60}
+
+
+def test_subscriber_that_is_gone_does_not_come_back_to_a_position_of_long_ago(tmp_path: Path) -> None:
+    queue = grown(tmp_path)
+    queue.restart("apply_a")
+    assert saved(queue) == {"apply_a": 60}
+    queue.core.acknowledge(queue.subscriber(needed=60), "dbs1", 900)
+    queue.save()
+    queue.restart("apply_a", "to_b")
+    assert saved(queue) == {"apply_a": 900, "to_b": 900}
+
+
+def test_queue_whose_subscribers_are_all_new_begins_where_its_publisher_does(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    assert queue.core.resume(publisher)[0] == 0
+    early = queue.subscriber()
+    assert queue.taken(early) == []
+    queue.send(publisher, insert_batch([], through=400))
+    queue.send(publisher, insert_batch([410, 420], previous=400))
+    assert queue.spans(early) == [(0, 400), (400, 420)]
+    assert queue.spans(queue.subscriber("to_b")) == [(0, 400), (400, 420)]
+    # One has begun, the other has not: it still needs everything the publisher has.
+    queue.core.acknowledge(early, "dbs1", 420)
+    queue.save()
+    queue.restart()
+    assert queue.core.resume(queue.publisher())[0] == 0
+
+
+def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_misses_it_in_silence(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, connected = queue.publisher(), queue.subscriber(needed=300)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([], through=400))
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.rewind_scn == 300
+    assert queue.taken(connected) == []
+    with pytest.raises(ProtocolError, match="begins above what the queue has"):
+        queue.send(publisher, insert_batch([], through=400))
+    # The same when it connects later.
+    queue = Queue(tmp_path / "later")
+    publisher = queue.publisher()
+    queue.send(publisher, insert_batch([], through=400))
+    queue.core.publisher_news(publisher)
+    assert queue.taken(queue.subscriber(needed=300)) == []
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.rewind_scn == 300
+
+
+def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    assert len(queue.taken(first)) == len(queue.taken(second)) == 2
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("apply_a", "to_b", "to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 0, "to_c": 10}}
+
+    # The streams of the others go on.
+    assert (publisher.ended, first.ended, second.ended) == (None, None, None)
+    queue.send(publisher, insert_batch([30], previous=20))
+    assert [each.header.through_scn for each in queue.taken(first)] == [30]
+    assert [each.header.through_scn for each in queue.taken(second)] == [30]
+    third = queue.subscriber("to_c")
+    assert [(each.header.previous_scn, each.header.through_scn) for each in queue.taken(third)] == [(0, 10), (10, 20), (20, 30)]
+
+    # Nothing after 10 is DURABLE without the new one.
+    for session in (first, second):
+        queue.core.acknowledge(session, "dbs1", 30)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0  # not yet saved
+    queue.clock.advance(2.0)
+    positions = queue.core.positions_to_save()
+    assert positions is not None
+    queue.core.save_positions(positions)
+    queue.core.positions_saved(positions, None)
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
+
+
+def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    queue.send(publisher, insert_batch([10]))
+    assert len(queue.taken(first)) == 1
+    queue.core.acknowledge(first, "dbs1", 10)
+    assert queue.core.status()["batches"] == 1
+    queue.adopt("apply_a")
+    assert "no subscriber of queue q_dbs1 any more" in str(second.ended)
+    assert queue.core.dequeue(second) is None
+    queue.core.close_subscriber(second)
+    assert (queue.core.status()["batches"], queue.core.status()["memory_bytes"]) == (0, 0)
+    with pytest.raises(QueueError, match="no subscriber"):
+        queue.subscriber("to_b")
+    # It comes back as a new one.
+    queue.adopt("apply_a", "to_b")
+    assert [each.header.through_scn for each in queue.taken(queue.subscriber("to_b"))] == [10]
+
+
+def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_path: Path) -> None:
+    """The redo before that may be gone: DURABLE was told."""
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10]))
+    queue.send(publisher, insert_batch([20], previous=10))
+    queue.taken(first)
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.adopt("to_c")
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"to_c": 10}}
+    found = queue.taken(queue.subscriber("to_c"))
+    assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
+
+
+def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(tmp_path: Path, monkeypatch) -> None:
+    queue = Queue(tmp_path)
+    publisher, first = queue.publisher(), queue.subscriber()
+    with monkeypatch.context() as broken:
+        broken.setattr(PositionsFile, "save", full)
+        with pytest.raises(OSError, match="full"):
+            queue.adopt("apply_a", "to_c")
+    queue.send(publisher, insert_batch([10]))
+    assert [each.header.through_scn for each in queue.taken(first)] == [10]
+    assert [each["subscriber"] for each in queue.core.status()["subscribers"]] == ["apply_a"]
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "full")
