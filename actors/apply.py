@@ -123,6 +123,10 @@ class ApplyHost(Host):
         """The low watermark: everything of the source up to it is applied or in the error queue. Asks the driver."""
         return int(self._live().status().low_watermark_scn)
 
+    def caught_up_scn(self) -> int:
+        """As `low_watermark`, of every table: less while one is copied; 0: one is not copied, or the driver is starting."""
+        return int(self._live().status().caught_up_scn)
+
     def compare(self, tables: Sequence[tuple[str, str]], rechecks: int, recheck_delay_s: float) -> list[dict[str, Any]]:
         """Compare source and destination tables.
 
@@ -138,6 +142,13 @@ class ApplyHost(Host):
             rechecks=rechecks, recheck_delay_s=recheck_delay_s,
         )
         return [_plain(answer) for answer in self._live().compare(request)]
+
+    def copy_again(self, tables: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Begin to empty tables at the destination and copy them again; how they were before."""
+        from protos import apply_pb2 as pb
+
+        names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
+        return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
     def execute_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Execute error transactions again; all if `numbers` is empty."""

@@ -1,4 +1,4 @@
-"""What a capture process asks its source's site about the names of tables (`redo.names.NamesAtSource`)."""
+"""Queries of a capture process to its source's site about table names (`redo.names.NamesAtSource`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["AskedNames"]
 
 
 class AskedNames:
-    """Asks each question once until `forget`.
+    """Caches each answer until `forget`.
 
     Args:
-        ask: calls a method of the site: "names_of_now", for which the site asks its database, or "receivers", for which it
+        ask: calls a method of the site: "names_of_now", for which the site queries its database, or "receivers", for which it
             does not.
     """
 
@@ -42,7 +42,7 @@ class AskedNames:
             self._receivers = self._ask("receivers")
         identity = self._receivers.identity_of(object_number)
         lost = self._receivers.lost_by(identity, owner, name)
-        if lost and identity is None:  # a partition that was made since: its table is known by its other partitions
+        if lost and identity is None:  # a partition that was created since: its other partitions identify the table
             now = self.of_now().get(object_number)
             lost = () if now is None else self._receivers.lost_by(now.identity, owner, name)
         return lost

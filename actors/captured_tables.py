@@ -1,8 +1,8 @@
-"""What a source's site knows of the tables that are captured from it: their names now, who gets them, and what `up` would change.
+"""A source site's knowledge of its captured tables: current names, receivers, and what `up` would change.
 
 Durable
-    `receivers.json` in the site's folder: who got which table when the topology was prepared last
-    (`topology.receivers.Receivers`). A site without the file knows of no rename that it must report.
+    `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
+    (`topology.receivers.Receivers`). A site without the file reports no renames.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["CapturedTables"]
 
 
 class CapturedTables:
-    """See the module. Called from several threads; every answer is replaced whole.
+    """See the module. Called from several threads; every result is replaced atomically.
 
     Args:
         site: its name.
@@ -38,18 +38,18 @@ class CapturedTables:
 
     def __init__(self, site: str, folder: Path, open_source: Callable[[], SourceDatabase]) -> None:
         self._site, self._file, self._open_source = site, folder / "receivers.json", open_source
-        # Created since `up` and not captured; captured, and renamed since `up` so that somebody does not get them any more.
+        # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets them.
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
-        self._told = 0  # how often: an answer to an older question does not replace a newer one
+        self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """Every table of the source whose changes are in the log, under the name it has now."""
+        """Every table of the source whose changes are in the log, under its current name."""
         with closing(self._open_source()) as source:
             return source.captured(topology)
 
     def names_of_now(self, spec: TopologySpec) -> dict[int, NameOfNow]:
-        """What the source calls each captured table now, by the object numbers of the table and its partitions."""
+        """The current name of each captured table, by the object numbers of the table and its partitions."""
         return {
             int(number): NameOfNow(
                 identity=table.identity, owner=table.owner, name=table.name, is_wanted=self._is_selected(spec, table),
@@ -58,22 +58,22 @@ class CapturedTables:
         }
 
     def note_receivers(self, noted: Receivers) -> None:
-        """Note, durably, who gets which table from now on."""
+        """Record durably which apply process gets which table from now on."""
         replace_file(self._file, json.dumps(as_json(noted)) + "\n")
 
     def receivers(self) -> Receivers:
-        """Who got which table when the topology was prepared last."""
+        """Which apply process got which table when the topology was last prepared."""
         try:
             return from_json(Receivers, json.loads(self._file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return Receivers()
 
     def is_prepared(self) -> None:
-        """Everything that was uncaptured or strayed is taken in or out by `prepare`."""
+        """`prepare` has added or removed all uncaptured and strayed tables."""
         self._tell((), ())
 
     def look(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
-        """Ask the database which tables `prepare` would take in or out.
+        """Query the database for tables that `prepare` would add or remove.
 
         Args:
             source: connected.

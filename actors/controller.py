@@ -1,33 +1,33 @@
-"""Controller: the desired state of a topology against what runs, and the one place that tells the truth.
+"""Controller: reconciles the running components with the topology, and reports the state of the whole.
 
 Job
-    Create every component of the topology, prepare the databases before anything streams, create again what is
-    missing or outdated, and gather everybody's status within a bounded time.
+    Create every component of the topology, prepare the databases before anything streams, recreate missing or
+    outdated components, and collect the status of all components within a bounded time.
 
 Main path
     Controller.step -> reconcile (actors) -> _advance (sites, preflight, prepare, components) -> _observe.
 
 States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
-    PREFLIGHT        every database is asked whether it can be what the topology wants.
+    PREFLIGHT        checking whether every database meets the topology's requirements.
     REFUSED          a preflight found errors: nothing was created. `headrace up` tries again.
-    PREPARING        publications, slots and catalogs are created at the databases.
-    RUNNING          all components exist; they keep themselves running. That a topology of this fingerprint was
-                     prepared is persisted: a restarted controller does not create a lost slot again in silence.
-    While something runs already, `headrace up` goes through them again when the rules select tables that are new, or when
-    the topology is another one; what runs goes on meanwhile, also when that is refused. Once everything is prepared,
-    components take their part of the change over or are created again, and those whose part is the same are left alone
-    (`topology.changes`, `actors.edit`).
+    PREPARING        publications, slots and catalogs are created in the databases.
+    RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
+                     fingerprint was prepared: a restarted controller does not silently recreate a lost slot.
+    While components run, `headrace up` repeats these states when the rules select new tables, or when
+    the topology has changed; the components keep running meanwhile, even if the change is refused. Once everything is
+    prepared, components adopt their part of the change or are created again, and those whose part is unchanged are left
+    alone (`topology.changes`, `actors.edit`).
 
 Durable when
-    `desired.json` has the topology that was prepared, without secrets, and each component's label. It is written after the last `prepare`
-    answered; all preparing is idempotent, so a controller that died in the middle repeats it. A component that is not
-    named there is new, and begins anew: none of it runs before the file is written.
+    `desired.json` contains the prepared topology, without secrets, and each component's label. It is written after the last
+    `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
+    that is not named there is new and starts from scratch: it does not run before the file is written.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
-    queues, propagations, captures and applies created together -> the capture finds its site and its queue by asking
-    again until they answer -> RUNNING; queue:q_dbs2 is killed -> Ray starts it again -> nothing to do here
+    queues, propagations, captures and applies created together -> the capture retries until
+    its site and its queue answer -> RUNNING; queue:q_dbs2 is killed -> Ray starts it again -> nothing to do here
 """
 
 from __future__ import annotations
@@ -61,28 +61,34 @@ if TYPE_CHECKING:
 __all__ = ["CONTROLLER", "Controller", "build", "fingerprint_of", "gather"]
 
 CONTROLLER = "controller"
-OBSERVE_INTERVAL_S = 1.0  # fresh enough for people, and ten calls a second cost nothing
-GATHER_TIMEOUT_S = 3.0  # who does not answer within this is shown as such
+OBSERVE_INTERVAL_S = 1.0  # recent enough for an operator, and ten calls a second cost nothing
+GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
 PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
-SHUT_DOWN_TIMEOUT_S = 60.0  # as `headrace down` gives them
-NOTE_INTERVAL_S = 5.0  # between two tries to note who gets which table, while a database is away
+SHUT_DOWN_TIMEOUT_S = 60.0  # the same as in `headrace down`
+NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 
-_WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that say all is well
+_WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that works normally
 _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 
 
 def fingerprint_of(spec: TopologySpec) -> str:
-    """Changes when anything in the topology does."""
-    # A connection string is no part of a repr (it may hold a password), but a changed one matters.
+    """A hash of the whole topology."""
+    # A connection string is not part of a repr (it may contain a password), but a changed one matters.
     text = repr(spec) + "".join(site.database.dsn for site in spec.sites)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S) -> list[dict[str, Any]]:
-    """Everybody's status, in the components' order, within the timeout. One that is dead is shown as dead."""
+    """Collect the status of all components, in their order, within the time-out; a dead one is shown as dead.
+
+    Args:
+        actors: runs the components.
+        components: the components to ask.
+        timeout_s: for all of them together, in seconds.
+    """
     answers = actors.call_all([component.name for component in components], "status", timeout_s=timeout_s)
     gathered = []
     for component in components:
@@ -103,10 +109,10 @@ class Controller(Host):
 
     Args:
         spec: the desired state.
-        actors: what runs the components; found in the own process when not given.
-        environment: handed to every component's process (failpoints).
-        keep_call: a token of a call of `up --keep-existing`: instantiation keeps the rows that destination tables hold, of the
-            tables that there are in this call, and of no later ones. Empty: it is no such call.
+        actors: runs the components; None: the actor system of this process.
+        environment: passed to every component's process (failpoints).
+        keep_call: identifies a call of `up --keep-existing`: instantiation keeps the rows of destination tables, only for the
+            tables that exist at this call. Empty: not such a call.
     """
 
     kind: ClassVar[str] = "controller"
@@ -125,8 +131,8 @@ class Controller(Host):
         self._sites = tuple(c for c in self._components if c.kind == "site")
         self._fingerprint = fingerprint_of(spec)
         self._phase = "STARTING SITES"
-        self._is_created = False  # everything is to run, whatever the phase is
-        self._repeats = False  # `headrace up` came again: tables may be new
+        self._is_created = False  # all components shall run, whatever the phase is
+        self._repeats = False  # `headrace up` was called again: there may be new tables
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
@@ -139,7 +145,7 @@ class Controller(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Connect to whatever runs the actors; begin with what is already prepared."""
+        """Connect to the actor system; start from what is already prepared."""
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         if self._given_actors is not None:
             self._actors = self._given_actors
@@ -154,7 +160,7 @@ class Controller(Host):
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def step(self) -> float:
-        """Reconcile, go one step on with the set-up, and look at everybody."""
+        """Reconcile, advance the set-up by one step, and collect the status of all components."""
         self.reconcile()
         self._observe()
         self._advance()
@@ -167,14 +173,14 @@ class Controller(Host):
         return self._phase
 
     def details(self) -> dict[str, Any]:
-        """The controller's own facts; `overview` has everybody's."""
+        """The controller's own facts; `overview` has those of all components."""
         return {"phase": self._phase, "fingerprint": self._fingerprint}
 
     # ------------------------------------------------------------------ what the command line asks
 
     def overview(self) -> dict[str, Any]:
-        """The whole topology as it was at the last look (`at_us`), JSON-able. `outdated`: about to change or to be replaced."""
-        # While a database is prepared, which may take long, nobody is looked at in `step`.
+        """The state of the whole topology at the last observation (`at_us`), JSON-able. `outdated`: about to change or be replaced."""
+        # Preparing a database can take long; `step` observes nothing meanwhile.
         is_preparing = self._phase == "PREPARING"
         latest = gather(self._actors, self._sites) if is_preparing else self._latest
         seen = {status["name"]: status for status in latest}
@@ -194,9 +200,9 @@ class Controller(Host):
         }
 
     def retry(self) -> None:
-        """Try the set-up again after a refusal, or for tables that were created since then; idempotent.
+        """Try the set-up again after a refusal, or for tables that were created since; idempotent.
 
-        A call of its own: what an earlier one kept the rows of is kept no more.
+        It is a separate call: an earlier `--keep-existing` no longer applies.
         """
         if self._kept or self._must_note_kept:
             self._note_kept(())
@@ -216,7 +222,7 @@ class Controller(Host):
     # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> None:
-        """Create what is missing, change or end what is outdated, end what is not wanted."""
+        """Create missing components, change or end outdated ones, and end unwanted ones."""
         present = self._actors.names()
         if self._is_created:
             for name in present - {component.name for component in self._components} - {CONTROLLER}:
@@ -229,17 +235,17 @@ class Controller(Host):
                 self._bring_up_to_date(component)
 
     def _bring_up_to_date(self, component: Component) -> None:
-        """Have a component take its change over, or end it, to be created again."""
+        """Let a component adopt its change, or end it so that it is created again."""
         if self._edit.takes_over.get(component.name) != self._labels[component.name]:
             self._actors.kill(component.name)
-        elif self._is_created:  # not before all is prepared: what runs goes on as it is when the change is refused
+        elif self._is_created:  # not before everything is prepared: if the change is refused, running components stay unchanged
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
                 self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
 
     def _may_begin(self, component: Component, present: set[str]) -> bool:
-        """Whether everything that must be of this topology before the component begins, is.
+        """Whether every component that must be up to date before this one begins is up to date.
 
-        An apply process must not copy a table before every capture process and propagation on its way takes the table's
+        An apply process must not copy a table before every capture process and propagation on its way handles the table's
         changes; a capture process must not begin before its site keeps redo for it.
         """
         name = component.name.partition(":")[2]
@@ -255,11 +261,11 @@ class Controller(Host):
 
     @property
     def _labels(self) -> dict[str, str | None]:
-        """What each component said last of which topology it is of."""
+        """The last label of each component; None: unknown."""
         return {status["name"]: status.get("fingerprint") for status in self._latest}
 
     def _outdated(self) -> set[str]:
-        """Components that run with another part than they are to have."""
+        """Components that run with another part of the topology than they should."""
         labels = self._edit.labels
         return {name for name, label in self._labels.items() if label is not None and label != labels.get(name, label)}
 
@@ -292,7 +298,7 @@ class Controller(Host):
     def _sites_are_ready(self) -> bool:
         latest = {status["name"]: status for status in self._latest}
         states = [latest.get(site.name, {}) for site in self._sites]
-        # A site that is about to be replaced is ready, too.
+        # A site that is about to be replaced counts as ready too.
         return all(
             state.get("ready", False) and state.get("fingerprint") in self._edit.usable(site.name)
             for site, state in zip(self._sites, states, strict=True)
@@ -310,14 +316,14 @@ class Controller(Host):
             try:
                 findings += self._preflight_tables(apply)
             except StreamsError:
-                # The rights may be missing that were named already.
+                # Rights that are already reported may be missing.
                 if not any(finding.is_error for finding in findings):
                     raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
     def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
-        """Compare what will arrive at an apply process with the tables that are there."""
+        """Compare the tables that will arrive at an apply process with the destination's tables."""
         ways = ways_to(self._spec, apply)
         versions: tuple[TableVersion, ...] = self._actors.call(
             f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
@@ -329,17 +335,17 @@ class Controller(Host):
         return found
 
     def _uncaptured(self) -> list[str]:
-        """Source sites with tables that the rules select and that were created after they were prepared."""
+        """Source sites with tables that the rules select and that were created after the last `prepare`."""
         sources = sorted({f"site:{capture.source}" for capture in self._spec.captures})
         return [name for name in sources if self._actors.call(name, "uncaptured", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)]
 
     def _prepare(self) -> None:
         ending = self._to_end()
-        # What an apply process does not know of it would apply from the start on, and then not copy: it ends before the
-        # first change of such a table can come, and begins again with all of them.
+        # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before the
+        # first change of such a table can arrive, and restarts with all tables.
         applies = [name for name in ending if name.startswith("apply:")]
         for name in applies:
-            with contextlib.suppress(StreamsError):  # one that does not answer is ended all the same
+            with contextlib.suppress(StreamsError):  # one that does not answer is ended anyway
                 self._actors.call(name, "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
             self._actors.kill(name)
         for site in self._sites:
@@ -349,7 +355,7 @@ class Controller(Host):
             self._actors.kill(name)
         if not self._is_created:
             for apply in self._spec.applies:
-                # Before the first change can be missing. When such a table comes back, it is copied again.
+                # Before the first change can be missing. If such a table comes back, it is copied again.
                 leave_out(self._actors, self._spec, apply, captured_of(self._actors, apply.source))
         if self._must_note_kept:
             self._note_kept({
@@ -358,32 +364,32 @@ class Controller(Host):
             })
         self._save_prepared()
         self._is_created = True
-        self._observe()  # what was seen before is of apply processes that are ended by now: RUNNING must not be told with it
+        self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
 
     def _to_end(self) -> list[str]:
-        """What runs and has to end before the topology can be as it is wanted; sites were replaced before they were asked."""
+        """Running components that must end before the topology can be as wanted; sites were replaced before they were asked."""
         present, uncaptured = self._actors.names(), self._uncaptured()
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
         with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
 
     def _note_receivers(self) -> None:
-        """Once everything runs as it is wanted, note who gets which table; until then, what was noted before holds."""
+        """Once everything runs as wanted, record which apply process gets which table; until then the old record holds."""
         is_settled = self._phase == "RUNNING" and not self._outdated()
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
-        with contextlib.suppress(StreamsError):  # a database is away: what it cannot be told now is told later
+        with contextlib.suppress(StreamsError):  # a database is away: record it later
             note_receivers(self._actors, self._spec)
             self._must_note_receivers = False
             self._save_desired({**self._desired(), "receivers_noted": True})
 
     @property
     def _must_note_kept(self) -> bool:
-        """It is not written down yet which tables there are in this call of `up --keep-existing`.
+        """Whether the tables of this call of `up --keep-existing` are not recorded yet.
 
-        Once it is, another life of this controller begins with what is written, whatever tables there are by then.
+        A restarted controller uses the record, whatever tables exist by then.
         """
         return bool(self._keep_call) and self._desired().get("keep_call") != self._keep_call
 
@@ -399,7 +405,7 @@ class Controller(Host):
         return self._spec.state_dir / PREPARED_FILE
 
     def _desired(self) -> dict[str, Any]:
-        """The topology as it was last prepared; empty: it never was."""
+        """The record of the last prepared topology; empty: there is none."""
         try:
             document: dict[str, Any] = json.loads(self._desired_file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -409,7 +415,7 @@ class Controller(Host):
     def _new(self) -> tuple[str, ...]:
         """Components that the topology did not have when it was last prepared.
 
-        They may have been part of it before that, and what they left then is of no use: the log has gone on without them.
+        They may have been part of it earlier, but what they left then is useless: the log has advanced without them.
         """
         before = self._desired().get("labels")
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
@@ -434,7 +440,7 @@ class Controller(Host):
         for status in latest:
             self._add_rates(status, now)
             for time_us, scn in status.pop("source_samples", ()):
-                # The site says when it asked its database; an old answer proves nothing about now.
+                # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
 
@@ -444,7 +450,7 @@ class Controller(Host):
             return
         history = self._history.setdefault(status["name"], [])
         if history and any(history[-1][1].get(name, 0) > value for name, value in counters.items()):
-            history.clear()  # the component was restarted and counts from the beginning
+            history.clear()  # the component was restarted and counts from zero
         history.append((now, counters))
         del history[: -_RATE_WINDOW - 1]
         (first_at, first), (last_at, last) = history[0], history[-1]
@@ -454,7 +460,7 @@ class Controller(Host):
                 status[name.replace("_total", "_per_s")] = round(rate, 1)
 
     def _flows(self, components: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One line per apply process: how far its source and it are apart. Unknown stays None, never 0."""
+        """One entry per apply process with its distance from its source. An unknown value is None, never 0."""
         by_name = {component["name"]: component for component in components}
         flows = []
         for apply in self._spec.applies:
@@ -483,7 +489,7 @@ def build(
 
 
 def _wait_for_databases(components: list[dict[str, Any]]) -> None:
-    """An apply process whose destination does not answer is not idle, whatever it said last: put that into its status."""
+    """Correct the status of apply processes whose destination does not answer: they are not idle, whatever they last reported."""
     away = {c["site"] for c in components if c["kind"] == "site" and c["state"] == "DATABASE DOES NOT ANSWER"}
     for component in components:
         if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:

@@ -1,7 +1,7 @@
-"""What the controller tells the sites of who gets which table: the source for its capture processes, the destinations for later.
+"""The controller informs the sites which apply process gets which table: sources for capture processes, destinations for later.
 
-Both are told from one answer of the source, so that they say the same of a table that was renamed just now: an apply process
-that does not get it any more has it recorded as LEFT, or the capture process waits for an operator.
+Both get the same answer of the source, so that they agree about a table that was just renamed: either an apply process
+that no longer gets it has it recorded as LEFT, or the capture process waits for an operator.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 
 
 def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
-    """The captured tables of a source, under the names they have now."""
+    """The captured tables of a source, under their current names."""
     captured: tuple[CapturedTable, ...] = actors.call(f"site:{source}", "captured", timeout_s=TIMEOUT_S)
     return captured
 
 
 def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> tuple[str, ...]:
-    """Identities of the tables whose changes come to an apply process."""
+    """Identities of the tables whose changes an apply process gets."""
     return tuple(table.source.identity for table in arriving(ways_to(spec, apply), captured))
 
 
 def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> None:
-    """Have a destination record which tables' changes do not come to an apply process any more.
+    """Make a destination record the tables whose changes an apply process no longer gets.
 
-    When such a table comes back, the changes between are missing at the destination: it is copied again.
+    If such a table comes back, changes are missing at the destination, so it is copied again.
 
     Args:
         actors: the sites.
@@ -50,14 +50,14 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
 
 
 def note_receivers(actors: ActorSystem, spec: TopologySpec) -> None:
-    """Have every source note who gets which table, after the destinations recorded what has left.
+    """Make every source record which apply process gets which table, after the destinations have recorded tables that left.
 
     Args:
         actors: the sites.
         spec: the topology that runs.
 
     Raises:
-        StreamsError: a site does not answer; call again, nothing is told twice.
+        StreamsError: a site does not answer; call again (idempotent).
     """
     for source in dict.fromkeys(capture.source for capture in spec.captures):
         captured = captured_of(actors, source)

@@ -1,7 +1,7 @@
 """Ray, behind one small interface. The only module of this package that imports ray.
 
 Job
-    Create, find, ask and end named detached actors; everything else speaks of components.
+    Create, find, call and end named detached actors; all other modules only know components.
 
 Main path
     connect -> RayActors.create -> ComponentActor.__init__ -> Host.start; RayActors.call -> ComponentActor.call.
@@ -42,18 +42,18 @@ __all__ = [
     "ROUTES_ENVIRONMENT", "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
 ]
 
-CALL_TIMEOUT_S = 5.0  # what answers at once answers within milliseconds, also on a loaded machine within this
-_LISTENS_TIMEOUT_S = 5.0  # a node in another place answers within this
-# "queue:q_b=host:port;...": what this process reaches at another address than the one it is told, as through a tunnel.
+CALL_TIMEOUT_S = 5.0  # a method that answers at once needs milliseconds, and less than this on a loaded machine
+_LISTENS_TIMEOUT_S = 5.0  # a remote node answers within this
+# "queue:q_b=host:port;...": components that this process reaches at another address, for example through a tunnel.
 ROUTES_ENVIRONMENT = "HEADRACE_ROUTES"
-_CALLS_AT_ONCE = 16  # calls an actor answers at the same time: a waiting one must never hold up `status`
+_CALLS_AT_ONCE = 16  # concurrent calls of an actor: a waiting one must never block `status`
 _LOG_BYTES_MAX = 8 << 20
 _connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class Factory(Protocol):
-    """Builds a component's host. Named as "module:callable", so that only names travel to the actor."""
+    """Builds a component's host. Named as "module:callable", so that only names are sent to the actor."""
 
     def __call__(self, **arguments: Any) -> Host:  # noqa: ANN401 - each factory has its own
         """Build the host; must be quick and must not raise (a constructor that raises is never restarted)."""
@@ -61,7 +61,7 @@ class Factory(Protocol):
 
 
 class Resolver(Protocol):
-    """Tells where a component serves now. Ports change on restart: ask again on every reconnect."""
+    """Returns the current endpoint of a component. Ports change on restart: call it on every reconnect."""
 
     def __call__(self, name: str) -> str:
         """"host:port" of the component `name`; `PropagationError` (TIMED) when it does not answer."""
@@ -69,13 +69,22 @@ class Resolver(Protocol):
 
 
 class ActorSystem(Protocol):
-    """What the controller needs of the thing that runs actors; `RayActors` is the real one."""
+    """The controller's interface to an actor system; `RayActors` is the real one."""
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
         node: Mapping[str, float], environment: Mapping[str, str],
     ) -> None:
-        """Create the actor `name` unless it is there; does not wait until it runs."""
+        """Create the actor `name` unless it exists; does not wait until it runs.
+
+        Args:
+            name: of the component.
+            factory: "module:callable" that builds the component's host.
+            arguments: for the callable.
+            state_dir: of the topology.
+            node: amounts of Ray's custom resources that place the actor.
+            environment: additional environment variables (failpoints).
+        """
         ...
 
     def names(self) -> set[str]:
@@ -89,7 +98,7 @@ class ActorSystem(Protocol):
         ...
 
     def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
-        """Call a method of many at once; within the timeout, a value or a `StreamsError` for each."""
+        """Call a method of several components concurrently; returns a value or a `StreamsError` for each within the time-out."""
         ...
 
     def kill(self, name: str) -> None:
@@ -103,7 +112,11 @@ def namespace_of(topology: str) -> str:
 
 
 def connect(address: str, topology: str) -> RayActors:
-    """Connect this process to Ray; quick when it is connected there already, also for another topology.
+    """Connect this process to Ray; quick if it is already connected there, even for another topology.
+
+    Args:
+        address: of Ray's control service, or "auto".
+        topology: name of the topology.
 
     Raises:
         ConfigError: nothing answers at the address.
@@ -126,16 +139,16 @@ def connect(address: str, topology: str) -> RayActors:
                 f"no Ray cluster answers at {address}: {error}", hint="run `headrace up` again, or name another --address"
             ) from error
         if threading.current_thread() is threading.main_thread():
-            # Ray's own handlers end the process with a dump of its stack.
+            # Ray's own handlers would end the process with a stack dump.
             signal.signal(signal.SIGTERM, before)
     _connected_to = address
     return RayActors(namespace_of(topology))
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray would try for many minutes."""
+    """Refuse an address at which nothing listens: Ray would try for many minutes."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():  # "auto": Ray itself looks for a cluster
+    if not port.isdecimal():  # "auto": Ray itself finds a cluster
         return
     try:
         socket.create_connection((host, int(port)), timeout=_LISTENS_TIMEOUT_S).close()
@@ -147,15 +160,15 @@ def _check_answers(address: str) -> None:
 
 
 def prepare_process(address: str) -> None:
-    """Prepare a process that is not Ray's own for `connect`; before its first `import ray`, else without effect."""
-    # Ray prints news of the cluster ("a worker died ...") to standard output, where a command's result belongs.
+    """Prepare a process that Ray did not start for `connect`; it has no effect after the first `import ray`."""
+    # Ray prints events of the cluster ("a worker died ...") to standard output, which is for a command's result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     if address.startswith(HOST):
         os.environ.update(LOOPBACK)
 
 
 def disconnect() -> None:
-    """Leave Ray; detached actors go on. Idempotent."""
+    """Disconnect from Ray; detached actors keep running. Idempotent."""
     if "ray" in sys.modules:
         import ray
 
@@ -163,14 +176,14 @@ def disconnect() -> None:
 
 
 def own_address() -> str:
-    """Address of the Ray cluster this process belongs to."""
+    """The address of the Ray cluster to which this process belongs."""
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
 
 
 def own_host() -> str:
-    """The address under which this process's node is reached by the cluster's other nodes."""
+    """The address at which the cluster's other nodes reach this process's node."""
     import ray
 
     return str(ray.util.get_node_ip_address())
@@ -178,7 +191,7 @@ def own_host() -> str:
 
 def actors_of(topology: str) -> RayActors:
     """The actors of a topology, for its components: on the cluster this process belongs to."""
-    # Named, not asked of Ray: that would answer the namespace of the job that created this actor.
+    # Computed, not queried: Ray would return the namespace of the job that created this actor.
     return RayActors(namespace_of(topology))
 
 
@@ -225,8 +238,8 @@ class RayActors:
         """See `ActorSystem.call`.
 
         Raises:
-            PropagationError: no such component, or it does not answer now: call again.
-            StreamsError: whatever the method raised.
+            PropagationError: there is no such component, or it does not answer now: call again.
+            StreamsError: raised by the method.
         """
         import ray
 
@@ -266,7 +279,7 @@ class RayActors:
             return  # not there
 
     def pid(self, name: str) -> int:
-        """Process of the actor, on whatever node it is: fault tests and the demo end it."""
+        """The actor's process id, on any node; fault tests and the demo kill it."""
         import ray
 
         try:
@@ -281,18 +294,18 @@ class RayActors:
 
 
 def _translate(name: str, error: Exception) -> StreamsError:
-    """Ray's errors as ours: what the component raised, or that it cannot be reached now."""
+    """Convert a Ray error: to the error that the component raised, or to a PropagationError if it cannot be reached."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, StreamsError):
         return cause
-    if isinstance(error, ValueError):  # Ray's answer for a name it does not know
+    if isinstance(error, ValueError):  # Ray's error for an unknown name
         return PropagationError(f"{name} does not run", hint="`headrace up` starts what is missing")
     words = str(cause) if cause is not None else type(error).__name__
     return PropagationError(f"{name} does not answer: {words}")
 
 
 class ComponentActor:
-    """The one actor class: hosts a component in a process of its own.
+    """The only actor class: hosts a component in its own process.
 
     Args:
         name: of the component.
@@ -300,7 +313,7 @@ class ComponentActor:
         arguments: for the callable.
         state_dir: of the topology: the log is written below it.
         environment: set before any other module of the component is imported (failpoints are armed by it).
-        creation: differs for each actor that is created, and stays the same when Ray restarts one.
+        creation: identifies this creation of the actor; unchanged when Ray restarts it.
     """
 
     def __init__(
@@ -315,7 +328,7 @@ class ComponentActor:
             self._taken_over = TakenOver(Path(state_dir), name, creation)
             self._host: Host = getattr(importlib.import_module(module), attribute)(**self._taken_over.arguments(arguments))
         except BaseException:
-            # Ray does not restart what fails here, and tells nobody: the log must.
+            # Ray does not restart an actor that fails here and does not report it: log it.
             logging.getLogger("headrace").exception("%s: cannot be built", name)
             raise
         self._host.start()
@@ -325,16 +338,16 @@ class ComponentActor:
         if method.startswith("_"):
             raise ConfigError(f"not a public method: {method}")
         if method == "reconfigure":
-            # Before the component goes by it: Ray restarts it with the arguments of its creation.
+            # Save it before the component uses it: Ray restarts the actor with the arguments of its creation.
             self._taken_over.save(*arguments)
         return getattr(self._host, method)(*arguments)
 
     def endpoint(self) -> str:
-        """See `Host.endpoint`; for callers that know nothing of hosts."""
+        """See `Host.endpoint`; for callers that do not know hosts."""
         return self._host.endpoint()
 
     def pid(self) -> int:
-        """Of this process: fault tests and the demo end it."""
+        """The process id; fault tests and the demo kill it."""
         return os.getpid()
 
 

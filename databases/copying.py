@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationTable
 
 __all__ = [
-    "NATIVE", "PIECE_BYTES", "PORTABLE", "OpenPiece", "TablePiece", "TablePlan", "TableReader", "TableWriter", "copied_columns",
+    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "TablePiece", "TablePlan", "TableReader", "TableWriter", "copied_columns",
 ]
 
 # A few seconds of work: enough pieces to keep every task busy to the end, few enough that starting one costs nothing.
@@ -56,6 +56,19 @@ class TablePlan:
 
     pieces: tuple[TablePiece, ...]
     form: str = NATIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRow:
+    """One row when two tables are compared row by row.
+
+    Args:
+        key: its key columns, as text; NULL is None.
+        digest: of the whole row; equal rows have equal digests on both sides.
+    """
+
+    key: tuple[str | None, ...]
+    digest: tuple[int, int]
 
 
 class OpenPiece(Protocol):
@@ -119,6 +132,39 @@ class TableReader(Protocol):
 
         Raises:
             DatabaseUnavailable: the snapshot is gone, the table was rewritten, or another session keeps it locked.
+        """
+        ...
+
+    def bucket_digests(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+    ) -> tuple[TableDigest, ...]:
+        """Digest a table's rows, divided into buckets by a hash of their key; the same key is in the same bucket everywhere.
+
+        Args:
+            owner: schema.
+            name: table.
+            key: names of the columns that tell rows apart.
+            columns: names of the columns that are compared, on both sides in the same order.
+            buckets: how many.
+            snapshot: see `plan`.
+        """
+        ...
+
+    def bucket_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
+        rows_max: int, snapshot: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """The rows of some buckets, by key, `rows_max` at most.
+
+        Args:
+            owner: schema.
+            name: table.
+            key: see `bucket_digests`.
+            columns: see `bucket_digests`.
+            buckets: see `bucket_digests`.
+            wanted: numbers of buckets, from 0.
+            rows_max: bounds the answer.
+            snapshot: see `plan`.
         """
         ...
 

@@ -8,13 +8,15 @@ import itertools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from databases.copying import PIECE_BYTES, TablePiece, TablePlan
+from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan
+from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, Row
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 
-__all__ = ["MemoryTableReader", "packed", "unpacked"]
+__all__ = ["MemoryTableReader", "SourceTables", "StoreTables", "packed", "unpacked"]
 
 _ROW_BYTES = 16  # what a row counts for when a table is cut into pieces
 _BLOCK_ROWS = 7  # a row or two would never show what a block's end cuts
@@ -35,24 +37,65 @@ class TableContent:
     file: int = 0
 
 
+class Tables(Protocol):
+    """Where a reader finds tables."""
+
+    def content(self, owner: str, name: str) -> TableContent | None:
+        """A table now; None: there is none."""
+        ...
+
+
+class SourceTables:
+    """The tables of a `MemorySource`."""
+
+    def __init__(self, source: MemorySource) -> None:
+        self._source = source
+
+    def content(self, owner: str, name: str) -> TableContent | None:
+        """See `Tables.content`."""
+        if not self._source.has_table(f"{owner}.{name}"):
+            return None
+        table = self._source.table(f"{owner}.{name}")
+        columns = tuple(column.name for column in table.version.columns)
+        return TableContent(columns=columns, rows=self._source.rows(f"{owner}.{name}"), file=table.file)
+
+
+class StoreTables:
+    """The tables of a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def content(self, owner: str, name: str) -> TableContent | None:
+        """See `Tables.content`."""
+        found = self._store.tables.get((owner, name))
+        if found is None:
+            return None
+        columns = tuple(column.name for column in found.table.columns)
+        return TableContent(columns=columns, rows=tuple(self._store.rows(owner, name)), file=found.file)
+
+
 class MemoryTableReader:
-    """See the module. A snapshot keeps the rows of every table, and which file each had.
+    """See the module. A snapshot keeps every table that is asked for under it as it was at its first question.
 
     Args:
-        store: the database.
+        tables: where they are.
         snapshots: contents under exported snapshots, by name; shared by the readers of one database.
+        names: of the tables a snapshot keeps.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, store: MemoryStore, snapshots: dict[str, dict[tuple[str, str], TableContent]]) -> None:
-        self._store, self._snapshots = store, snapshots
+    def __init__(
+        self, tables: Tables, snapshots: dict[str, dict[tuple[str, str], TableContent | None]], names: Sequence[tuple[str, str]],
+    ) -> None:
+        self._tables, self._snapshots, self._names = tables, snapshots, names
 
     @contextlib.contextmanager
     def export_snapshot(self) -> Iterator[str]:
         """See `TableReader.export_snapshot`."""
         snapshot = f"memory-{next(self._numbers)}"
-        self._snapshots[snapshot] = {table: self._now(*table) for table in self._store.tables}
+        self._snapshots[snapshot] = {name: self._tables.content(*name) for name in self._names}
         try:
             yield snapshot
         finally:
@@ -74,11 +117,28 @@ class MemoryTableReader:
     def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> Iterator[_OpenPiece]:
         """See `TableReader.open_piece`."""
         file, start, end = (int(part) for part in piece.place.split(":"))
-        now = self._store.tables.get((piece.owner, piece.name))
+        now = self._tables.content(piece.owner, piece.name)
         if now is None or now.file != file:
             raise DatabaseUnavailable(f"table {piece.owner}.{piece.name} was rewritten while it was read")
         content = self._content(piece.owner, piece.name, snapshot)
         yield _OpenPiece(content.columns, content.rows[start:end])
+
+    def bucket_digests(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+    ) -> tuple[TableDigest, ...]:
+        """See `TableReader.bucket_digests`."""
+        digests = [TableDigest()] * buckets
+        for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot):
+            digests[bucket] += TableDigest(row_count=1, sums=row.digest)
+        return tuple(digests)
+
+    def bucket_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
+        rows_max: int, snapshot: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """See `TableReader.bucket_rows`."""
+        found = [row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot) if bucket in wanted]
+        return tuple(sorted(found, key=lambda row: (str(row.key), row.digest))[:rows_max])
 
     def close(self) -> None:
         """See `TableReader.close`."""
@@ -86,14 +146,20 @@ class MemoryTableReader:
     def _content(self, owner: str, name: str, snapshot: str) -> TableContent:
         if snapshot and snapshot not in self._snapshots:
             raise DatabaseUnavailable(f"the snapshot is gone: {snapshot}")
-        if (owner, name) not in (self._snapshots[snapshot] if snapshot else self._store.tables):
+        content = self._snapshots[snapshot].get((owner, name)) if snapshot else self._tables.content(owner, name)
+        if content is None:
             raise DatabaseError(f"there is no table {owner}.{name}")
-        return self._snapshots[snapshot][owner, name] if snapshot else self._now(owner, name)
+        return content
 
-    def _now(self, owner: str, name: str) -> TableContent:
-        found = self._store.tables[owner, name]
-        columns = tuple(column.name for column in found.table.columns)
-        return TableContent(columns=columns, rows=tuple(self._store.rows(owner, name)), file=found.file)
+    def _keyed(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int, snapshot: str,
+    ) -> Iterator[tuple[int, KeyedRow]]:
+        content = self._content(owner, name, snapshot)
+        for row in content.rows:
+            values = dict(zip(content.columns, row, strict=True))
+            texts = tuple(None if values[column] is None else (values[column] or b"").decode() for column in key)
+            digest = _hashes(tuple(values[column] for column in columns))
+            yield _hashes(tuple(values[column] for column in key))[0] % buckets, KeyedRow(key=texts, digest=digest)
 
 
 class _OpenPiece:

@@ -1,5 +1,7 @@
 """A database in memory that can be a destination: tables, transactions, progress, fencing, error queue.
 
+Longer than 500 lines: one method for each promise of the ports, and nothing else.
+
 For unit tests and simulations; verified by the same contract suite as the real connector (`tests/contract`). It
 behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
 real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
@@ -133,7 +135,7 @@ class MemoryDestination:
         parts = [(process.low_watermark, process.applied)]
         parts += [(server.low_watermark, server.applied) for server in process.servers.values()]
         low_watermark, above = fold_ranges(max(part[0] for part in parts), [r for part in parts for r in part[1]])
-        return ApplyProgress(epoch=process.epoch, low_watermark=low_watermark, above=above)
+        return ApplyProgress(epoch=process.epoch, low_watermark=low_watermark, above=above, ahead_scn=process.ahead_scn)
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
         """See `DestinationDatabase.record_low_watermark`."""
@@ -201,11 +203,28 @@ class MemoryDestination:
             self.raise_epoch(topology, apply)
         for found in left:
             key = topology, apply, found.source, found.identity
-            if found.state == "KEPT" or not found.scn:
+            if found.is_kept or not found.scn:
                 del self.store.instantiations[key]
             else:
                 self.store.instantiations[key] = replace(found, state="LEFT")
         return tuple(left)
+
+    def join_tables(
+        self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
+    ) -> ApplyProgress:
+        """See `DestinationDatabase.join_tables`."""
+        process = self._process(topology, apply, epoch)
+        for key, found in self.store.instantiations.items():
+            if key[:2] == (topology, apply) and found.state == "JOINING":
+                self.store.instantiations[key] = replace(found, state="DONE" if found.digest else "KEPT")
+        for each in joining:
+            key = (topology, apply, each.source, each.identity)
+            self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
+        process.low_watermark = min([through, *(each.scn for each in joining)])
+        process.applied, process.ahead_scn, process.servers = (), through, {}
+        progress = self.progress(topology, apply)
+        assert progress is not None
+        return progress
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""

@@ -1,5 +1,7 @@
 """A database in memory that can be a source: tables, transactions with commit SCNs, a log with its own byte format.
 
+Longer than 500 lines: the source's promises, and the user whose changes tests make.
+
 For unit tests and simulations, verified by the same contract suite as the real connectors. It behaves like the real
 thing where capture could notice: transactions are sent whole and in commit order, table descriptions once per stream
 and after every change of a table, a break in mid-transaction makes the next stream send the transaction again, what
@@ -53,6 +55,7 @@ class _Table:
     root: tuple[str, str] | None
     holds: str = ""
     rows: dict[Row, list[Row]] = field(default_factory=dict)
+    file: int = 0  # another one when the rows are rewritten
 
     def key_of(self, row: Row) -> Row:
         key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)
@@ -143,6 +146,7 @@ class MemoryTransaction:
         targets = [self._source.table(table) for table in tables]
         for target in targets:
             rows, target.rows = target.rows, {}
+            target.file += 1
             self._undo.append(lambda target=target, rows=rows: setattr(target, "rows", rows))  # type: ignore[misc]
         self._changes.append(
             Change(
@@ -283,6 +287,19 @@ class MemorySource:
         if name not in self._tables:
             raise ConfigError(f"there is no table {name}")
         return self._tables[name]
+
+    def has_table(self, name: str) -> bool:
+        """Tell whether there is a table of this qualified name."""
+        return name in self._tables
+
+    def drop_table(self, name: str) -> None:
+        """DROP TABLE."""
+        del self._tables[name]
+        self._advance()
+
+    def rewrite(self, table: str) -> None:
+        """VACUUM FULL: the rows stay, in another place."""
+        self.table(table).file += 1
 
     def rows(self, table: str) -> tuple[Row, ...]:
         """Return a table's contents, sorted."""

@@ -107,6 +107,7 @@ class StoredProcess:
     incarnations: dict[int, int] = field(default_factory=dict)
     low_watermark: Scn = FIRST_SCN
     applied: tuple[ScnRange, ...] = ()
+    ahead_scn: Scn = FIRST_SCN
     servers: dict[int, StoredServer] = field(default_factory=dict)
     sessions: dict[int, StoreSession] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ import typer
 
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.process_end import defect, of_the_machine, reader_left, terminated, wrong_use
-from streams.errors import INSTANTIATE_AGAIN, ConfigError, StreamsError
+from streams.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from headrace.deployment import Deployment
@@ -39,6 +39,7 @@ Address = Annotated[
     str, typer.Option("--address", help="Ray cluster to run on; without it a private one on this machine.", envvar="HEADRACE_RAY_ADDRESS")
 ]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
+Tables = Annotated[list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)]
 Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 
 
@@ -322,29 +323,55 @@ def wait(
 
 @app.command()
 def verify(
-    file: File, address: Address = "", as_json: Json = False,
+    file: File, tables: Tables = None, address: Address = "", as_json: Json = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,
 ) -> int:
-    """Compare every replicated table at source and destination."""
+    """Compare every replicated table at source and destination, or those named; rows that differ are named by their keys."""
     from headrace.progress import live_lines
-    from headrace.verification import comparison_line, verify_topology
+    from headrace.verification import comparison_line, difference_lines, table_name, verify_topology
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment, live_lines(output, "verify") as show:
         comparisons = verify_topology(
             deployment.spec, deployment.connect(), timeout_s=timeout, progress=show, overview=deployment.overview,
+            tables=[table_name(table) for table in tables or ()],
         )
     identical = all(comparison["equal"] for comparison in comparisons)
     output.json({"identical": identical, "tables": comparisons})
     for comparison in comparisons:
-        output.result(comparison_line(comparison))
+        output.result("\n".join([comparison_line(comparison), *difference_lines(comparison)]))
     output.result("identical" if identical else "different")
     if not identical:
         output.say(
             f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows "
-            f"that were changed by hand at the destination, or copy the table again: {INSTANTIATE_AGAIN}"
+            f"that were changed by hand at the destination, or copy the table again: headrace copy {file} TABLE"
         )
     return DONE if identical else FINDING
+
+
+@app.command()
+def copy(
+    file: File, table: Annotated[str, typer.Argument(help="The table, with its schema, as the source calls it.")],
+    address: Address = "", as_json: Json = False, apply: Apply = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the destination table is emptied.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the table is copied and has joined the others.")] = True,
+) -> int:
+    """Empty one table at its destinations and copy it again, while the others are applied."""
+    from headrace.progress import live_lines
+    from headrace.table_copies import copy_again, wait_copied
+    from headrace.verification import table_name
+
+    output, name = Output(as_json=as_json), table_name(table)
+    with _deployment(file, address) as deployment, live_lines(output, "copy") as show:
+        if not yes and not typer.confirm(f"Remove the rows of {table} at its destinations and copy them again?", err=True):
+            output.say("nothing was done")
+            return FINDING
+        begun = copy_again(deployment.spec, deployment.connect(), name, apply)
+        copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
+    output.json({"tables": copied})
+    for each in copied:
+        output.result(f"{each['owner']}.{each['name']} at {each['destination']}: {each['state'].lower()}, {each['rows']} rows")
+    return DONE
 
 
 @app.command()

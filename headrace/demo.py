@@ -1,11 +1,11 @@
-"""The demo: the main job end to end, with a component killed in the middle and everything compared at the end.
+"""The demo: replication end to end, with a component killed in the middle and all tables compared at the end.
 
 Main path
-    run_demo -> servers and Ray start side by side -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
+    run_demo -> servers and Ray start in parallel -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
     measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
 
-Nothing stays: whatever ends it, the topology is taken down and its state folder removed; what a killed demo left is
-removed by the next one.
+The demo leaves nothing behind: however it ends, it stops the topology and removes its state folder; the next demo cleans up
+after a killed one.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
-KILL_AFTER = 0.4  # of the transactions: everything is warm, and enough comes after it
+KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
 START_TIMEOUT_S = 300.0  # 20 s on a small idle machine
-HEAL_TIMEOUT_S = 120.0  # a Spark driver that is killed needs 20 s on a small machine
+HEAL_TIMEOUT_S = 120.0  # a killed Spark driver needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
 CALL_TIMEOUT_S = 10.0
@@ -60,13 +60,13 @@ INDENT = "  "  # below the spinner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """A form of topology as the demo runs it.
+    """A form of topology that the demo can run.
 
     Args:
         example: name of its file.
         schema: of its tables; empty: pgbench's own tables.
-        writers: so many sites write, from the first on.
-        probe: places of the sites between which latency is measured.
+        writers: number of sites that write, counted from the first.
+        probe: indexes of the sites between which latency is measured.
     """
 
     example: str
@@ -86,16 +86,16 @@ TOPOLOGIES: Mapping[str, _Form] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the demo does.
+    """The options of the demo.
 
     Args:
         topology: the form, one of `TOPOLOGIES`.
-        tagged: the rules take tagged changes too, so that changes cycle (only to show what tags prevent).
+        tagged: the rules also take tagged changes, so that changes cycle (only to show what tags prevent).
         transactions: at each site that writes.
         clients: concurrent clients at each site that writes.
-        rate: transactions per second and site; below what the machine can do, so that latency means something.
-        kill: what is killed, one of `KILLABLE`.
-        state_dir: where everything is kept; the example's own when None.
+        rate: transactions per second and site; below the machine's capacity, so that latency is meaningful.
+        kill: the kind of component to kill, one of `KILLABLE`.
+        state_dir: folder for everything; None: the example's own.
     """
 
     topology: str = "oneway"
@@ -109,7 +109,7 @@ class DemoOptions:
 
 @dataclass(slots=True)
 class Outage:
-    """What was killed, and when the system had healed."""
+    """The killed component, and the time of recovery."""
 
     component: str = ""
     killed_at: float = 0.0
@@ -130,7 +130,7 @@ class _Demo:
     # ------------------------------------------------------------------ the way
 
     def run(self) -> dict[str, Any]:
-        """Everything between a clean machine and a clean machine; returns the summary."""
+        """Run the whole demo, from a clean machine to a clean machine; returns the summary."""
         began = time.monotonic()
         self._start_machines()
         load: Load = self._load()
@@ -166,13 +166,13 @@ class _Demo:
         return summary
 
     def _show_start(self, overview: Mapping[str, Any]) -> None:
-        """Show the progress of the start for that long: no operator fixes anything meanwhile, unlike in a topology started by hand."""
+        """Show the progress of the start until a time-out: unlike in a topology started by hand, no operator fixes problems."""
         self.show(summary_line(overview))
         if time.monotonic() - self._starting_since > START_TIMEOUT_S:
             raise ApplyError(f"replication does not run after {START_TIMEOUT_S:g} s: {summary_line(overview)}", hint="headrace doctor")
 
     def _start_machines(self) -> None:
-        """Start the servers and Ray side by side: each waits for its disk or its processor in turn."""
+        """Start the servers and Ray in parallel, because each waits for the disk or the processor at times."""
         self.show("starting PostgreSQL and Ray")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             cluster = pool.submit(self.deployment.cluster.start)
@@ -209,7 +209,7 @@ class _Demo:
         return Probe(source, destination, f"{form.schema}.probe" if form.schema else "public.pgbench_probe")
 
     def _write_and_kill(self, load: Load, probe: Probe) -> float:
-        """Run the clients to their end, killing one component on the way; returns the seconds it took."""
+        """Run the clients to their end, and kill one component meanwhile; returns the seconds it took."""
         began = shown_at = time.monotonic()
         with load.running() as clients:
             while not clients.are_done():
@@ -286,7 +286,7 @@ class _Demo:
         return comparisons
 
     def _returned_changes(self) -> int:
-        """Changes of a site's own clients that came back to it, as its apply process counted them on arrival."""
+        """The number of changes of a site's own clients that came back to it, as its apply process counted them."""
         returned = 0
         for apply in self.spec.applies:
             status = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
@@ -295,13 +295,13 @@ class _Demo:
 
 
 def progress_text(done: int, wanted: int, overview: Mapping[str, Any], *, width: int | None) -> str:
-    """How it goes on: transactions and throughput, every flow's lag and SCN, the state of every component.
+    """Progress in text form: transactions and throughput, every flow's lag and SCN, the state of every component.
 
     Args:
-        done: transactions the clients committed.
-        wanted: of so many.
-        overview: of the topology, just now.
-        width: of the terminal, which shows no more of a line; None: it is one line.
+        done: number of transactions that the clients have committed.
+        wanted: number of transactions in total.
+        overview: the current overview of the topology.
+        width: columns of the terminal, which cuts longer lines; None: one line.
     """
     flows = [
         f"{flow['source']}->{flow['destination']} lag {seconds_text(flow['lag_s'])}, SCN {scn_text(flow['applied_scn'])}"
@@ -382,18 +382,18 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     """Run the demo and clean up, whatever happens.
 
     Args:
-        options: what it does.
-        output: where it tells.
+        options: see `DemoOptions`.
+        output: receives progress and results.
 
     Returns:
-        The summary; `identical` says how it ended.
+        The summary; `identical` is the result of the comparison.
     """
     spec = _topology(options)
     deployment = Deployment(spec)
     if options.kill not in KILLABLE:
         raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
     for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]  # of libpq: they are about servers of the user's own (PGSERVICE, PGOPTIONS)
+        del os.environ[name]  # libpq's variables (PGSERVICE, PGOPTIONS) are for the user's own servers
     with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)
@@ -421,7 +421,7 @@ def _topology(options: DemoOptions) -> TopologySpec:
 
 
 def _remove_others(options: DemoOptions) -> None:
-    """Remove what killed demos of the other forms left, unless they are still running."""
+    """Clean up after killed demos of the other forms, unless they are still running."""
     for topology in TOPOLOGIES if options.state_dir is None else ():
         other = _topology(replace(options, topology=topology, tagged=False))
         if topology != options.topology and other.state_dir.exists():
@@ -431,7 +431,7 @@ def _remove_others(options: DemoOptions) -> None:
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Keep a second demo from taking away the servers of this one."""
+    """Prevent a second demo from removing the servers of this one."""
     state_dir.parent.mkdir(parents=True, exist_ok=True)
     file = state_dir.with_name(f"{state_dir.name}.lock")
     with file.open("w") as lock:
@@ -444,7 +444,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # still locked: who comes now makes a new one
+            file.unlink(missing_ok=True)  # still locked: the next demo creates a new file
             if file.parent.name == STATE_PARENT and not any(file.parent.iterdir()):
                 file.parent.rmdir()
 
@@ -455,7 +455,7 @@ def _tagged(rules: RuleSet) -> RuleSet:
 
 @contextlib.contextmanager
 def _terminated_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: with everything cleaned up."""
+    """Let SIGTERM and a closed terminal end the demo like Ctrl-C, with a complete clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -473,7 +473,7 @@ def _terminated_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let the cleaning come to its end: a second Ctrl-C would leave servers running."""
+    """Let the clean-up finish: a second Ctrl-C would leave servers running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""What the demo's clients do, and the probe that measures latency while they do it.
+"""The workload of the demo's clients, and the probe that measures latency meanwhile.
 
-One way: pgbench's own TPC-B (4 row changes a transaction). Every other form: own scripts, each writing site with keys of its own,
-one update and one insert or two inserts a transaction. Both keep a sum that must come out right at every site.
+One way: pgbench's own TPC-B (4 row changes per transaction). Every other form: our scripts, in which each writing site has its own
+keys, with one update and one insert or two inserts per transaction. Both maintain a sum that must be correct at every site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Clients", "Load", "OneWayLoad", "OrdersLoad", "Probe"]
 
-SCALE = 2  # pgbench: 200,000 accounts, so that instantiation copies something and is still quick
+SCALE = 2  # pgbench: 200,000 accounts, enough for instantiation to copy something and still be quick
 THREADS = 2  # of pgbench: the clients mostly wait
 ORDERS = 1000  # each writing site's own rows
 ORDER_IDS_BEGIN = 1_000_000  # further orders get identifiers from here on
@@ -78,23 +78,23 @@ class Load(Protocol):
         ...
 
     def prepare(self) -> None:
-        """What is done when replication runs, before the clients start."""
+        """Write rows after replication has started and before the clients start."""
         ...
 
     def running(self) -> contextlib.AbstractContextManager[Clients]:
-        """Run the clients; they are ended when the block is left."""
+        """Run the clients; leaving the block ends them."""
         ...
 
     def transactions_done(self) -> int:
-        """Transactions the clients committed, all sites together; exact once they are done."""
+        """Number of transactions that the clients committed at all sites; exact once they are done."""
         ...
 
     def row_changes(self) -> int:
-        """All row changes: those of `prepare` and of the clients."""
+        """Number of row changes of `prepare` and of the clients."""
         ...
 
     def differences(self) -> list[str]:
-        """What is not equal at all sites, and sums that do not come out right, by plain SQL."""
+        """Differences between sites, and wrong sums, found by plain SQL."""
         ...
 
 
@@ -153,12 +153,12 @@ class Clients:
         self._runs = runs
 
     def are_done(self) -> bool:
-        """All have ended. Raises ApplyError when one failed."""
-        # All are asked: one that failed must be noticed although another still runs.
+        """Whether all have ended. Raises ApplyError when one failed."""
+        # Check all of them: a failure must be noticed even while another one runs.
         return all(list(map(_Pgbench.is_done, self._runs)))
 
     def transactions_done(self) -> int:
-        """Committed so far, to about a second."""
+        """Number of transactions committed so far, precise to about a second."""
         return sum(run.transactions() for run in self._runs)
 
 
@@ -189,19 +189,19 @@ class OneWayLoad:
         self._run = _Pgbench(source, arguments, logs / "pgbench.log", self.transactions_wanted)
 
     def create_tables(self) -> None:
-        """Make pgbench's own tables: full at the source, empty at the destination."""
+        """Create pgbench's tables: filled at the source, empty at the destination."""
         _initialize(self._source, f"dtgvp -s {SCALE}")
         _initialize(self._destination, "dtp")
         for server in (self._source, self._destination):
             _execute(
                 server,
                 "DROP TABLE IF EXISTS public.pgbench_probe; CREATE TABLE public.pgbench_probe (id bigint PRIMARY KEY);"
-                # It has no key: whole rows tell which row is meant.
+                # It has no key, so the whole old row identifies a row.
                 "ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL",
             )
 
     def prepare(self) -> None:
-        """Nothing: instantiation brought the rows."""
+        """Do nothing: instantiation copied the rows."""
 
     def running(self) -> contextlib.AbstractContextManager[Clients]:
         """See `Load.running`."""
@@ -234,15 +234,15 @@ class OneWayLoad:
 
 
 class OrdersLoad:
-    """Orders with their lines, written at some sites, each with identifiers of its own.
+    """Orders with their lines, written at some sites, each with its own identifiers.
 
     Args:
-        servers: of every site.
-        writers: so many of them, from the first on, write.
+        servers: one per site.
+        writers: number of sites that write, counted from the first.
         schema: of the tables.
         transactions: at each site that writes.
-        clients: likewise.
-        rate: likewise, per second.
+        clients: concurrent clients at each site that writes.
+        rate: transactions per second at each site that writes.
         logs: folder of the clients' scripts and logs.
     """
 
@@ -276,7 +276,7 @@ class OrdersLoad:
             path.write_text(text, encoding="utf-8")
 
     def prepare(self) -> None:
-        """Each writing site's own orders, made while replication runs."""
+        """Insert each writing site's own orders, while replication runs."""
         for side, server in enumerate(self._writers):
             _execute(
                 server,
@@ -330,8 +330,8 @@ class Probe:
     """Writes a row twenty times a second at one site and polls for it at the other.
 
     Args:
-        source: dsn where it writes.
-        destination: dsn where it looks.
+        source: connection string of the site where it writes.
+        destination: connection string of the site where it polls.
         table: replicated, with one column `id`.
     """
 
@@ -358,7 +358,7 @@ class Probe:
             thread.join()
 
     def outage_began(self, killed_at: float) -> None:
-        """A component was killed: what is under way from here until it has healed is no ordinary latency."""
+        """A component was killed: samples in flight until the recovery do not count as ordinary latency."""
         self._killed_at = killed_at
 
     def healed_s(self, killed_at: float) -> float | None:
@@ -370,11 +370,11 @@ class Probe:
         return min(visible) - killed_at if visible else None
 
     def latencies_ms(self) -> tuple[float, float] | None:
-        """p50 and p99 of commit to visible, without what the outage held up; None when nothing else was measured."""
+        """p50 and p99 from commit to visible, without samples that the outage delayed; None: there are no others."""
         samples = [sample for sample in self._samples.values() if sample.visible_at]
         if self._killed_at:
             healed_at = self._killed_at + (self.healed_s(self._killed_at) or math.inf)
-            # A sample took part in the outage when it was under way at any time of it.
+            # A sample belongs to the outage if it was in flight at any time of it.
             samples = [s for s in samples if s.visible_at < self._killed_at or s.committed_at > healed_at]
         latencies = sorted(max(0.0, s.visible_at - s.committed_at) * 1000 for s in samples)
         if not latencies:
@@ -408,7 +408,7 @@ class Probe:
                     sample = self._samples.get(number)
                     if sample is not None and not sample.visible_at:
                         sample.visible_at = now
-                # Parallel apply servers may commit out of order: only a run without a gap needs no further look.
+                # Parallel apply servers may commit out of order: only a run without a gap is complete.
                 while (following := self._samples.get(below + 1)) is not None and following.visible_at:
                     below += 1
 

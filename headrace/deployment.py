@@ -1,4 +1,4 @@
-"""A topology as something that can be started, reached and ended: what every verb of the command line begins with."""
+"""A topology that can be started, connected to and ended; the basis of every verb of the command line."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]
 
-POLL_S = 0.2  # of what `up` and `wait` look at
+POLL_S = 0.2  # between two looks of `up` and `wait`
 CONTROLLER_TIMEOUT_S = 5.0
-STATE_PARENT = ".headrace"  # of state folders that the file does not place elsewhere: goes with the last of them
+STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
-STUCK_S = 20.0  # tables that need an operator are looked at every ten seconds, the controller's news is a second old
-LOOK_AT_ALL_S = 5.0  # after the first failure: the others are named with it when they come within this
+STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
-NODE_UNITS = 1000.0  # of every custom resource a topology names, on the one node of a local cluster
+NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
 Progress = Callable[[Mapping[str, Any]], None]
-"""Told the overview of the topology whenever it was looked at."""
+"""Called with each new overview of the topology."""
 
 
 class NotUp(ConfigError):  # noqa: N818 - says what is the matter
@@ -47,7 +47,7 @@ class NotUp(ConfigError):  # noqa: N818 - says what is the matter
 
 
 class NotReady(ApplyError):  # noqa: N818 - says what is the matter
-    """The topology did not run within the time that `up` was given; it goes on starting."""
+    """The topology did not run within the time-out of `up`; it keeps starting."""
 
     code = "HDR-7003"
 
@@ -57,9 +57,9 @@ class Deployment:
     """One topology on one Ray cluster.
 
     Args:
-        spec: the topology as its file says.
+        spec: the topology of the file.
         address: of a Ray cluster; empty: the private one of the topology's state folder.
-        is_remembered: the address is the one that the last `up` was given.
+        is_remembered: the address is that of the last `up`.
     """
 
     spec: TopologySpec
@@ -88,14 +88,14 @@ class Deployment:
     def cluster(self) -> LocalCluster:
         """The private cluster of the state folder; it need not run."""
         resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
-        # A worker for every component, so that all start at once, and a few for Spark's executors.
+        # One worker per component, so that all start at once, and a few for Spark's executors.
         cpus = len(components_of(self.spec)) + 2
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources)
 
     # ------------------------------------------------------------------ reaching it
 
     def connect(self) -> RayActors:
-        """Connect to the cluster the topology runs on.
+        """Connect to the cluster on which the topology runs.
 
         Raises:
             NotUp: there is none.
@@ -120,16 +120,16 @@ class Deployment:
             ) from error
 
     def disconnect(self) -> None:
-        """Leave the cluster; everything goes on. Idempotent."""
+        """Disconnect from the cluster; everything keeps running. Idempotent."""
         from actors.runtime import disconnect
 
         disconnect()
 
     def overview(self) -> dict[str, Any]:
-        """The topology's state as the controller tells it, or, when that is dead, as its components do.
+        """The topology's state as reported by the controller or, if that is dead, by the components.
 
         Raises:
-            NotUp: it does not run, or was ended while we were connected.
+            NotUp: it does not run, or it was ended while this process was connected.
         """
         actors = self.connect()
         try:
@@ -159,7 +159,7 @@ class Deployment:
         return matches[0]
 
     def embedded_shells(self) -> list[str]:
-        """How to open a shell on each embedded server that runs, for people."""
+        """The command that opens a shell, for each embedded server that runs, as lines of text."""
         from actors.site_connection import embedded_server
 
         servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
@@ -171,25 +171,25 @@ class Deployment:
         self, *, environment: Mapping[str, str] | None = None, keep_existing: bool = False, take_over: bool = False, wait: bool = True,
         timeout_s: float | None = None, progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Start what does not run, change what is outdated; idempotent. Returns the last overview.
+        """Start missing components and update outdated ones; idempotent. Returns the last overview.
 
         Args:
             environment: for the components' processes (armed failpoints).
-            keep_existing: destination tables that hold rows keep them; only the instantiation SCN is set. Holds for the
-                tables that there are in this call.
-            take_over: a copy of this topology that runs elsewhere loses the databases to this one.
+            keep_existing: destination tables keep the rows that they hold; only the instantiation SCN is set. This applies
+                only to tables that exist at this call.
+            take_over: take the databases from a copy of this topology that runs elsewhere.
             wait: until every component runs and every table is instantiated; False: until everything is created.
-            timeout_s: how long to wait, at most; None: as long as it takes.
-            progress: told what is going on.
+            timeout_s: longest wait in seconds; None: unlimited.
+            progress: called with each overview while waiting.
 
         Raises:
-            NotReady: the time is over; the message says what is waited for, and everything goes on.
-            StreamsError: what stopped it. A refused preflight is no error: the overview's state is REFUSED.
+            NotReady: time-out; the message says what it waited for, and everything keeps starting.
+            StreamsError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
         if not self.address:
             self.cluster.start()
         else:
-            self.connect()  # an address at which nothing answers must not be remembered
+            self.connect()  # do not remember an address at which nothing answers
             self.spec.state_dir.mkdir(parents=True, exist_ok=True)
             self._address_file.write_text(self.address + "\n", encoding="utf-8")
         self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
@@ -206,7 +206,7 @@ class Deployment:
                 return overview
             found = _failures(overview)
             if stuck is None:
-                # Stuck before this call: an operator may have fixed it since, and the retry comes only now.
+                # It was stuck before this call: an operator may have fixed it since, and the retry happens only now.
                 stuck = found
                 self._start_again(overview)
             patient = time.monotonic() - began < STUCK_S
@@ -219,7 +219,7 @@ class Deployment:
             time.sleep(POLL_S)
 
     def _take_over(self) -> None:
-        """Let every site claim its database, whoever has it.
+        """Let every site claim its database, even from another copy.
 
         Raises:
             StreamsError: a site's actor or its database does not answer.
@@ -245,7 +245,7 @@ class Deployment:
         )
 
     def _start_again(self, overview: Mapping[str, Any]) -> None:
-        """Let what gave up try once more."""
+        """Restart aborted components."""
         for component in overview["components"]:
             if component["state"] == "ABORTED":
                 self.connect().call(component["name"], "start_component")
@@ -262,7 +262,7 @@ class Deployment:
                 actors.call(CONTROLLER, "start_component")
                 actors.call(CONTROLLER, "retry")
                 return
-            # Apply processes that still wait for empty tables are made anew: they are told once, when they are created.
+            # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
             applies = [name for name in actors.names() if name.startswith("apply:")] if keep_existing else []
             self._kill_and_wait([CONTROLLER, *applies])
         arguments = {
@@ -277,14 +277,14 @@ class Deployment:
     # ------------------------------------------------------------------ ending
 
     def down(self, *, purge: bool = False, progress: Callable[[str], None] | None = None) -> list[str]:
-        """End everything that runs. Idempotent, and works on what a crash left.
+        """End everything that runs. Idempotent; also cleans up after a crash.
 
         Args:
-            purge: remove what was made too: in the databases, and the state folder.
-            progress: told each thing that is done.
+            purge: also remove Headrace's objects in the databases, and the state folder.
+            progress: called with a line of text for each finished step.
 
         Returns:
-            What could not be done, for people; empty when nothing is left.
+            One line of text for each step that failed; empty: everything was done.
         """
         tell = progress or (lambda _: None)
         problems: list[str] = []
@@ -306,7 +306,7 @@ class Deployment:
         return problems
 
     def _forget_address(self, error: ConfigError) -> list[str]:
-        """A cluster that does not answer must not keep the topology from being started elsewhere."""
+        """Forget a cluster that does not answer, so that the topology can be started elsewhere."""
         if not self.address:
             return []
         self._address_file.unlink(missing_ok=True)
@@ -334,7 +334,7 @@ class Deployment:
             time.sleep(0.05)
 
     def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
-        """Let the apply processes end in order: servers finish their group, progress is recorded."""
+        """End the apply processes orderly: servers finish their groups, and progress is recorded."""
         applies = [name for name in names if name.startswith("apply:")]
         if not applies:
             return
@@ -355,7 +355,7 @@ class Deployment:
         return found
 
     def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None]) -> list[str]:
-        """Remove what was made in the users' databases; embedded servers go as a whole."""
+        """Remove Headrace's objects from the users' databases; embedded servers are removed entirely."""
         present = actors.names() if actors is not None else set()
         problems = []
         for site in self.spec.sites:
@@ -375,11 +375,11 @@ class Deployment:
             try:
                 lines: tuple[str, ...] = actors.call(f"site:{site.name}", "remove", timeout_s=DATABASE_TIMEOUT_S)
             except PropagationError:
-                pass  # its actor is dead: the database can be asked from here as well
+                pass  # its actor is dead: clean the database from this process
             else:
                 return lines
         with closing(claim_on(self.spec, site)) as claim:
-            claim.hold()  # what runs elsewhere is not ours to remove
+            claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
@@ -404,7 +404,7 @@ class Deployment:
         return problems
 
     def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
-        """Remove the state folder's contents that are ours, and the folder when nothing else is in it."""
+        """Remove Headrace's files from the state folder, and the folder if it is empty then."""
         import shutil
 
         folder = self.spec.state_dir
@@ -434,7 +434,7 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
     if overview["state"] != "RUNNING":
         return False
     components = overview["components"]
-    # After a change of the file: what still runs with its part of the old one is about to change, or to be replaced.
+    # After a change of the file: a component with its old part is about to change or to be replaced.
     if any(component.get("outdated", False) for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
@@ -446,9 +446,9 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
 
 
 def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
-    """Components that gave up and tables that cannot be copied: they will not come right by waiting.
+    """Aborted components and tables that cannot be copied: waiting does not help.
 
-    Not all that is stuck (`status_view.stuck_notes`): `up` is done although a component was stopped or waits for an ALTER.
+    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an ALTER.
     """
     failures = {}
     if overview["state"] == "ABORTED":
@@ -458,7 +458,7 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
             if table["state"] == "FAILED":
                 failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="correct it: the table is looked at again every few seconds",
+                    hint="correct it: the table is checked again every few seconds, and everything else continues meanwhile",
                 )
         if component["state"] == "ABORTED":
             error = component.get("last_error", {})
@@ -469,7 +469,7 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
 
 
 def _all_looked_at(overview: Mapping[str, Any]) -> bool:
-    """Whether every table was looked at: then all that cannot be copied are known."""
+    """Whether every table was checked: then all tables that cannot be copied are known."""
     return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))
 
 

@@ -37,6 +37,7 @@ class Note:
         problem: what is wrong.
         fix: what to do about it; empty: nothing, or the problem says it.
         is_stuck: no change passes here until an operator acts.
+        is_of_table: only one table is affected; the others are applied.
         is_remark: intended, or resolves without an operator.
     """
 
@@ -45,6 +46,7 @@ class Note:
     fix: str = ""
     is_stuck: bool = False
     is_remark: bool = False
+    is_of_table: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -92,7 +94,8 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         if table["state"] == "FAILED":
             yield Note(
                 component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="correct it: the table is checked again every few seconds", is_stuck=True,
+                fix="correct it: the table is checked again every few seconds; the others are applied meanwhile", is_stuck=True,
+                is_of_table=True,
             )
     kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
     if kept:
@@ -191,13 +194,12 @@ def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
         return ""
     failed = sum(table["state"] == "FAILED" for table in left)
     words = [f"copying {len(left) - failed} of {len(tables)} tables"]
-    sized = [table for table in left if table["state"] != "FAILED" and table.get("rows_estimated")]
+    sized = [table for table in left if table["state"] != "FAILED" and table.get("bytes_total")]
     if sized:
-        # The source's statistics are estimates: a table can have more rows.
-        done, total = (sum(int(table[key]) for table in sized) for key in ("rows", "rows_estimated"))
-        words.append(f"{min(done, total)} of about {total} rows")
-        largest = max(sized, key=lambda table: table["rows_estimated"] - table["rows"])
-        share = min(100, 100 * largest["rows"] // largest["rows_estimated"])
+        done, total = (sum(int(table[key]) for table in sized) for key in ("bytes_done", "bytes_total"))
+        words.append(f"{bytes_text(done)} of {bytes_text(total)}")
+        largest = max(sized, key=lambda table: table["bytes_total"] - table["bytes_done"])
+        share = 100 * largest["bytes_done"] // largest["bytes_total"]
         words.append(f"largest: {largest['owner']}.{largest['name']} {share} %")
     if failed:
         words.append(f"{failed} cannot be copied")

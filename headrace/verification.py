@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
-from streams.errors import ApplyError
+from streams.errors import ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
     from topology.spec import TopologySpec
 
-__all__ = ["comparison_line", "verify_topology"]
+__all__ = ["NOT_REPLICATED", "comparison_line", "difference_lines", "table_name", "verify_topology"]
 
 # A table that is written meanwhile differs until the destination has caught up: compare it again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
+NOT_REPLICATED = "does not replicate it"  # as `spark_apply.driver.control` says it
 COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 
 def verify_topology(
     spec: TopologySpec, actors: RayActors, *, timeout_s: float, progress: Callable[[str], None], overview: Look | None = None,
+    tables: Sequence[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
-    """Compare all tables.
+    """Compare all tables, or some.
 
     Args:
         spec: the topology.
@@ -34,6 +36,7 @@ def verify_topology(
         timeout_s: longest wait for catching up, in seconds.
         progress: receives lines of text about the progress.
         overview: returns the overview, which shows what holds the changes up.
+        tables: schema and name at the source; empty: all. An apply process that has none of them is not asked.
 
     Returns:
         One entry per apply process and table.
@@ -42,6 +45,7 @@ def verify_topology(
         ApplyError: something is stuck until an operator acts: the tables cannot become equal, and the apply process
             whose Spark job compares them may itself be stuck.
         NotCaughtUp: the destinations did not catch up in time.
+        ConfigError: no apply process replicates such a table.
     """
     stuck = _stuck(overview)
     if stuck:
@@ -51,27 +55,59 @@ def verify_topology(
             hint="; ".join(note.fix for note in stuck if note.fix) or "see `headrace status`",
         )
     progress("waiting until caught up")
-    wait_caught_up(spec, actors, timeout_s=timeout_s, overview=overview, progress=lambda text: progress(f"waiting until caught up: {text}"))
+    wait_caught_up(
+        spec, actors, timeout_s=timeout_s, overview=overview, of_applied_tables=True,
+        progress=lambda text: progress(f"waiting until caught up: {text}"),
+    )
     comparisons = []
     for apply in spec.applies:
         progress(f"comparing the tables of {apply.name}")
         answers: list[dict[str, Any]] = actors.call(
-            f"apply:{apply.name}", "compare", (), RECHECKS, RECHECK_DELAY_S, timeout_s=COMPARE_TIMEOUT_S
+            f"apply:{apply.name}", "compare", tuple(tables), RECHECKS, RECHECK_DELAY_S, timeout_s=COMPARE_TIMEOUT_S
         )
+        answers = [answer for answer in answers if not tables or NOT_REPLICATED not in answer["problem"]]
         comparisons += [
             {"apply": apply.name, "source": apply.source, "destination": apply.site, **answer} for answer in answers
         ]
+    for owner, name in tables:
+        if not any((each["owner"], each["name"]) == (owner, name) for each in comparisons):
+            raise ConfigError(f"no apply process replicates {owner}.{name}", hint="headrace verify FILE names all tables")
     return comparisons
+
+
+def table_name(text: str) -> tuple[str, str]:
+    """Read `schema.table`.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    owner, dot, name = text.partition(".")
+    if not (owner and dot and name):
+        raise ConfigError(f"{text!r} is no table", hint="name it with its schema: public.orders")
+    return owner, name
 
 
 def _stuck(overview: Look | None) -> list[Note]:
     """Findings that stop changes until an operator acts, seen twice: a component that has just started can look stuck once."""
     for pause_s in (LOOK_INTERVAL_S, 0.0):
-        found = stuck_notes(overview()) if overview is not None else []
+        # A table that cannot be copied holds up no other one.
+        found = [note for note in stuck_notes(overview()) if not note.is_of_table] if overview is not None else []
         if not found:
             break
         time.sleep(pause_s)
     return found
+
+
+def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
+    """The rows that differ, for people."""
+    lines = []
+    for row in comparison.get("differences", ()):
+        values = (
+            f"{column}={'NULL' if is_null else value}"
+            for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
+        )
+        lines.append(f"  {', '.join(values)}: {row['what']}")
+    return [*lines, "  ... and others"] if comparison.get("has_more_differences") else lines
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ class _Wait:
     problems: dict[str, str] = field(default_factory=dict)
     stuck: list[Note] = field(default_factory=list)
     looked_at: float = 0.0
+    reached: str = "caught_up_scn"
+    """What each apply process is asked: how far every table is, or (`low_watermark`) those that are applied."""
 
     def write_markers(self) -> None:
         for source in sorted({apply.source for apply in self.spec.applies}):
@@ -69,7 +71,7 @@ class _Wait:
                 continue
             name = f"apply:{apply.name}"
             try:
-                reached = int(self.actors.call(name, "low_watermark", timeout_s=CALL_TIMEOUT_S))
+                reached = int(self.actors.call(name, self.reached, timeout_s=CALL_TIMEOUT_S))
             except StreamsError as error:
                 self.problems[apply.name] = error.message
                 continue
@@ -122,7 +124,7 @@ class _Wait:
 
 def wait_caught_up(
     spec: TopologySpec, actors: RayActors, *, timeout_s: float | None = None, progress: Callable[[str], None] | None = None,
-    overview: Look | None = None,
+    overview: Look | None = None, of_applied_tables: bool = False,
 ) -> dict[str, int]:
     """Wait until everything committed at any source before this call is applied everywhere.
 
@@ -132,6 +134,7 @@ def wait_caught_up(
         timeout_s: longest wait in seconds; None: unlimited.
         progress: receives lines of text about the progress.
         overview: returns the overview, which shows what holds the changes up; None: look at the apply processes only.
+        of_applied_tables: do not wait for tables that are being copied, or cannot be.
 
     Returns:
         The SCNs of the last markers, by source.
@@ -141,6 +144,7 @@ def wait_caught_up(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
+    wait.reached = "low_watermark" if of_applied_tables else "caught_up_scn"
     wait.look_for_what_is_stuck()
     # What a site forwards is in its redo only when it is applied there: a marker written before that is no use behind it.
     for _ in range(max(1, applies_in_a_row(spec))):

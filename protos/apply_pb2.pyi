@@ -39,13 +39,14 @@ class ServerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[ServerHello, _Mapping]] = ..., state: _Optional[_Union[ServerState, _Mapping]] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., result: _Optional[_Union[GroupResult, _Mapping]] = ..., retry: _Optional[_Union[GroupRetry, _Mapping]] = ..., part_done: _Optional[_Union[PartDone, _Mapping]] = ..., abandoned: _Optional[_Union[GroupAbandoned, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "stop", "assignment", "part", "go", "abandon", "piece")
+    __slots__ = ("welcome", "stop", "assignment", "part", "go", "abandon", "reopen", "piece")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     GO_FIELD_NUMBER: _ClassVar[int]
     ABANDON_FIELD_NUMBER: _ClassVar[int]
+    REOPEN_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     stop: StopServer
@@ -53,8 +54,9 @@ class CoordinatorMessage(_message.Message):
     part: GroupPart
     go: GroupGo
     abandon: GroupAbandon
+    reopen: Reopen
     piece: Piece
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[StopServer, _Mapping]] = ..., assignment: _Optional[_Union[GroupAssignment, _Mapping]] = ..., part: _Optional[_Union[GroupPart, _Mapping]] = ..., go: _Optional[_Union[GroupGo, _Mapping]] = ..., abandon: _Optional[_Union[GroupAbandon, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stop: _Optional[_Union[StopServer, _Mapping]] = ..., assignment: _Optional[_Union[GroupAssignment, _Mapping]] = ..., part: _Optional[_Union[GroupPart, _Mapping]] = ..., go: _Optional[_Union[GroupGo, _Mapping]] = ..., abandon: _Optional[_Union[GroupAbandon, _Mapping]] = ..., reopen: _Optional[_Union[Reopen, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("data", "last")
@@ -129,6 +131,10 @@ class ServerFailure(_message.Message):
     def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ..., destination_restarted: _Optional[bool] = ...) -> None: ...
 
 class StopServer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Reopen(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -481,7 +487,7 @@ class ServerStatus(_message.Message):
     def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_group: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ApplyStatus(_message.Message):
-    __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready")
+    __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready", "caught_up_scn")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -509,6 +515,7 @@ class ApplyStatus(_message.Message):
     INSTANTIATION_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_SCN_FIELD_NUMBER: _ClassVar[int]
     state: str
     reader_state: str
     detail: str
@@ -529,10 +536,11 @@ class ApplyStatus(_message.Message):
     instantiation: _containers.RepeatedCompositeFieldContainer[InstantiationProgress]
     counters: _containers.ScalarMap[str, int]
     ready: bool
-    def __init__(self, state: _Optional[str] = ..., reader_state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., epoch: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., high_watermark_scn: _Optional[int] = ..., received_scn: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., last_applied_us: _Optional[int] = ..., transactions_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., groups_applied: _Optional[int] = ..., transactions_received: _Optional[int] = ..., errors: _Optional[int] = ..., rollbacks: _Optional[int] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., instantiation: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ..., counters: _Optional[_Mapping[str, int]] = ..., ready: _Optional[bool] = ...) -> None: ...
+    caught_up_scn: int
+    def __init__(self, state: _Optional[str] = ..., reader_state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., epoch: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., high_watermark_scn: _Optional[int] = ..., received_scn: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., last_applied_us: _Optional[int] = ..., transactions_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., groups_applied: _Optional[int] = ..., transactions_received: _Optional[int] = ..., errors: _Optional[int] = ..., rollbacks: _Optional[int] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., instantiation: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ..., counters: _Optional[_Mapping[str, int]] = ..., ready: _Optional[bool] = ..., caught_up_scn: _Optional[int] = ...) -> None: ...
 
 class InstantiationProgress(_message.Message):
-    __slots__ = ("owner", "name", "state", "rows", "rows_estimated", "instantiation_scn", "problem")
+    __slots__ = ("owner", "name", "state", "rows", "rows_estimated", "instantiation_scn", "problem", "bytes_done", "bytes_total")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -540,6 +548,8 @@ class InstantiationProgress(_message.Message):
     ROWS_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
     INSTANTIATION_SCN_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     state: str
@@ -547,7 +557,9 @@ class InstantiationProgress(_message.Message):
     rows_estimated: int
     instantiation_scn: int
     problem: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rows: _Optional[int] = ..., rows_estimated: _Optional[int] = ..., instantiation_scn: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    bytes_done: int
+    bytes_total: int
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rows: _Optional[int] = ..., rows_estimated: _Optional[int] = ..., instantiation_scn: _Optional[int] = ..., problem: _Optional[str] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ...) -> None: ...
 
 class TableName(_message.Message):
     __slots__ = ("owner", "name")
@@ -602,7 +614,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -614,6 +626,8 @@ class TableComparison(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_OWNER_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -625,7 +639,33 @@ class TableComparison(_message.Message):
     problem: str
     destination_owner: str
     destination_name: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ...) -> None: ...
+    differences: _containers.RepeatedCompositeFieldContainer[RowDifference]
+    has_more_differences: bool
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ...) -> None: ...
+
+class RowDifference(_message.Message):
+    __slots__ = ("columns", "values", "nulls", "what")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NULLS_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    nulls: _containers.RepeatedScalarFieldContainer[bool]
+    what: str
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ..., nulls: _Optional[_Iterable[bool]] = ..., what: _Optional[str] = ...) -> None: ...
+
+class CopyAgainRequest(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableName]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ...) -> None: ...
+
+class CopyAgainReply(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[InstantiationProgress]
+    def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
     __slots__ = ("numbers", "all")

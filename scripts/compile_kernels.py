@@ -28,6 +28,7 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
@@ -100,7 +101,7 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
     fits = TableFits(destination.describe, lambda _: "")
     reader = ApplyReader(
-        source=SOURCE, progress=progress, rules=RuleEvaluation(APPLIED), fits=fits, instantiation={},
+        source=SOURCE, progress=progress, rules=RuleEvaluation(APPLIED), fits=fits, tables=ArrivingTables({}),
     )
     coordinator = ApplyCoordinator(
         progress=progress, errors=(), encode=codec.encode, group_transactions=1000, group_rows=10_000,

@@ -6,7 +6,8 @@ transaction. Groups are numbered in source order, from 1 in each incarnation of 
 Conversation about one group (`attempt` counts how often it was assigned; both sides ignore late reports of an
 older attempt):
 
-    coordinator -> server   GroupAssignment       the server may decode and prepare, but not write
+    coordinator -> server   Reopen                holding no group, open your session again: its progress was changed
+                            GroupAssignment       the server may decode and prepare, but not write
                             GroupPart ...         a streamed transaction's parts, at most PARTS_AHEAD not yet done
                             GroupGo               what the group depends on is applied: write
                             GroupAbandon          roll back what was written, forget the group
@@ -34,7 +35,7 @@ from typing import TypeAlias
 __all__ = [
     "PARTS_AHEAD", "AppliedRange", "CoordinatorMessage", "Failure", "GroupAbandon", "GroupAbandoned",
     "GroupAssignment", "GroupGo", "GroupMode", "GroupPart", "GroupResult", "GroupRetry", "GroupStatistics",
-    "HeldTransaction", "PartDone", "RetryReason", "ServerMessage", "TransactionError",
+    "HeldTransaction", "PartDone", "Reopen", "RetryReason", "ServerMessage", "TransactionError",
 ]
 
 PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one in flight
@@ -54,6 +55,11 @@ class RetryReason(IntEnum):
     BELOW = 1  # the next transaction failed while groups below were not applied: assign it again when they are
     # A streamed transaction failed, or a table no longer fits: it must be read from the queue again.
     REPLAY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Open the destination session again; sent while the server holds no group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +183,7 @@ class GroupAbandon:
     attempt: int
 
 
-CoordinatorMessage: TypeAlias = GroupAssignment | GroupPart | GroupGo | GroupAbandon
+CoordinatorMessage: TypeAlias = Reopen | GroupAssignment | GroupPart | GroupGo | GroupAbandon
 
 # --------------------------------------------------------------------------- server -> coordinator
 

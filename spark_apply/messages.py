@@ -26,6 +26,7 @@ __all__ = [
 # The name of each message's field in `CoordinatorMessage` and `ServerMessage` of apply.proto.
 _COORDINATOR: dict[str, type[groups.CoordinatorMessage]] = {
     "assignment": groups.GroupAssignment, "part": groups.GroupPart, "go": groups.GroupGo, "abandon": groups.GroupAbandon,
+    "reopen": groups.Reopen,
 }
 _SERVER: dict[str, type[groups.ServerMessage]] = {
     "result": groups.GroupResult, "retry": groups.GroupRetry, "part_done": groups.PartDone, "abandoned": groups.GroupAbandoned,

@@ -1,4 +1,4 @@
-"""Hosts a propagation: its connections and its steps. What a propagation is stands in `actors.staging.propagation`."""
+"""Hosts a propagation: its connections and its steps. See `actors.staging.propagation` for propagations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PropagationHost(Host):
         self._runner: PropagationRunner | None = None
 
     def open(self) -> None:
-        """Connect to both queues, wherever they serve now."""
+        """Connect to both queues at their current endpoints."""
         from actors.runtime import resolver
         from actors.staging.propagation import PropagationRunner
 
@@ -35,17 +35,17 @@ class PropagationHost(Host):
         self._runner.open()
 
     def step(self) -> float:
-        """Pass on what there is."""
+        """Forward available batches."""
         assert self._runner is not None
         return self._runner.step()
 
     def close(self) -> None:
-        """Close the connections; the statistics go on."""
+        """Close the connections; the statistics stay."""
         if self._runner is not None:
             self._runner.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Forward other sources, by other rules; begins with the next connection."""
+        """Forward changed sources by changed rules, starting with the next connection."""
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
         self._runner = None
 

@@ -1,4 +1,4 @@
-"""Hosts a buffered queue: its core, its gRPC service, its housekeeping. What a queue is stands in `actors.staging.queue`."""
+"""Hosts a buffered queue: its core, its gRPC service, its housekeeping. See `actors.staging.queue` for queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QueueHost(Host):
         self._core: QueueCore | None = None
 
     def open(self) -> None:
-        """Begin with an empty queue at the positions that are on disk; publishers are asked for the rest."""
+        """Start with an empty queue at the saved positions, and request the rest from the publishers."""
         from actors.runtime import own_host
         from actors.staging.queue import QueueCore
         from protos.queue_link import QueueServer
@@ -48,12 +48,12 @@ class QueueHost(Host):
         self._server = QueueServer(self._core, host=own_host())
 
     def step(self) -> float:
-        """Keep house; batches come and go on the service's threads."""
+        """Do housekeeping; the service's threads handle batches."""
         assert self._server is not None
         return self._server.service.housekeeping()
 
     def close(self) -> None:
-        """End every stream; subscribers and publishers come again."""
+        """End every stream; subscribers and publishers reconnect later."""
         server, self._server = self._server, None
         self._core = None
         if server is not None:
@@ -61,7 +61,7 @@ class QueueHost(Host):
                 server.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Go on with other subscribers and sources; the streams of the others are not disturbed."""
+        """Continue with changed subscribers and sources, without disturbing the streams of unchanged ones."""
         if self._server is not None and self._core is not None:
             with self._server.service.changing():
                 self._core.adopt(spec)
@@ -83,7 +83,7 @@ class QueueHost(Host):
         return {**status, **own, "rows_total": status["cnum_msgs"]}
 
     def endpoint(self) -> str:
-        """Where publishers and subscribers connect."""
+        """The endpoint for publishers and subscribers."""
         if self._server is None:
             raise PropagationError(f"{self.name} does not serve now")
         return self._server.endpoint
@@ -95,7 +95,13 @@ def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
 
 
 def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) -> None:
-    """Forget the positions of a site's queues that are among these components; none of them runs."""
+    """Delete the positions of a site's queues that are among these components; none of them may run.
+
+    Args:
+        spec: the topology.
+        site: name of the site.
+        components: full names of components.
+    """
     for queue in spec.queues:
         folder = _folder(spec, queue)
         if queue.site == site and f"queue:{queue.name}" in components and folder.exists():

@@ -1,4 +1,7 @@
-"""A database that changes are applied to: sessions, writes, progress, the error queue, instantiation."""
+"""A database that changes are applied to: sessions, writes, progress, the error queue, instantiation.
+
+Longer than 500 lines: every promise stands at its port.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from databases.copying import TableWriter
+from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,11 +129,14 @@ class ApplyProgress:
         epoch: of the incarnation that wrote last.
         low_watermark: everything up to here is applied or in the error queue.
         above: ranges above the low watermark that are applied too, disjoint and ascending.
+        ahead_scn: above the low watermark while copied tables join (`DestinationDatabase.join_tables`): up to here every
+            table but those that are JOINING is applied.
     """
 
     epoch: int
     low_watermark: Scn
     above: tuple[ScnRange, ...]
+    ahead_scn: Scn = FIRST_SCN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +183,10 @@ class Instantiation:
         identity: which table of that site it is (`CapturedTable.identity`): it is recorded once per identity.
         owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
-        state: PENDING, COPYING, COMPARING, DONE, KEPT (its rows were kept, only the SCN was set), FAILED, or LEFT (it was
-            copied, and then its changes did not come here for a while: its rows are out of date).
+        state: PENDING, COPYING, COMPARING, COPIED (equal; later changes are not applied yet), JOINING (they are being
+            applied, up to `ApplyProgress.ahead_scn`; below that the low watermark says which), DONE, KEPT (its rows were kept,
+            only the SCN was set), FAILED, or LEFT (it was copied, and then its changes did not come here for a while: its
+            rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
@@ -192,6 +201,11 @@ class Instantiation:
     row_count: int = 0
     digest: str = ""
     problem: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Its rows were kept as they were: they are an operator's own, and never removed unasked."""
+        return self.state == "KEPT" or (self.state in {"COPIED", "JOINING"} and not self.digest)
 
 
 class DestinationSession(TableWriter, Protocol):
@@ -433,6 +447,32 @@ class DestinationDatabase(Protocol):
 
         Returns:
             The tables that left, as they were recorded before.
+        """
+        ...
+
+    def join_tables(
+        self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
+    ) -> ApplyProgress:
+        """Let copied tables take part, in one transaction: the low watermark goes back to the oldest copy among them.
+
+        Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes the
+        oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the sessions
+        recorded before is forgotten: each must be opened again before it commits. Calling it again with the same arguments changes nothing.
+
+        Args:
+            topology: its name.
+            apply: the apply process.
+            epoch: its current one.
+            joining: the tables, as they are recorded.
+            through: the low watermark. The caller knows that nothing above it is applied, that it is not below the
+                recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was told upstream as durable.
+
+        Returns:
+            The progress as it is now.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
         """
         ...
 

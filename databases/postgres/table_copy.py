@@ -27,7 +27,7 @@ import psycopg
 import psycopg.sql
 from psycopg import pq
 
-from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, TablePiece, TablePlan
+from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.pipeline import Pipeline
@@ -42,12 +42,14 @@ _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
 # For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
+_BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
 
 # Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
 # snapshot sees; `open_piece` compares it with what is now.
 _LEAVES = """
 SELECT n.nspname, c.relname, c.relfilenode::bigint,
-       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / current_setting('block_size')::bigint
+       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / current_setting('block_size')::bigint,
+       c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND c.oid IN (
     SELECT %(root)s::regclass::oid
@@ -109,7 +111,7 @@ class PostgresTableReader:
         with use_snapshot(self._session(), snapshot) as connection:
             pieces: list[TablePiece] = []
             step = _piece_blocks(connection, piece_bytes)
-            for leaf_owner, leaf_name, file, blocks in _leaves(connection, owner, name):
+            for leaf_owner, leaf_name, file, blocks, _ in _leaves(connection, owner, name):
                 starts = list(range(0, max(blocks, 1), step))
                 for start in starts:
                     end = start + step if start != starts[-1] else ""
@@ -134,6 +136,30 @@ class PostgresTableReader:
                 raise _rewritten(piece.owner, piece.name)
             yield _OpenPiece(connection, piece, int(first), int(end) if end else None)
 
+    def bucket_digests(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+    ) -> tuple[TableDigest, ...]:
+        """See `TableReader.bucket_digests`."""
+        query = f"SELECT b, {_SUMS} FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t GROUP BY b"
+        with self._unmoved(owner, name, snapshot) as connection, translated("digesting a table", table=f"{owner}.{name}"):
+            rows = connection.execute(query.encode()).fetchall()
+        found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in rows}
+        return tuple(found.get(number, TableDigest()) for number in range(buckets))
+
+    def bucket_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
+        rows_max: int, snapshot: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """See `TableReader.bucket_rows`."""
+        query = (
+            "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
+            f" FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t"
+            f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
+        )
+        with self._unmoved(owner, name, snapshot) as connection, translated("reading a table's keys", table=f"{owner}.{name}"):
+            rows = connection.execute(query.encode()).fetchall()
+        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in rows)
+
     def close(self) -> None:
         """See `TableReader.close`."""
         connection, self._connection = self._connection, None
@@ -144,6 +170,15 @@ class PostgresTableReader:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn, application_name=self._application_name)
         return self._connection
+
+    @contextlib.contextmanager
+    def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction under the snapshot in which a whole table has every row that the snapshot saw."""
+        with use_snapshot(self._session(), snapshot) as connection:
+            _lock(connection, owner, name, only="")
+            if not all(is_same for *_, is_same in _leaves(connection, owner, name)):
+                raise _rewritten(owner, name)
+            yield connection
 
 
 class _OpenPiece:
@@ -247,8 +282,8 @@ _SUMS = (
 )
 
 
-def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int]]:
-    """(schema, name, file as the snapshot sees it, blocks) of each stored table."""
+def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
+    """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
     root = qualified(owner, name)
     with translated("measuring a table", table=f"{owner}.{name}"):
         # A table of this name that was made after the snapshot has other rows, and none that the snapshot could see.
@@ -265,12 +300,12 @@ def _piece_blocks(connection: psycopg.Connection[Any], piece_bytes: int) -> int:
     return max(1, piece_bytes // int(setting[0]))
 
 
-def _lock(connection: psycopg.Connection[Any], owner: str, name: str) -> None:
+def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, only: str = "ONLY ") -> None:
     """Keep a table from being rewritten until the transaction ends."""
     try:
         with translated(f"waiting to read {owner}.{name}", table=f"{owner}.{name}"):
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-            connection.execute(f"LOCK TABLE ONLY {qualified(owner, name)} IN ACCESS SHARE MODE".encode())
+            connection.execute(f"LOCK TABLE {only}{qualified(owner, name)} IN ACCESS SHARE MODE".encode())
     except DatabaseError as error:
         if error.context.get("sqlstate") == _NO_SUCH_TABLE:
             raise _rewritten(owner, name) from error
@@ -305,6 +340,15 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
             block.clear()
     if block:
         yield bytes(block)
+
+
+def _bucketed(owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int) -> str:
+    """Rows as (bucket, key as texts, text)."""
+    keys = ", ".join(f"{quote(column)}::text" for column in key)
+    return (
+        f"SELECT (pg_catalog.hashtextextended({_row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
+        f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {qualified(owner, name)}"
+    )
 
 
 def _row_text(columns: Sequence[str]) -> str:

@@ -1,9 +1,9 @@
-"""Pieces of work of an instantiation, handed to copying tasks one at a time.
+"""Assigns pieces of an instantiation to copying tasks, one at a time.
 
-Tasks pull, so that a large table keeps every task busy to the end, and the driver knows at any moment what each task
-has in hand. When a task dies with a piece in hand nobody knows whether its rows were committed: the piece is reported
-as lost, and never given out again; its table is copied anew. A task whose number another attempt has taken since, as one that was
-frozen for a while, gets nothing any more, and takes nothing of its successor.
+Tasks pull, so that a large table keeps every task busy to the end, and the driver always knows which piece each task
+holds. When a task dies with a piece, it is unknown whether its rows were committed: the piece is reported
+as lost and never assigned again; its table is copied from the beginning. A task whose number a later attempt has taken, for
+example one that was frozen, gets no more pieces and takes none from its successor.
 
 Called on gRPC's threads and on the instantiation's thread; every call holds the lock briefly.
 """
@@ -26,12 +26,12 @@ _WAIT_S = 1.0  # an idle task's request is answered after this at the latest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceOutcome:
-    """What became of a piece.
+    """The outcome of a piece.
 
     Args:
-        piece: which one.
+        piece: the piece.
         digest: of the rows copied, or found.
-        problem: why it was not done; empty: it was.
+        problem: why it failed; empty: it succeeded.
         is_final: it would fail again.
     """
 
@@ -62,7 +62,7 @@ class CopyBoard:
         self.asked_at = 0.0
 
     def add(self, pieces: Iterable[pb.CopyPiece]) -> int:
-        """Offer pieces; they are numbered here. How many there were."""
+        """Offer pieces, and number them; returns how many."""
         with self._changed:
             count = 0
             for piece in pieces:
@@ -74,7 +74,12 @@ class CopyBoard:
         return count
 
     def withdraw(self, owner: str, name: str) -> int:
-        """Take back a table's pieces that nobody has in hand. How many there were."""
+        """Withdraw a table's unassigned pieces; returns how many.
+
+        Args:
+            owner: the table's schema at the destination.
+            name: the table's name there.
+        """
         with self._changed:
             kept = [piece for piece in self._waiting if (piece.table.owner, piece.table.name) != (owner, name)]
             count = len(self._waiting) - len(kept)
@@ -82,14 +87,14 @@ class CopyBoard:
         return count
 
     def close(self) -> None:
-        """Nothing more comes: tasks end when they ask next."""
+        """There are no more pieces: tasks end at their next request."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()
             self._changed.notify_all()
 
     def next(self, request: pb.CopyRequest) -> pb.CopyReply:
-        """A task reports and asks for more."""
+        """Process a task's report, and assign its next piece."""
         with self._changed:
             self.asked_at = time.monotonic()
             if request.incarnation in self._replaced:
@@ -108,7 +113,7 @@ class CopyBoard:
             return pb.CopyReply(piece=piece)
 
     def take_outcomes(self, timeout_s: float) -> list[PieceOutcome]:
-        """What was reported since the last call; waits when there is nothing."""
+        """Outcomes since the last call; waits up to `timeout_s` seconds if there are none."""
         with self._changed:
             if not self._outcomes:
                 self._changed.wait(timeout_s)

@@ -1,15 +1,16 @@
 """Comparison of source and destination tables, as Spark jobs.
 
-Both sides are digested piece by piece under a snapshot each, held by the driver, so that a table is compared as it was
-at one moment per side. Under load the two moments differ, and so may the tables: what differs is compared again, with
+Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
+side. Under load the two moments differ, and so can the tables: tables that differ are compared again with
 new snapshots, as often as the caller wants. A table that never agrees while changes flow is a finding; after
-`headrace wait --caught-up` on a quiet source it is the truth.
+`headrace wait --caught-up` on a quiet source, the result is definite.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,26 +29,54 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
-__all__ = ["Comparison", "SideDigest", "TableComparison", "tables_of_now"]
+__all__ = ["Comparison", "RowDifference", "SideDigest", "TableComparison", "differing_rows", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
+# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a few.
+_BUCKET_ROWS = 100
+_BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
+_ROWS_READ_MAX = 10_000  # of each side
+DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
 _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
-
-_Problem = tuple[str, bool]  # why a table could not be compared, and whether it would be the same the next time
-_NO_PROBLEM: _Problem = ("", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideDigest:
-    """What one side has: rows, and the sums of their hashes as 32 hexadecimal digits."""
+    """One side's number of rows, and the sums of their hashes as 32 hexadecimal digits."""
 
     rows: int = 0
     digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """A row that is not the same at both sides.
+
+    Args:
+        columns: names of the key columns; of a table without a key, of all.
+        key: their values as text; None is NULL.
+        what: "missing at the destination", "only at the destination" or "differs".
+    """
+
+    columns: tuple[str, ...]
+    key: tuple[str | None, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table, compared `checks` times; the last result. `problem`: it could not be compared; `is_final`: nor could it the next time."""
+    """One table, compared `checks` times; the last result.
+
+    Args:
+        owner, name: the table.
+        is_equal: both sides have the same rows.
+        source, destination: what each side has.
+        checks: how often it was compared.
+        problem: why it could not be compared.
+        is_final: it would not be possible the next time either.
+        differences: rows that differ, some of them.
+        has_more_differences: there are others.
+    """
 
     table: TableToInstantiate
     is_equal: bool = False
@@ -56,6 +85,8 @@ class TableComparison:
     checks: int = 0
     problem: str = ""
     is_final: bool = False
+    differences: tuple[RowDifference, ...] = ()
+    has_more_differences: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +95,11 @@ class Comparison:
 
     Args:
         runner: starts the tasks.
-        config: of the apply process: where the two databases are.
+        config: of the apply process, with access to both databases.
         source: for its catalog.
         destination: for its catalog.
-        tasks: Spark tasks at once.
-        is_active: somebody still wants to know.
+        tasks: number of concurrent Spark tasks.
+        is_active: whether the caller still waits for results.
     """
 
     runner: TaskRunner
@@ -81,27 +112,54 @@ class Comparison:
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
-        """Compare tables; each one's answer comes as soon as it is equal, or for good after the last check.
+        """Compare tables; yields a table's result as soon as it is equal, or after the last check.
 
         Args:
             tables: of the apply process.
             rechecks: how often tables that differ are compared again.
-            recheck_delay_s: between two checks.
+            recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
-            SparkUnavailable: the Spark application ended, or does not come.
+            SparkUnavailable: the Spark application ended or did not start in time.
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
             found = self._compare(waiting)
             is_last = check == rechecks + 1
             for each in found:
-                if each.is_equal or each.is_final or is_last:
+                if is_last and not each.is_equal and not each.problem:
+                    yield replace(self._with_rows(each), checks=check)
+                elif each.is_equal or each.is_final or is_last:
                     yield replace(each, checks=check)
             waiting = [each.table for each in found if not each.is_equal and not each.is_final]
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
+
+    def _with_rows(self, found: TableComparison) -> TableComparison:
+        """A table that differs, with rows in which it does."""
+        columns, problems = _common_columns([found.table], self.source, self.destination)
+        target = self.destination.describe(*found.table.destination)
+        if problems or target is None:
+            return found
+        names = columns[0]
+        key = tuple(target.columns[place].name for place in target.key)
+        key = key if key and set(key) <= set(names) else names
+        buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
+        try:
+            with contextlib.ExitStack() as opened:
+                sides = [
+                    _Side(opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name)
+                    for access, name in (
+                        (self.config.source, found.table.source), (self.config.destination, found.table.destination),
+                    )
+                ]
+                for side in sides:
+                    side.snapshot = opened.enter_context(side.reader.export_snapshot())
+                differences, has_more = differing_rows(sides, key, names, buckets)
+        except DatabaseError as error:
+            return replace(found, problem=f"different; its rows could not be compared: {error.message}")
+        return replace(found, differences=differences, has_more_differences=has_more)
 
     def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
@@ -122,10 +180,10 @@ class Comparison:
             totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
-        return [_result(number, table, totals, problems.get(number, _NO_PROBLEM)) for number, table in enumerate(tables)]
+        return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
-        """Digest pieces in Spark tasks, which may run again at any time: nothing is written."""
+        """Digest pieces in Spark tasks; Spark may repeat them, because they write nothing."""
         run = self.runner.start(pb.TASK_KIND_DIGEST, min(len(items), self.tasks), items=items)
         try:
             began = time.monotonic()
@@ -140,11 +198,11 @@ class Comparison:
 
 
 def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
-    """Find out what the tables of an apply process are called now; those that were dropped are forgotten.
+    """Find the current names of an apply process's tables, without dropped tables.
 
     Args:
         source: the source database.
-        config: of the apply process; its tables have the names they had when the driver started.
+        config: of the apply process; its tables have their names from the start of the driver.
 
     Returns:
         The tables to compare, and why others cannot be compared.
@@ -157,12 +215,66 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
     for table in config.tables:
         now = captured.get(table.identity)
         if now is not None:
-            is_same = table.source == table.destination  # a table that has one name keeps one name
+            is_same = table.source == table.destination  # a table with the same name on both sides keeps that
             found.append(replace(table, source=now, destination=now if is_same else table.destination))
         elif table.source in there:
             problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
     names = {table.source for table in found}
     return found, {name: problem for name, problem in problems.items() if name not in names}
+
+
+@dataclass(slots=True)
+class _Side:
+    reader: TableReader
+    name: TableName
+    snapshot: str = ""
+
+
+def differing_rows(
+    sides: Sequence[_Side], key: tuple[str, ...], columns: tuple[str, ...], buckets: int
+) -> tuple[tuple[RowDifference, ...], bool]:
+    """Rows in which a table differs, `DIFFERENCES_MAX` at most, and whether there are more.
+
+    Args:
+        sides: source and destination.
+        key: columns that tell rows apart.
+        columns: columns that are compared.
+        buckets: into how many the rows are divided.
+    """
+    source, destination = (
+        side.reader.bucket_digests(*side.name, key, columns, buckets=buckets, snapshot=side.snapshot) for side in sides
+    )
+    wanted: list[int] = []
+    total = 0
+    different = [number for number in range(buckets) if source[number] != destination[number]]
+    for number in different:
+        total += max(source[number].row_count, destination[number].row_count)
+        if wanted and total > _ROWS_READ_MAX:
+            break
+        wanted.append(number)
+        if len(wanted) > DIFFERENCES_MAX:
+            break
+    if not wanted:
+        return (), False
+    rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
+    there, here = (
+        Counter(side.reader.bucket_rows(
+            *side.name, key, columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot,
+        ))
+        for side in sides
+    )
+    missing, extra = there - here, here - there
+    missing_keys, extra_keys = {row.key for row in missing}, {row.key for row in extra}
+    found = [
+        RowDifference(columns=key, key=each, what=what)
+        for keys, what in (
+            (missing_keys & extra_keys, "differs"), (missing_keys - extra_keys, "missing at the destination"),
+            (extra_keys - missing_keys, "only at the destination"),
+        )
+        for each in sorted(keys, key=lambda values: [(value is not None, value or "") for value in values])
+    ]
+    has_more = len(found) > DIFFERENCES_MAX or len(wanted) < len(different)
+    return tuple(found[:DIFFERENCES_MAX]), has_more
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
@@ -176,12 +288,12 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
 
 def _common_columns(
     tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
-) -> tuple[dict[int, tuple[str, ...]], dict[int, _Problem]]:
+) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, bool]]]:
     """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
     rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
     facts = {TableName.of(table): table for table in source.tables((rules,))}
     columns: dict[int, tuple[str, ...]] = {}
-    problems: dict[int, _Problem] = {}
+    problems: dict[int, tuple[str, bool]] = {}
     for number, table in enumerate(tables):
         there, target = facts.get(table.source), destination.describe(*table.destination)
         if there is None or target is None:
@@ -198,9 +310,9 @@ def _common_columns(
 
 def _plan(
     reader: TableReader, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
-    problems: dict[int, _Problem], *, is_source: bool,
+    problems: dict[int, tuple[str, bool]], *, is_source: bool,
 ) -> list[bytes]:
-    """Serialized `DigestItem`s of one side, in the order of the tables; adds to `problems` why a table cannot be read."""
+    """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
     for number, names in columns.items():
         try:
@@ -210,8 +322,8 @@ def _plan(
             continue
         items += [
             pb.DigestItem(
-                table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name),
-                place=piece.place, bytes=piece.bytes, columns=names, snapshot=snapshot,
+                table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place,
+                bytes=piece.bytes, columns=names, snapshot=snapshot,
             ).SerializeToString()
             for piece in plan.pieces
         ]
@@ -219,13 +331,13 @@ def _plan(
 
 
 def _result(
-    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: _Problem,
+    number: int, table: TableToInstantiate, totals: dict[tuple[int, bool], TableDigest], problem: str, is_final: bool,  # noqa: FBT001
 ) -> TableComparison:
     source, destination = (
         SideDigest(rows=total.row_count, digest=str(total))
         for total in (totals.get((number, is_source), TableDigest()) for is_source in (True, False))
     )
     return TableComparison(
-        table=table, is_equal=problem == _NO_PROBLEM and source == destination, source=source,
-        destination=destination, problem=problem[0], is_final=problem[1],
+        table=table, is_equal=not problem and source == destination, source=source,
+        destination=destination, problem=problem, is_final=is_final,
     )

@@ -1,16 +1,16 @@
-"""Where the tables of an apply process stand: what is recorded of each, by what it is and not by what it is called.
+"""The standing of an apply process's tables: the record of each, found by identity and not by name.
 
-A name stands for many tables over time: tables are renamed, dropped and made again, swapped, and leave the topology and
-come back. What was instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
+A name stands for many tables over time: tables are renamed, dropped and created again, swapped, and leave the topology and
+come back. What is instantiated is a table of a source (`databases.ports.CapturedTable.identity`).
 
-    identity recorded, same name    as it is recorded
-    identity recorded, other name   the table was renamed: its record goes with it, nothing is copied
-    names exchanged (a and b)       which is which at the destination cannot be told: both are copied again
-    a name passed on (a to c,       changes of both tables may be on their way under that name: both are copied again
+    identity recorded, same name    as recorded
+    identity recorded, other name   the table was renamed: its record moves with it, nothing is copied
+    names exchanged (a and b)       the destination does not show which is which: both are copied again
+    a name passed on (a to c,       changes of both tables may be in flight under that name: both are copied again
     another table is a now)
-    identity recorded, LEFT         its changes did not come for a while: what is there is out of date, it is copied again
-    identity not recorded, but a    the table takes the place of one that is not captured any more: it was made again, or was
-    record has its name             not captured for a while; what is there is out of date, it is copied again
+    identity recorded, LEFT         changes are missing: the destination's rows are out of date, it is copied again
+    identity not recorded, but a    the table replaces one that is no longer captured: it was created again, or was
+    record has its name             not captured for a while; the destination's rows are out of date, it is copied again
     nothing recorded                a new table
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "rename_statement", "standings"]
 
-_FINISHED = frozenset({"DONE", "KEPT"})
+_FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
 
 
@@ -39,10 +39,10 @@ class Standing:
 
     Args:
         table: the table.
-        record: its own; None: there is none.
-        replaced: records of tables that were called so and are captured no more; usually one or none.
-        occupant: another table of this apply process that is recorded under this name and has another one now, so that its
-            rows may still be in the destination table of this name; None: there is none.
+        record: its record; None: there is none.
+        replaced: records of tables that had this name and are no longer captured; usually at most one.
+        occupant: another table of this apply process that is recorded under this name and now has another one, so that the
+            destination table of this name may still hold its rows; None: there is none.
     """
 
     table: TableToInstantiate
@@ -52,45 +52,50 @@ class Standing:
 
     @property
     def is_finished(self) -> bool:
-        """It is at the destination; nothing is to be copied."""
+        """Whether it is at the destination and its changes are applied, so that nothing has to be copied."""
         return self.record is not None and self.record.state in _FINISHED
 
     @property
+    def is_copied(self) -> bool:
+        """It is at the destination, and has not joined the others yet."""
+        return self.record is not None and self.record.state == "COPIED"
+
+    @property
     def is_renamed(self) -> bool:
-        """It is recorded under another name."""
+        """Whether it is recorded under another name."""
         record, table = self.record, self.table
         return record is not None and TableName.of(record) != table.destination
 
     @property
     def is_begun(self) -> bool:
-        """Its copy was begun: the rows at the destination are part of it, whoever else writes there."""
+        """Whether its copy has begun: rows at the destination are part of it, even if others write there too."""
         record = self.record
         return record is not None and (record.state in _BEGUN or (record.state == "FAILED" and record.scn > 0))
 
     @property
     def is_outdated(self) -> bool:
-        """The rows at the destination were copied once, and changes are missing there since."""
+        """Whether the rows at the destination are an old copy that lacks changes."""
         if self.record is not None and self.record.state == "LEFT":
             return True
-        return any(found.scn > 0 for found in self.replaced) and all(found.state != "KEPT" for found in self.replaced)
+        return any(found.scn > 0 for found in self.replaced) and not any(found.is_kept for found in self.replaced)
 
     @property
     def replaced_identities(self) -> tuple[str, ...]:
-        """What is recorded no more once this table is."""
+        """The identities whose records are deleted when this table is recorded."""
         return tuple(found.identity for found in self.replaced)
 
     def renamed_record(self) -> Instantiation:
-        """Its record under the name it has now; only of a table that has one."""
+        """Its record under its current name; only for a table that has a record."""
         assert self.record is not None
         return replace(self.record, owner=self.table.destination.owner, name=self.table.destination.name)
 
 
 def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[Standing, ...]:
-    """Find out where each table stands.
+    """Determine the standing of each table.
 
     Args:
-        tables: of the apply process, as they are called now.
-        recorded: everything that is recorded of its source's tables, in any order.
+        tables: of the apply process, under their current names.
+        recorded: all records of its source's tables, in any order.
     """
     by_identity = {record.identity: record for record in recorded}
     now = {table.identity: table for table in tables}
@@ -112,9 +117,9 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
 
 
 def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-    """Whether a table changed names with others that are recorded too, all around: a to b, b to a.
+    """Whether a table is part of a cycle of renames between recorded tables: a to b, b to a.
 
-    The destination has tables of all these names before and after: nothing tells which is which.
+    The destination has tables of all these names before and after, so it does not show which is which.
 
     Args:
         each: one of the standings.
@@ -132,7 +137,7 @@ def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
 
 
 def names_passed_on(found: Iterable[Standing], wanted: Mapping[TableName, Standing]) -> frozenset[str]:
-    """The identities of recorded tables of which one gave up a name that the other one, recorded or new, has now.
+    """The identities of recorded tables that gave up a name which another table, recorded or new, has now.
 
     Args:
         found: the standings.
@@ -148,17 +153,17 @@ def names_passed_on(found: Iterable[Standing], wanted: Mapping[TableName, Standi
 def missing_rename(
     version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
 ) -> TableName | None:
-    """The name under which the destination has a table that arrives under a name it does not have.
+    """The destination's name of a table whose changes arrive under a name that the destination does not have.
 
-    A second table, made under the new name, would get the next changes, and the first one would keep the rows.
+    If the operator created a second table with the new name, that one would get the next changes and the first keep the rows.
 
     Args:
-        version: as it arrives.
-        tables: of the apply process, under the names they had when the driver started.
-        recorded: everything that is recorded of its source's tables.
+        version: the arriving version.
+        tables: of the apply process, under their names from the start of the driver.
+        recorded: all records of its source's tables.
 
     Returns:
-        The old name; None: it is not known to have been renamed.
+        The old name; None: no rename is known.
     """
     found = next((table for table in tables if int(version.object_number) in table.object_numbers), None)
     if found is None:
@@ -169,7 +174,7 @@ def missing_rename(
 
 
 def rename_statement(old: TableName, new: TableName) -> str:
-    """What gives a table of the destination its new name."""
+    """The statements that give a destination table its new name."""
 
     def quoted(name: str) -> str:
         return '"' + name.replace('"', '""') + '"'

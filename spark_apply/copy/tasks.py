@@ -1,6 +1,6 @@
 """Copying and digesting pieces of tables inside Spark tasks; see `databases.copying`.
 
-Like `spark_apply.server.task`, the module imports at its head only what needs nothing but the standard library.
+Like `spark_apply.server.task`, the module imports at the top only modules that need just the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RETRY_DELAY_S = 1.0  # after a database did not answer
 def digest_pieces(
     access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
 ) -> Iterator[bytes]:
-    """Digest pieces (serialized `DigestItem`s); nothing is written, so Spark may run it again at any time."""
+    """Digest pieces (serialized `DigestItem`s); it writes nothing, so Spark may repeat it at any time."""
     from databases.connectors import open_reader
     from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
@@ -66,7 +66,7 @@ def digest_pieces(
 
 
 class PieceLink(Protocol):
-    """A copying task's way to the board: it reports a piece and takes the next one."""
+    """A copying task's connection to the board: it reports a piece and takes the next one."""
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
         """See `spark_apply.copy.board.CopyBoard.next`."""
@@ -75,7 +75,7 @@ class PieceLink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlaces:
-    """Opens what a copying task reads and writes.
+    """Opens the databases that a copying task reads and writes.
 
     Args:
         source: opens a reader of the source database.
@@ -88,20 +88,22 @@ class CopyPlaces:
     session: Callable[[int, bytes], DestinationSession]
 
 
-def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _items: Iterable[int]) -> Iterator[bytes]:
-    """Take pieces from the apply process and do them until there are no more; what became of them it was told already.
+def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Take pieces from the apply process and copy them until there are no more; outcomes are reported to it, not returned.
 
     Args:
-        access: to the apply process.
+        access: access to the apply process.
         topology: its name.
         apply: name of the apply process.
         worker: number of this task, from 0.
+        items: one: the number of this task's session at the destination.
     """
     from databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
     from spark_apply.messages import access_from_wire
 
     die_with_parent()
+    server = next(int(item) for item in items)
     link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
@@ -110,7 +112,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _ite
         source=partial(open_reader, source, application_name=name),
         destination=partial(open_reader, destination, application_name=name),
         session=lambda epoch, tag: open_destination(destination).open_session(
-            topology, apply, server=worker, epoch=epoch, tag=tag
+            topology, apply, server=server, epoch=epoch, tag=tag
         ),
     ))
     try:
@@ -122,12 +124,12 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, _ite
 
 
 class PieceCopier:
-    """Does one piece after the other; on one thread.
+    """Processes pieces one at a time on one thread.
 
     Args:
         link: to the board.
-        places: what it reads and writes.
-        retry_delay_s: after a database did not answer.
+        places: opens the databases.
+        retry_delay_s: pause after a database did not answer, in seconds.
     """
 
     def __init__(self, link: PieceLink, places: CopyPlaces, *, retry_delay_s: float = _RETRY_DELAY_S) -> None:
@@ -138,7 +140,7 @@ class PieceCopier:
         self._portable_only: set[tuple[str, str]] = set()  # tables whose native form the destination refused
 
     def run(self) -> None:
-        """Do pieces until there are no more."""
+        """Process pieces until there are no more."""
         from protos import apply_pb2 as pb
         from streams.errors import Retry, StreamsError
 
@@ -186,7 +188,7 @@ class PieceCopier:
         return pb.CopyOutcome(piece=piece.piece, rows=seen.row_count, digest=seen.to_bytes())
 
     def _copy(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
-        """Digest and copy a piece under the snapshot: what was read, and rows written."""
+        """Digest and copy a piece under the snapshot; returns the digest of the read rows, and the number of written rows."""
         from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
@@ -196,8 +198,8 @@ class PieceCopier:
             except (DatabaseUnavailable, DestinationRestarted):
                 raise
             except DatabaseError:
-                # The binary form names user-defined element types by their number in one database, among other
-                # things. A copy is all or nothing; what is really wrong with the rows, the text form refuses too.
+                # The binary form contains numbers from one database's catalog, for example of user-defined element types.
+                # A copy is all or nothing; if the rows themselves are wrong, the text form fails too.
                 self._portable_only.add(table)
                 self.close()
         return self._copy_as(PORTABLE, piece, place, columns)

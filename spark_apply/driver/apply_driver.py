@@ -5,7 +5,8 @@ Job
 
 Main path
     ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the first time:
-    ask_beginning -> TableInstantiation.run -> a run of apply servers at the site's Spark application -> CoordinatorHost.run.
+    ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
+    -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
 
 States
     INITIALIZING    it prepares the destination and asks the queue where to begin. Memory only.
@@ -32,16 +33,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from databases.connectors import open_destination, open_source
+from databases.connectors import open_destination, open_reader, open_source
 from protos import apply_pb2 as pb
 from protos.apply_link import serve_apply
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.workers import SparkCopyWorkers
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.gate import Gate
+from spark_apply.driver.joining import JoinCalls
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, StreamsError
@@ -49,10 +52,10 @@ from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
+    from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.loop import Feed
+    from spark_apply.driver.loop import CoordinatorHost, Feed
     from streams.lcr_batch import TableVersion
-    from streams.scn import Scn
 
 __all__ = ["ApplyDriver"]
 
@@ -79,6 +82,7 @@ class ApplyDriver:
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
         self._failure: StreamsError | None = None
+        self._has_stopped_applying = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"apply-{config.apply}", daemon=True)
 
     # ------------------------------------------------------------------ whoever owns it
@@ -135,9 +139,12 @@ class ApplyDriver:
             control.runner = runner
             if progress.low_watermark == FIRST_SCN:
                 progress = self._begin(destination, progress)
-            scns = self._bring_tables(runner, destination, progress)
-            if not self._should_end():
-                self._apply(runner, destination, progress, scns)
+            with self._copying(runner, progress) as copying:
+                control.enter("INSTANTIATING")
+                control.instantiation = copying
+                copying.run_first()
+                if not self._should_end():
+                    self._apply(runner, destination, progress, copying)
         finally:
             control.runner = None
             server.stop()
@@ -154,49 +161,75 @@ class ApplyDriver:
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
         return replace(progress, low_watermark=scn)
 
-    def _bring_tables(
-        self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress,
-    ) -> Mapping[tuple[str, str], Scn]:
-        control = self.control
-        control.enter("INSTANTIATING")
-        with contextlib.closing(open_source(self._config.source)) as source:
-            control.instantiation = TableInstantiation(
-                runner=runner, config=self._config, gate=runner.gate, source=source, destination=destination,
-                epoch=progress.epoch, moved=control.table_moved, should_end=self._should_end,
+    @contextlib.contextmanager
+    def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:
+        """What copies tables, on connections of its own."""
+        config, control = self._config, self.control
+        with contextlib.ExitStack() as opened:
+            source = opened.enter_context(contextlib.closing(open_source(config.source)))
+            destination = opened.enter_context(contextlib.closing(open_destination(config.destination)))
+            source_reader, destination_reader = (
+                opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace instantiation")))
+                for access in (config.source, config.destination)
             )
-            return control.instantiation.run()
+            yield TableInstantiation(
+                config=config, source=source, destination=destination, source_reader=source_reader,
+                destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
+                workers=SparkCopyWorkers(runner, workers=config.parallelism, should_end=self._copies_end),
+                should_end=self._copies_end,
+            )
 
     def _apply(
-        self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress,
-        scns: Mapping[tuple[str, str], Scn],
+        self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,
     ) -> None:
-        """Run the coordinator, and the apply servers for as long as it runs."""
+        """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
         from spark_apply.driver.feed import QueueFeed
 
         feed = QueueFeed(self._config, self._queue, progress.epoch)
-        cores = self._make_cores(feed, destination, progress, scns)
+        starts, hold_scn = copying.starts()
+        cores = self._make_cores(feed, destination, progress, starts)
         host = feed.listener = runner.gate.host = cores.host
+        host.joins.hold(hold_scn)
         servers = runner.start(
             pb.TASK_KIND_APPLY_SERVER, self._config.parallelism, is_kept=True,
             moved=lambda is_accepted: host.tasks_accepted(is_accepted=is_accepted),
         )
         self.control.cores = replace(cores, servers=servers)
+        beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
+        beside.start()
         try:
             host.run(self._should_end)
         finally:
+            self._has_stopped_applying.set()
             feed.stop()
             if self._should_end():
                 servers.join(_ORDERLY_END_TIMEOUT_S)
             servers.close()
             servers.join(_RUN_END_TIMEOUT_S)
+            beside.join()  # two of them must never live in one process: what waits for it ends the process
+
+    def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
+        """Copy tables while the others are applied; on a thread of its own."""
+        try:
+            copying.run_beside(JoinCalls(host, self._copies_end))
+        except StreamsError as error:
+            host.fail(error)
+        except Exception as error:
+            log.exception("%s: copying tables", self._config.apply)
+            host.fail(BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it"))
+
+    def _copies_end(self) -> bool:
+        """No table is copied any more: the driver ends, or its coordinator has."""
+        return self._should_end() or self._has_stopped_applying.is_set()
 
     def _make_cores(
         self, feed: Feed, destination: DestinationDatabase, progress: ApplyProgress,
-        scns: Mapping[tuple[str, str], Scn],
+        starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
         """Reader, coordinator and their host."""
         from protos import codec
         from rules.evaluation import RuleEvaluation
+        from spark_apply.arriving import ArrivingTables
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
@@ -210,7 +243,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
-            instantiation=scns, returned_from=config.returned_from,
+            tables=ArrivingTables(starts, config.tables, self._identity_of, apply=config.apply), returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
@@ -221,6 +254,13 @@ class ApplyDriver:
             feed=feed,
         )
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
+
+    def _identity_of(self, number: int) -> str:
+        """The identity of the captured table that an object number of the source belongs to now; empty: of none."""
+        config = self._config
+        with contextlib.closing(open_source(config.source)) as source:
+            captured = self._persist(lambda: source.captured(config.topology))
+        return next((table.identity for table in captured if number in table.object_numbers), "")
 
     def _should_end(self) -> bool:
         return self.control.should_end

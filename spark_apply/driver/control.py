@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
-from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
-from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.arriving import restart_hint
+from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
 from streams.errors import ApplyError, StreamsError
 from streams.table_name import TableName
 
@@ -35,6 +37,9 @@ _STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up 
 _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
+_COPIED = frozenset({"DONE", "KEPT"})
+_COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
+_STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
@@ -90,7 +95,10 @@ class ApplyControl:
 
     def table_moved(self, progress: TableProgress) -> None:
         """Record progress of a table's instantiation; callable on any thread."""
-        self.tables[progress.owner, progress.name] = progress
+        if progress.state == "GONE":
+            self.tables.pop((progress.owner, progress.name), None)
+        else:
+            self.tables[progress.owner, progress.name] = progress
 
     # ------------------------------------------------------------------ control
 
@@ -115,6 +123,11 @@ class ApplyControl:
             tables = [table for table in found if not wanted or table.source in wanted]
             for name in wanted - {table.source for table in found} - problems.keys():
                 problems[name] = f"apply process {self.config.apply} does not replicate it"
+            for table in tables:
+                progress = self.tables.get(table.destination)
+                if progress is not None and progress.state not in _COMPARABLE:
+                    problems[table.source] = f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
+            tables = [table for table in tables if table.source not in problems]
             for name in sorted(problems.keys() & wanted if wanted else problems):
                 yield pb.TableComparison(
                     owner=name.owner, name=name.name, destination_owner=name.owner, destination_name=name.name,
@@ -128,6 +141,29 @@ class ApplyControl:
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
                 yield _comparison_message(answer)
+
+    def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
+        """Begin to empty tables at the destination and copy them again; answers how they were before.
+
+        Raises:
+            ApplyError: nothing is applied yet, or a table is none of this apply process's alone.
+        """
+        copying = self.instantiation
+        if copying is None or self.cores is None:
+            raise ApplyError(f"apply {self.config.apply} is {self.state}: it does not apply yet")
+        wanted = {TableName(table.owner, table.name) for table in request.tables}
+        found = {table.source: table for table in self.config.tables if table.source in wanted}
+        if missing := wanted - found.keys():
+            raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} does not replicate it")
+        if shared := [str(name) for name, table in found.items() if not table.may_empty]:
+            raise ApplyError(
+                f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",
+                hint="headrace verify FILE names the rows that differ: correct them at the destination",
+            )
+        names = [table.destination for table in found.values()]
+        before = [_progress_message(self.tables[name]) for name in names if name in self.tables]
+        copying.copy_again(names)
+        return pb.CopyAgainReply(tables=before)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Execute error transactions again, in order; yields one outcome each."""
@@ -202,6 +238,12 @@ class ApplyControl:
             status.state = self.state
         return status
 
+    def _caught_up_scn(self, cores: Cores) -> int:
+        """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
+        if cores.reader.strangers or any(table.state in {"PENDING", "FAILED"} for table in list(self.tables.values())):
+            return 0
+        return int(cores.host.joins.bounded(cores.coordinator.low_watermark))
+
     def _read(self, cores: Cores) -> pb.ApplyStatus:
         """Read the status; runs on the coordinator's thread."""
         facts, reader = cores.host.servers.facts(), cores.reader
@@ -220,7 +262,8 @@ class ApplyControl:
             rows_applied=numbers.get("total_rows", 0), groups_applied=numbers.get("total_groups", 0),
             transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
             rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
-            ready=all(server.has_joined for server in facts),
+            ready=all(server.has_joined for server in facts) and all(t.state in _COPIED for t in list(self.tables.values())),
+            caught_up_scn=self._caught_up_scn(cores),
         )
         for server in facts:
             status.servers.append(pb.ServerStatus(
@@ -238,6 +281,10 @@ class ApplyControl:
             # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
+        for name in sorted(reader.strangers):
+            status.instantiation.append(pb.InstantiationProgress(
+                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",
+            ))
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status
@@ -246,7 +293,14 @@ class ApplyControl:
 def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
     return pb.InstantiationProgress(
         owner=table.owner, name=table.name, state=table.state, rows=table.rows, rows_estimated=table.rows_estimated,
-        instantiation_scn=table.scn, problem=table.problem,
+        instantiation_scn=table.scn, problem=table.problem, bytes_done=table.bytes_done, bytes_total=table.bytes_total,
+    )
+
+
+def _difference_message(found: RowDifference) -> pb.RowDifference:
+    return pb.RowDifference(
+        columns=found.columns, values=[value or "" for value in found.key], nulls=[value is None for value in found.key],
+        what=found.what,
     )
 
 
@@ -254,6 +308,7 @@ def _comparison_message(found: TableComparison) -> pb.TableComparison:
     return pb.TableComparison(
         owner=found.table.source.owner, name=found.table.source.name, destination_owner=found.table.destination.owner,
         destination_name=found.table.destination.name, equal=found.is_equal, source_rows=found.source.rows,
+        differences=[_difference_message(each) for each in found.differences], has_more_differences=found.has_more_differences,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
     )

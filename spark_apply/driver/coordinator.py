@@ -28,6 +28,8 @@ a backlog, and without waiting to fill. A group is assigned only when everything
 A streamed transaction is a barrier, and so is the execution of an error transaction. When a streamed
 transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
 watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
+
+Longer than 500 lines: the states of a group, and every rule that moves the low watermark, must be read together.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ from spark_apply.groups import (
     GroupStatistics,
     HeldTransaction,
     PartDone,
+    Reopen,
     RetryReason,
     ServerMessage,
     TransactionError,
@@ -179,6 +182,8 @@ class ApplyCoordinator:
         self._to_execute: deque[int] = deque()
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
+        self._ahead = progress.ahead_scn
+        self._has_rewound = False
         self._reset(progress)
 
     def _reset(self, progress: ApplyProgress) -> None:
@@ -232,6 +237,27 @@ class ApplyCoordinator:
         return self._replay and not any(group.went and not group.done for group in self._groups.values())
 
     @property
+    def is_settled(self) -> bool:
+        """Nothing is accepted that is not applied, and nothing is applied above the low watermark."""
+        return self.is_idle and not any(found.through > self._low_watermark for found in self._above)
+
+    @property
+    def may_settle(self) -> bool:
+        """What earlier incarnations applied above the low watermark is reached: it can settle when nothing more is accepted."""
+        return not any(found.through > self._received_through for found in self._above)
+
+    def settle(self) -> None:
+        """Nothing more is accepted until it is settled: a streamed transaction whose end has not come is given up.
+
+        It comes again (`must_replay`), as everything that was not let go yet.
+        """
+        unfinished = [group for group in self._groups.values() if not group.done]
+        if len(unfinished) == 1 and not self._replay:
+            large = unfinished[0].large
+            if large is not None and not large.is_complete:
+                self._start_replay(unfinished[0])
+
+    @property
     def progress(self) -> ApplyProgress:
         """The progress from which the reader can restart."""
         above = [found for found in self._above if found.through > self._low_watermark]
@@ -240,7 +266,9 @@ class ApplyCoordinator:
             if group.done and group.through_scn > group.after_scn:
                 above.append(ScnRange(after=group.after_scn, through=group.through_scn))
         above.sort(key=lambda found: found.after)
-        return ApplyProgress(epoch=self._epoch, low_watermark=self._low_watermark, above=tuple(above))
+        return ApplyProgress(
+            epoch=self._epoch, low_watermark=self._low_watermark, above=tuple(above), ahead_scn=self._ahead
+        )
 
     @property
     def state(self) -> str:
@@ -315,6 +343,9 @@ class ApplyCoordinator:
             if number not in self._holds.numbers:
                 self._holds.add(number, hashes)
         self._servers[server] = set()
+        if self._has_rewound:
+            # Its session may be older than the join, which removed what the session goes on from.
+            self._outbox.append((server, Reopen()))
         for group in list(self._groups.values()):
             if group.in_doubt and group.server == server:
                 group.in_doubt = False
@@ -376,6 +407,19 @@ class ApplyCoordinator:
     def error_deleted(self, number: int) -> None:
         """An error transaction was deleted from the queue: no transaction waits behind it any more."""
         self._holds.remove(number)
+
+    def rewound(self, progress: ApplyProgress) -> None:
+        """Tables join or are left out: everything from `progress` on comes again, and the servers open their sessions again.
+
+        Args:
+            progress: as `DestinationDatabase.join_tables` left it, or the coordinator's own, which was settled.
+        """
+        if not self.is_settled:
+            raise BugError("copied tables join while groups are unfinished")
+        self._ahead, self._durable = progress.ahead_scn, min(self._durable, progress.low_watermark)
+        self._reset(progress)
+        self._has_rewound = True
+        self._outbox += [(server, Reopen()) for server in sorted(self._servers)]
 
     def replayed(self) -> None:
         """The caller restarts the reader from `progress`, as it was before this call."""

@@ -1,19 +1,19 @@
-"""Which groups and transactions depend on each other: by the keys of the rows they change.
+"""Dependencies between groups and between transactions, by the keys of the rows that they change.
 
 Every row LCR gives a 64-bit hash per unique key of the destination table, for its old and its new values, in a
-canonical form by the type's equality (`tables.Equality`). Two transactions that share a hash are dependent. A
+canonical form that follows the type's equality (`tables.Equality`). Two transactions that share a hash are dependent. A
 false match only costs parallelism.
 
-The low bits tell three kinds apart:
+The low bits distinguish three kinds:
 
     ...0    a row's key
     ...01   use of a table: any row of it
-    ...11   exclusive use of a table: TRUNCATE, a table whose dependencies cannot be told from values, a row
+    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies, a row
             whose key is not in the log. Depends on every use and every exclusive use of the same table.
 
-With old values of the key alone in the log, the old value of a second unique column is unknown. A transaction
-that needs it freed then fails early and is applied again when everything below it is applied
-(`groups.RetryReason.BELOW`); the other way round cannot happen, for whoever takes a value has it as new value.
+If the log has old values of the key only, the old value of a second unique column is unknown. A transaction
+that reuses such a value can fail early; it is applied again when everything below it is applied
+(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 EVERYTHING = 3
-"""Exclusive use of every table: what an error transaction with too many keys stands for."""
+"""Exclusive use of every table: replaces the hashes of an error transaction with too many keys."""
 
 _EXCLUSIVE = 2  # the bit that turns use of a table into exclusive use
 _MAP_SIZE_MIN = 1 << 14  # keys; grows with the window, which the coordinator bounds
@@ -75,7 +75,7 @@ class KeyHashes:
 
     @classmethod
     def joined(cls, parts: Sequence[KeyHashes]) -> KeyHashes:
-        """Hashes of several runs of transactions, one after the other."""
+        """Concatenate the hashes of several runs of transactions."""
         if len(parts) == 1:
             return parts[0]
         firsts, base = [np.zeros(1, np.int64)], 0
@@ -87,12 +87,12 @@ class KeyHashes:
 
 
 def is_table_use(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Where a hash stands for a table, not for a row."""
+    """Which hashes stand for a table, not for a row."""
     return (hashes & np.uint64(1)).astype(np.bool_)
 
 
 def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What later transactions are checked against: unique, exclusive use of a table is also use of it."""
+    """The hashes against which later transactions are checked: without duplicates; exclusive use counts as use too."""
     exclusive = hashes[(hashes & np.uint64(3)) == np.uint64(3)]
     return np.unique(np.concatenate([hashes, exclusive ^ np.uint64(_EXCLUSIVE)]))
 
@@ -102,7 +102,7 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> K
 
     Args:
         batch: the batch.
-        fit_of: the fit of a table version.
+        fit_of: returns the fit of a table version.
 
     Raises:
         UnfitTableError: from `fit_of`.
@@ -143,7 +143,7 @@ def _hash_group(
     group: RowGroup, fit: TableFit, transactions: NDArray[np.int32],
     hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
 ) -> NDArray[np.bool_]:
-    """Add the hashes of a group's rows; where the row must have the table for itself."""
+    """Add the hashes of a group's rows; returns which rows need exclusive use of the table."""
     if fit.is_serialised:
         return np.ones(group.row_count, np.bool_)
     exclusive = np.zeros(group.row_count, np.bool_)
@@ -166,7 +166,7 @@ def _hash_key(
     key: HashedKey, group: RowGroup, known: dict[tuple[bool, int], NDArray[np.uint64]], *,
     is_new: bool, exclusive: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Hashes of one key in one image, and where they count. Marks rows whose key cannot be known at all."""
+    """Hashes of one key in one image, and which of them count. Marks rows whose key is unknown in `exclusive`."""
     count = group.row_count
     hashes = np.empty((len(key.columns), count), np.uint64)
     lengths = np.empty((len(key.columns), count), np.int32)
@@ -183,7 +183,7 @@ def _hash_key(
 def _column_hashes(
     group: RowGroup, column: int, equality: int, known: dict[tuple[bool, int], NDArray[np.uint64]], *, is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """A column's hashes and lengths in one image; a new value that is UNCHANGED is the old one."""
+    """A column's hashes and lengths in one image; for a new value that is UNCHANGED, those of the old one."""
     values = group.new if is_new else group.old
     assert values is not None
     hashes, lengths = _value_hashes(values, column, equality, known, is_new=is_new), values.lengths[column]
@@ -214,7 +214,7 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
 
     Args:
         hashes: of all the transactions.
-        held: indexes of transactions that are held, or fail, themselves.
+        held: indexes of transactions that are held or fail directly.
 
     Returns:
         int64 per transaction: -1 free, its own index if it is in `held`, else the index of the last
@@ -234,9 +234,9 @@ class _TableUse:
 
 
 class DependencyTracker:
-    """What each group depends on: the last unfinished groups that had one of its keys.
+    """Tracks what each group depends on: the last unfinished group with each of its keys.
 
-    Only the last one is kept per key: groups with the same key depend on each other in a chain. The map is
+    Only the last one per key is kept: groups with the same key form a chain. The map is
     bounded by the rows of unfinished groups, which the coordinator bounds.
     """
 
@@ -248,7 +248,7 @@ class DependencyTracker:
         self._barrier = 0
 
     def add(self, group: int, hashes: NDArray[np.uint64], unfinished: Sequence[int]) -> set[int]:
-        """Register a group; groups come in ascending order.
+        """Register a group; call this in ascending order.
 
         Args:
             group: its number.
@@ -256,7 +256,7 @@ class DependencyTracker:
             unfinished: numbers of the groups that are not done, ascending.
 
         Returns:
-            Which of them it depends on directly.
+            Those of them that it directly depends on.
         """
         base = unfinished[0] if unfinished else group
         self._make_room(hashes.shape[0], base)
@@ -291,7 +291,7 @@ class DependencyTracker:
             return
         live = int((self._groups >= base).sum())
         size = _MAP_SIZE_MIN
-        # Twice what is needed now, so that the next groups do not rebuild the map again.
+        # Twice the present need, so that the next groups do not rebuild the map again.
         while size < 4 * (live + count):
             size *= 2
         keys, groups = np.zeros(size, np.uint64), np.zeros(size, np.int64)

@@ -1,14 +1,14 @@
-"""Dequeuing for the apply process: connected to its queue, again and again.
+"""Dequeuing for the apply process: connects to its queue, and reconnects after every break.
 
-The queue's address is asked of its actor on every connect, because its port changes when it restarts. What arrives is
-marked with the number of the dequeue it belongs to, so that a late batch of an abandoned stream is recognised. When a
-stream breaks or cannot be opened, the host decides where to go on: only the reader knows what it has taken, and only the
-destination whether a newer driver runs.
+Every connect asks the queue's actor for its address, because the port changes when it restarts. Batches carry
+the number of their dequeue, so that a late batch of an abandoned stream is recognised. When a
+stream breaks or cannot be opened, the host decides where to continue: only the reader knows what it has taken, and only the
+destination knows whether a newer driver runs.
 
-A driver connects under its epoch, in all its streams. So one that was frozen and thaws after its successor began does not
-replace the successor's stream, and its queue does not take its old position for a destination that lost commits.
+All streams of a driver carry its epoch. So a driver that was frozen and thaws after its successor began does not
+replace the successor's stream, and the queue does not interpret its old position as a loss of commits.
 
-An apply process that never applied anything asks first where its queue begins for it (`ask_beginning`).
+An apply process that has never applied anything first asks where its queue begins for it (`ask_beginning`).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
 
-# Bytes of batches on their way or waiting in the driver: several groups, so that servers never wait for the queue.
+# Bytes of batches in flight or waiting in the driver: several groups, so that servers never wait for the queue.
 CREDIT_BYTES = 16 << 20
 _STOP_TIMEOUT_S = 5.0  # a queue that does not answer holds up nothing else
-_BEGINNING_POLL_S = 0.2  # how soon it is noticed that the driver shall end
+_BEGINNING_POLL_S = 0.2  # a request to end the driver is noticed within this time
 
 
 class FeedListener(Protocol):
-    """Who is told of batches; called on the feed's thread: only pass it on."""
+    """Receives batches and errors on the feed's thread; it must only pass them on."""
 
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
-        """A batch came."""
+        """A batch arrived."""
         ...
 
     def feed_broke(self, mark: int) -> None:
@@ -49,7 +49,7 @@ class FeedListener(Protocol):
         ...
 
     def fail(self, error: StreamsError) -> None:
-        """The queue refuses: what is needed is gone."""
+        """The queue refuses, because the needed changes are gone."""
         ...
 
 
@@ -58,7 +58,7 @@ class QueueFeed:
 
     Args:
         config: of the apply process.
-        resolve: asks where the queue serves now.
+        resolve: returns the queue's current endpoint.
         epoch: of the driver.
     """
 
@@ -128,9 +128,9 @@ class QueueFeed:
                 with contextlib.closing(self._connect(needed)) as client:
                     backoff.reset()
                     self._deliver(client, mark)
-                done = mark  # a newer one was wanted
+                done = mark  # a newer one was requested
             except LogGone as error:
-                # Only an operator can help: the driver ends, and says so.
+                # Only an operator can help: the driver ends and reports it.
                 self._problem = error.message
                 self.listener.fail(error)
                 return
@@ -139,7 +139,7 @@ class QueueFeed:
                 self._problem = error.message
                 # Not on the bell, which the stream's end has rung.
                 self._stopped.wait(backoff.next_s())
-                # Also when there was none yet: a frozen process may have slept since it was wanted.
+                # Even if there was none yet: a frozen process may have slept since the request.
                 done = mark
                 self.listener.feed_broke(mark)
 
@@ -148,13 +148,13 @@ class QueueFeed:
         client = _client(config, self._resolve, self._epoch, self._bell.ring)
         client.subscribe({config.source.site: needed}, CREDIT_BYTES)
         self._client, self._problem = client, ""
-        # After that: what the host tells meanwhile must not be lost between the two.
+        # After that, so that nothing that the host reports meanwhile is lost.
         if self._durable > FIRST_SCN:
             client.acknowledge(config.source.site, self._durable)
         return client
 
     def _deliver(self, client: DequeueClient, mark: int) -> None:
-        """Pass on what comes until another dequeue is wanted."""
+        """Pass batches on until another dequeue is requested."""
         assert self.listener is not None
         while self._mark == mark and not self._stopped.is_set():
             delivery = client.poll()
@@ -168,16 +168,16 @@ class QueueFeed:
 def ask_beginning(
     config: ApplyConfig, resolve: Callable[[], str], epoch: int, *, should_end: Callable[[], bool], problem: Callable[[str], None],
 ) -> Scn:
-    """Where the queue begins for an apply process that never applied anything.
+    """Ask where the queue begins for an apply process that has never applied anything.
 
-    From the answer on the queue keeps everything for it. FIRST_SCN: told to end before the queue knew.
+    From then on the queue keeps everything for it. FIRST_SCN: the driver had to end before the queue knew.
 
     Args:
         config: of the apply process.
-        resolve: asks where the queue serves now.
+        resolve: returns the queue's current endpoint.
         epoch: of the driver.
-        should_end: asked all the time.
-        problem: told why there is no answer yet.
+        should_end: checked repeatedly; True ends the wait.
+        problem: receives the reason why there is no answer yet.
     """
     backoff = Backoff()
     while not should_end():

@@ -1,7 +1,7 @@
-"""What waits to become a group: runs of transactions and large open ones, in source order, within bounds.
+"""Forms groups from waiting transactions, and large open ones, in source order and within bounds.
 
-A group is cut from what is there when a server can take one: up to a number of transactions, rows and bytes,
-never waiting for more. Whole batches stay as they came; a batch that must be divided is serialized anew.
+When a server can take a group, it is cut from what has arrived: up to a number of transactions, rows and bytes,
+without waiting for more. Whole batches keep their bytes; a batch that must be divided is serialized again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FormedRun", "GroupFormer", "Large", "Part"]
 
 _GROUP_BYTES_MAX = 8 << 20  # a group's serialized batches: a server holds two groups and their writes
 _PENDING_BYTES_MAX = 32 << 20  # read ahead of the servers: a few groups
-_PENDING_ROWS_MAX = 1 << 18  # likewise, for narrow rows: bounds the dependency map too
+_PENDING_ROWS_MAX = 1 << 18  # the same bound for narrow rows; it also bounds the dependency map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class FormedRun:
 
     Args:
         batches: serialized.
-        hashes: what each transaction depends on.
-        commit_scns: int64, of each transaction.
-        through_scn: what they cover.
-        rows: row LCRs.
+        hashes: key hashes of each transaction.
+        commit_scns: int64, shape (transactions,).
+        through_scn: the last SCN that they cover.
+        rows: number of row LCRs.
     """
 
     batches: tuple[bytes, ...]
@@ -62,16 +62,16 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class Large:
-    """A transaction that comes in parts.
+    """A transaction that arrives in parts.
 
     Args:
         order_scn: identifies it.
-        unsent: parts that are here.
-        received: parts that came.
-        rows: row LCRs that came.
-        is_complete: its last part came.
-        commit_scn: known then.
-        through_scn: known then.
+        unsent: parts that are not sent yet.
+        received: number of parts that have arrived.
+        rows: number of row LCRs that have arrived.
+        is_complete: its last part has arrived.
+        commit_scn: known from the last part.
+        through_scn: known from the last part.
     """
 
     order_scn: Scn
@@ -85,7 +85,7 @@ class Large:
 
 @dataclass(slots=True)
 class _Pending:
-    """Transactions of a run that are in no group yet: from `first` on."""
+    """The transactions of a run, from `first` on, that are in no group yet."""
 
     run: Run
     first: int
@@ -98,7 +98,7 @@ class _Pending:
 
 
 class GroupFormer:
-    """Holds what is in no group yet, and cuts groups from it.
+    """Holds transactions that are in no group yet, and cuts groups from them.
 
     Args:
         encode: serializes a batch.
@@ -112,23 +112,23 @@ class GroupFormer:
         self._pending: deque[_Pending | Large] = deque()
         self._rows = self._bytes = 0
         self.open: Large | None = None
-        """The large transaction that goes on; nothing comes behind it."""
+        """The large transaction in progress; nothing follows it."""
 
     @property
     def wants(self) -> bool:
-        """More may be added."""
+        """Whether more may be added."""
         if self.open is not None:
             return len(self.open.unsent) < PARTS_AHEAD
         return self._bytes < _PENDING_BYTES_MAX and self._rows < _PENDING_ROWS_MAX
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits."""
+        """Whether nothing waits."""
         return not self._pending
 
     @property
     def transactions(self) -> int:
-        """Complete transactions that wait."""
+        """The number of complete transactions that wait."""
         return sum(pending.count for pending in self._pending if isinstance(pending, _Pending))
 
     def add_run(self, run: Run) -> None:
@@ -139,12 +139,12 @@ class GroupFormer:
         self._bytes += len(data)
 
     def extend(self, through_scn: Scn) -> None:
-        """Nothing to apply up to here: what waits last covers it too."""
+        """There is nothing to apply up to `through_scn`: the last waiting item covers it too."""
         if self._pending and isinstance(last := self._pending[-1], _Pending):
             last.through_scn = through_scn
 
     def add_part(self, piece: LargePart) -> Part | None:
-        """Add a part of a large transaction; None when the transaction was given up meanwhile."""
+        """Add a part of a large transaction; None: the transaction was dropped meanwhile."""
         if piece.is_first:
             self.open = Large(order_scn=piece.order_scn)
             self._pending.append(self.open)
@@ -166,7 +166,7 @@ class GroupFormer:
         return part
 
     def drop_large(self, piece: LargeDropped) -> Large | None:
-        """Give the open transaction up; it is returned when it was formed already."""
+        """Drop the open transaction; returns it if it was formed already."""
         large, self.open = self.open, None
         if large is None or large.order_scn != piece.order_scn:
             return None
@@ -209,13 +209,13 @@ class GroupFormer:
 
     @staticmethod
     def _fitting(pending: _Pending, transactions: int, rows: int) -> int:
-        """How many transactions of a run still fit."""
+        """The number of transactions of a run that still fit."""
         starts = pending.run.batch.transactions.first_row
         within = int(np.searchsorted(starts, starts[pending.first] + rows, side="right")) - 1 - pending.first
         return min(within, transactions, pending.count)
 
     def _cut(self, pending: _Pending, last: int) -> tuple[bytes, int]:
-        """Take transactions from a run: serialized, and how many rows they have."""
+        """Take transactions from a run. Returns them serialized, and their number of rows."""
         batch = pending.run.batch
         whole = pending.first == 0 and last == len(batch.transactions)
         data = pending.data if whole else self._encode(slice_transactions(batch, pending.first, last))

@@ -1,4 +1,4 @@
-"""Who the coordinator's endpoint talks to. Called on gRPC's threads: checks who is there, and passes on."""
+"""Access control of the coordinator's endpoint. Called on gRPC's threads: checks the caller and passes messages on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Lets the tasks of runs that go on in: to the databases, to the pieces to copy, and, once it exists, to the host.
+    """Admits tasks of current runs: to the databases, to the pieces to copy, and to the host once it exists.
 
     Args:
         config: of the apply process.
@@ -43,15 +43,15 @@ class Gate:
         return token
 
     def dismiss(self, token: str) -> None:
-        """Refuse the tasks of a run that has ended, whatever is left of them; streams that are open end by themselves."""
+        """Refuse all remaining tasks of a run that has ended; open streams end by themselves."""
         with self._lock:
             self._tokens.discard(token)
 
     def check(self, token: str) -> None:
-        """Refuse a caller without the token of a run that goes on.
+        """Refuse a caller without the token of a current run.
 
         Raises:
-            ProtocolError: it is a task of an older run, or no task at all.
+            ProtocolError: it is a task of an older run, or not a task.
         """
         with self._lock:
             is_known = token in self._tokens

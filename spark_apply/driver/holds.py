@@ -1,8 +1,8 @@
-"""Error queue: which transactions must join it behind one that failed, and in which order they come out.
+"""Error queue: which transactions must join it behind a failed one, and in which order they can be executed.
 
 An error transaction holds every later transaction that shares a key hash with it (`spark_apply.driver.dependencies`).
-What is held joins the error queue behind it and then holds others itself. The hashes are stored with the error
-transaction, so that this goes on across restarts.
+A held transaction joins the error queue behind it and then holds others itself. The hashes are stored with the error
+transaction, so this continues across restarts.
 
 An error transaction can be executed when no earlier one in the queue shares a hash with it.
 """
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 __all__ = ["HASHES_PER_ERROR_MAX", "ErrorHolds", "bounded_hashes", "checked_hashes", "tables_only"]
 
-HASHES_PER_ERROR_MAX = 1 << 16  # half a megabyte; a larger transaction holds its tables whole
+HASHES_PER_ERROR_MAX = 1 << 16  # half a megabyte; a larger transaction holds its entire tables
 _HASHES_MAX = 1 << 22  # of all error transactions together: 64 MB in the coordinator
 _EXCLUSIVE = np.uint64(2)
 
 
 def checked_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What a transaction must not find among the stored hashes of an earlier one.
+    """The hashes that must not occur among the stored hashes of an earlier transaction.
 
-    A row's key meets the same key; use of a table meets exclusive use of it; exclusive use meets any use.
+    A row's key conflicts with the same key; use of a table with its exclusive use; exclusive use with any use.
     """
     return np.where(is_table_use(hashes), hashes ^ _EXCLUSIVE, hashes)
 
 
 def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Stored hashes as they are, or, when they are too many, exclusive use of all their tables instead."""
+    """The stored hashes; if there are too many, exclusive use of all their tables instead."""
     return stored if stored.shape[0] <= HASHES_PER_ERROR_MAX else tables_only(stored)
 
 
 def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Exclusive use of the tables among stored hashes."""
+    """Exclusive use of all tables that occur in stored hashes."""
     tables = stored[is_table_use(stored)]
     return np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
 
 
 class ErrorHolds:
-    """What the error queue of one apply process holds.
+    """The transactions that the error queue of one apply process holds.
 
     Args:
         errors: (number, stored key hashes) of every error transaction.
@@ -72,7 +72,7 @@ class ErrorHolds:
         return tuple(sorted(self._hashes))
 
     def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """An error transaction (or more of its hashes) is in the queue."""
+        """Add an error transaction, or more hashes of one."""
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
         self._total -= 0 if earlier is None else earlier.shape[0]
@@ -83,14 +83,14 @@ class ErrorHolds:
         self._stale = True
 
     def remove(self, number: int) -> None:
-        """An error transaction was executed or deleted."""
+        """Remove an error transaction that was executed or deleted."""
         removed = self._hashes.pop(number, None)
         if removed is not None:
             self._total -= removed.shape[0]
             self._stale = True
 
     def held(self, hashes: KeyHashes) -> tuple[HeldTransaction, ...]:
-        """Which of some transactions must join the queue, and behind which error transaction."""
+        """The transactions that must join the queue, and the error transaction that each depends on."""
         if not self._hashes:
             return ()
         self._refresh()
@@ -116,7 +116,7 @@ class ErrorHolds:
         return 0
 
     def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """For each hash the highest error transaction it meets; 0: none."""
+        """For each hash the highest error transaction that has it; 0: none."""
         everything = int(np.searchsorted(self._sorted, np.uint64(EVERYTHING)))
         blanket = 0
         if everything < self._sorted.shape[0] and int(self._sorted[everything]) == EVERYTHING:

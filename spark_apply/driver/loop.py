@@ -1,7 +1,7 @@
-"""Hosts reader and coordinator: one thread owns them, everybody else sends it events.
+"""Hosts reader and coordinator: one thread owns them, and all other threads send it events.
 
 Job
-    Bring together what the queue sends, what the apply servers report, and what the cores want done.
+    Connect the queue's batches, the apply servers' reports, and the cores' requests.
 
 Main path
     feed -> BatchArrived -> ApplyReader.offer -> take -> ApplyCoordinator.accept -> messages -> ServerStream.send
@@ -11,13 +11,13 @@ States
     See `reader` and `coordinator`; here only which stream belongs to which apply server, memory only.
 
 Durable when
-    An SCN is reported to the queue only when the destination is sure to remember it: `ApplyCoordinator.durable_scn`,
-    or a low watermark that moved without data after it was recorded.
+    An SCN is reported to the queue only when the destination has it durably: `ApplyCoordinator.durable_scn`,
+    or a low watermark that moved without data, after it was recorded.
 
 Threads
     The loop's thread runs the cores and every call to the destination that they need. gRPC's threads, the feed's and
-    control's put events on a queue and never touch a core. The loop sleeps on that queue: an event is handled at
-    once, and nothing happens when nothing comes, except what time asks for.
+    control's put events on a queue and never touch a core. The loop sleeps on that queue: it handles an event at
+    once, and otherwise only does work that is due.
 
 Worked flow
     Python worker of server 1 is killed -> its stream ends -> group 7 in doubt -> Spark runs the task again -> hello,
@@ -37,6 +37,7 @@ from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
+from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
@@ -51,29 +52,29 @@ if TYPE_CHECKING:
 
 __all__ = ["CoordinatorHost", "Feed"]
 
-# The low watermark of an idle source moves with every heartbeat: written to the destination this often at most.
+# The low watermark of an idle source moves with every heartbeat: it is written to the destination at most this often.
 RECORD_INTERVAL_S = 2.0
-ALTER_RETRY_S = 2.0  # how often a table that does not fit is looked at again
-# A unique index made at the destination orders transactions from then on, and nobody tells us. Until it is seen, the
-# worst that happens is a transaction that is tried twice; looking at a table takes milliseconds.
+ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
+# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen, the
+# worst effect is a transaction that is tried twice; checking a table takes milliseconds.
 FIT_AGE_MAX_S = 60.0
-DEQUEUE_RETRY_S = 1.0  # the destination did not answer when dequeuing was to begin
-_NO_MARK = -1  # of no dequeue: `Feed.start` counts from 1
-_EVENTS_AT_ONCE = 256  # handled before the cores look at what they can do now
+DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing should begin
+_NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
+_EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
 
 _Answer = TypeVar("_Answer")
 
 
 class Feed(Protocol):
-    """Where batches come from: the queue, over and over until it answers. Delivers to `CoordinatorHost.arrived`."""
+    """The source of batches: the queue, with reconnects. Delivers to `CoordinatorHost.arrived`."""
 
     def start(self, needed: Scn) -> int:
-        """Dequeue from `needed` on; ends what was dequeued before. The answer marks what is delivered from now on."""
+        """Dequeue from `needed` on; ends the previous dequeue. Deliveries from now on carry the returned mark."""
         ...
 
     def taken(self, size: int) -> None:
-        """A delivered batch of that many bytes was taken: as much more may come."""
+        """A delivered batch of that many bytes was taken, which returns its credit."""
         ...
 
     def durable(self, scn: Scn) -> None:
@@ -81,7 +82,7 @@ class Feed(Protocol):
         ...
 
     def problem(self) -> str:
-        """Why nothing comes now; empty when connected."""
+        """Why no batches arrive now; empty when connected."""
         ...
 
 
@@ -140,7 +141,7 @@ class CoordinatorHost:
         destination: used by the loop's thread only.
         reader: core.
         coordinator: core.
-        fits: the reader's, to look again at a table that did not fit.
+        fits: the reader's, to check again a table that did not fit.
         feed: see `Feed`.
         clock: of time-outs.
     """
@@ -159,6 +160,10 @@ class CoordinatorHost:
         self.servers = ApplyServers(
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
         )
+        self.joins = TableJoins(
+            config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
+        )
+        self._join_at = 0.0
         self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
@@ -183,19 +188,19 @@ class CoordinatorHost:
         self._events.put(_StreamLost(stream, problem))
 
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
-        """A batch came from the queue; `mark` is what `Feed.start` answered."""
+        """A batch arrived from the queue; `mark` is the result of `Feed.start`."""
         self._events.put(_BatchArrived(mark, header, data))
 
     def feed_broke(self, mark: int) -> None:
-        """The stream from the queue broke; `mark` is what `Feed.start` answered."""
+        """The stream from the queue broke; `mark` is the result of `Feed.start`."""
         self._events.put(_FeedBroke(mark))
 
     def fail(self, error: StreamsError) -> None:
-        """Something outside the loop cannot go on: `run` raises it."""
+        """Something outside the loop cannot continue: `run` raises the error."""
         self._events.put(_Failed(error))
 
     def tasks_accepted(self, *, is_accepted: bool) -> None:
-        """The application runs the servers' tasks, or does not any more."""
+        """The application runs the servers' tasks, or no longer runs them."""
         self._events.put(_Call(lambda: self.servers.accepted(is_accepted=is_accepted), queue.SimpleQueue()))
 
     def wake(self) -> None:
@@ -203,11 +208,11 @@ class CoordinatorHost:
         self._events.put(_Call(lambda: None, queue.SimpleQueue()))
 
     def call(self, action: Callable[[], _Answer]) -> _Answer:
-        """Run something on the loop's thread and return its answer.
+        """Run an action on the loop's thread and return its result.
 
         Raises:
-            ApplyError: the loop did not come to it in time.
-            StreamsError: what the action raised.
+            ApplyError: the loop did not run it in time.
+            StreamsError: raised by the action.
         """
         found = self.call_within(action, _CALL_TIMEOUT_S)
         if found is None:
@@ -217,7 +222,7 @@ class CoordinatorHost:
         return found[0]
 
     def call_within(self, action: Callable[[], _Answer], timeout_s: float) -> tuple[_Answer] | None:
-        """As `call`; None when the loop did not come to it in time (the action may still run)."""
+        """Like `call`; None when the loop did not run it within `timeout_s` seconds (the action may still run later)."""
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._events.put(_Call(action, answer))
         try:
@@ -237,16 +242,16 @@ class CoordinatorHost:
 
     @property
     def problem(self) -> str:
-        """Why nothing moves, if something is known."""
+        """Why nothing moves, if known."""
         return self._problem or self._feed.problem()
 
     def error_numbers(self) -> tuple[int, ...]:
-        """The error queue, as the destination has it."""
+        """The numbers in the error queue."""
         found = self._destination.errors(self._config.topology, self._config.apply)
         return tuple(sorted(error.number for error in found))
 
     def execute_errors(self, numbers: Iterable[int]) -> queue.SimpleQueue[ErrorOutcome]:
-        """Execute error transactions; their outcomes come on the queue, one each."""
+        """Execute error transactions; the returned queue receives one outcome for each."""
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         for number in numbers:
             self._waiting_outcomes[number] = outcomes
@@ -259,23 +264,28 @@ class CoordinatorHost:
         self._coordinator.error_deleted(number)
         return found
 
+    @property
+    def told_scn(self) -> Scn:
+        """What this driver told the queue to be durable."""
+        return self._reported
+
     def drain(self) -> None:
-        """Hand out nothing any more; see `is_drained`."""
+        """Assign nothing from now on; see `is_drained`."""
         self._draining = True
 
     def is_drained(self) -> bool:
-        """No server may be writing."""
+        """Whether no server can be writing."""
         return self._draining and not self.servers.may_write
 
     # ------------------------------------------------------------------ the loop
 
     def run(self, should_end: Callable[[], bool]) -> None:
-        """Run until `should_end`, asked after each event.
+        """Run until `should_end` returns True; it is checked after each event.
 
         Raises:
             FencedError: a newer incarnation exists.
-            DestinationRestarted: the destination may have lost commits: begin again.
-            StreamsError: the job cannot go on.
+            DestinationRestarted: the destination may have lost commits; restart.
+            StreamsError: it cannot continue.
         """
         self.begin()
         while not should_end():
@@ -286,13 +296,13 @@ class CoordinatorHost:
         self._dequeue_again()
 
     def turn(self, timeout_s: float) -> None:
-        """Handle what came, waiting for it for so long, and do what can be done then."""
+        """Wait up to `timeout_s` seconds for events, handle them, and do the work that is possible then."""
         self._handle_events(timeout_s)
         self._work()
         self._housekeep(self._clock.monotonic())
 
     def _pause(self) -> float:
-        """Seconds until time asks for something."""
+        """Seconds until work is due."""
         now = self._clock.monotonic()
         due = [now + RECORD_INTERVAL_S]
         if self._coordinator.unrecorded_scn is not None:
@@ -303,6 +313,8 @@ class CoordinatorHost:
             due.append(self._dequeue_at)
         if (join_due_at := self.servers.join_due_at) is not None:
             due.append(join_due_at)
+        if self.joins.is_uncertain:
+            due.append(self._join_at)
         return max(0.0, min(due) - now)
 
     def _handle_events(self, timeout_s: float) -> None:
@@ -340,8 +352,11 @@ class CoordinatorHost:
             call.answer.put(error)
 
     def _work(self) -> None:
-        """Move batches through the cores until they want nothing more."""
+        """Move batches through the cores until they need nothing more."""
         self._restart_where_needed()
+        if self.joins.is_due:
+            self._change_tables()
+            return
         while True:
             while self._coordinator.wants and (piece := self._reader.take()) is not None:
                 self._coordinator.accept(piece)
@@ -351,14 +366,28 @@ class CoordinatorHost:
             batch = self._inbox.popleft()
             self._reader.offer(codec.decode(batch.data), batch.data)
             self._feed.taken(len(batch.data))
-            # Reports make room and let groups go: they must not wait for what is read ahead.
+            # Reports free capacity and release groups: they must not wait behind read-ahead.
             self._handle_events(0.0)
             self._restart_where_needed()
         self._settle()
         self._deliver_outcomes()
 
+    def _change_tables(self) -> None:
+        """Bring what is accepted to its end, then let tables join or leave them out, and begin again from there."""
+        self._send()
+        now = self._clock.monotonic()
+        if now < self._join_at:
+            return
+        try:
+            if self.joins.advance():
+                self._dequeue_again()
+        except DatabaseUnavailable as error:
+            self._problem, self._join_at = error.message, now + DEQUEUE_RETRY_S
+        self._send()
+        self._deliver_outcomes()
+
     def _settle(self) -> None:
-        """Everything is applied that the reader waits for before it passes on more."""
+        """Everything that the reader waits for is applied: it can pass on more."""
         if self._reader.must_settle and self._coordinator.is_idle:
             try:
                 self._reader.retry_unfit()
@@ -378,14 +407,14 @@ class CoordinatorHost:
 
     def _dequeue_again(self) -> None:
         self._inbox.clear()
-        self._mark = _NO_MARK  # what is still delivered is of no use
+        self._mark = _NO_MARK  # ignore what is still delivered
         self._dequeue()
 
     def _dequeue(self) -> None:
         """Begin to dequeue, unless a newer driver runs.
 
-        What that one has applied, the source has let go: a queue that were asked for it again by an older driver,
-        which slept for a while perhaps, would ask for what nobody has any more.
+        The source may have discarded what the newer driver has applied. If an older driver, which slept for a while perhaps,
+        asked the queue for it, the queue would request changes that no longer exist.
         """
         topology, apply = self._config.topology, self._config.apply
         try:
@@ -401,7 +430,7 @@ class CoordinatorHost:
     def _send(self) -> None:
         if not self._draining:
             self.servers.send(self._coordinator.messages())
-        durable = self._coordinator.durable_scn
+        durable = self.joins.bounded(self._coordinator.durable_scn)
         if durable > self._reported:
             self._reported = durable
             self._last_applied_us = self._clock.time_us()
@@ -440,9 +469,9 @@ class CoordinatorHost:
             self._problem = error.message
 
     def _record(self, now: float) -> None:
-        """Make a low watermark durable that moved without data, so that the source may let go of its log."""
+        """Record a low watermark that moved without data, so that the source can discard its log."""
         scn = self._coordinator.unrecorded_scn
-        if scn is None or now < self._record_at:
+        if scn is None or now < self._record_at or self.joins.is_uncertain:
             return
         self._record_at = now + RECORD_INTERVAL_S
         config = self._config

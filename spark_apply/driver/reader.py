@@ -1,7 +1,7 @@
-"""Apply reader: what of the dequeued batches is to be applied.
+"""Apply reader: selects what must be applied from the dequeued batches.
 
 Job
-    Take batches in order, drop what is applied already, what the instantiation copied, and what the rules of
+    Take batches in order; drop changes that are already applied, that the instantiation copied, or that the rules of
     the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.
 
 Main path
@@ -12,16 +12,23 @@ States (V$STREAMS_APPLY_READER.STATE)
     IDLE                nothing to take, memory only.
     DEQUEUE MESSAGES    a batch was taken, memory only.
     SCHEDULE MESSAGES   pieces wait for the coordinator, memory only.
-    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it went on. Looked at
-                        again only when all of that is applied: what comes after the ALTER may have other names.
+    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it was passed on. The
+                        reader checks again only when all of that is applied: later changes may have other names.
 
 Durable when
-    Nothing here is durable: after a restart the reader begins again at the low watermark, and recognises by
+    Nothing here is durable: after a restart the reader begins at the low watermark, and recognises by
     `order_scn` what is applied above it.
 
 Worked flow (low watermark 20, applied above: 30..40)
     batch 20..45 with T1 order 18, T2 order 25, T3 order 35, T4 order 42
     T1 < 20 is dropped, T2 goes on, 30 <= T3 < 40 is dropped, T4 goes on: one run 20..45 with T2 and T4
+
+Tables that are copied beside
+    A table whose copy is not finished is left out: all its rows are dropped. When its copy, as of SCN 100, is equal, and
+    the low watermark is 170, it joins: the low watermark goes back to 100 and everything from there on comes again. Up to
+    170 (`ApplyProgress.ahead_scn`) only the rows of joining tables go on, each table's from its own instantiation SCN;
+    everything of the others is applied there. A kill at any moment changes nothing of this: both SCNs are recorded with
+    the low watermark.
 """
 
 from __future__ import annotations
@@ -29,12 +36,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rules.evaluation import RuleEvaluation
+from spark_apply.copied import without_copied
 from spark_apply.driver.dependencies import KeyHashes, hash_batch
 from spark_apply.tables import Equality, TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
@@ -46,11 +54,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import ApplyProgress
+    from spark_apply.arriving import ArrivingTables, TableStart
     from spark_apply.tables import TableFits
+    from streams.table_name import TableName
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 
-_SEVERAL: tuple[Equality, ...] = ()  # a transaction in which a key changed its form: nothing may follow before it is applied
+_SEVERAL: tuple[Equality, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +68,10 @@ class Run:
     """Whole transactions to apply.
 
     Args:
-        batch: them.
-        data: the batch, serialized; None when it is not the batch as it came.
-        hashes: what they depend on.
-        through_scn: what the run covers.
+        batch: the transactions.
+        data: the serialized batch; None if the batch was changed after it arrived.
+        hashes: their key hashes, for dependencies.
+        through_scn: the last SCN that the run covers.
     """
 
     batch: LcrBatch
@@ -81,7 +91,7 @@ class LargePart:
         order_scn: identifies the transaction.
         is_first: it begins here.
         is_last: it is complete with this part.
-        through_scn: what it covers; only with the last part.
+        through_scn: the last SCN that it covers; only with the last part.
     """
 
     batch: LcrBatch
@@ -118,9 +128,9 @@ class ReaderStatistics:
     transactions: int = 0  # complete ones dequeued
     rows: int = 0
     rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
-    rows_instantiated: int = 0  # dropped: the instantiation copied them
+    rows_instantiated: int = 0  # dropped: in a copy, or left out until their table has joined
     rows_discarded: int = 0  # dropped by the rules
-    returned_changes: int = 0  # rows that an apply process of this site's own changes made
+    returned_changes: int = 0  # rows of this site's own changes that came home
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +146,35 @@ class _Open:
 
 
 class ApplyReader:
-    """Turns batches into pieces to apply. Bounded by what it is offered: offer only while `wants` is true.
+    """Turns batches into pieces to apply. It holds what it was offered, so offer a batch only while `wants` is true.
 
     Args:
-        source: whose batches come.
-        progress: what is durable at the destination.
+        source: the site whose batches arrive.
+        progress: the progress recorded at the destination.
         rules: of the apply process.
         fits: fits of the destination's tables.
-        instantiation: instantiation SCN of each (owner, name); a table that is not in it is applied from the start.
+        tables: which tables arrive, and from where each is applied.
         returned_from: names of the apply processes of the source that apply this site's own changes: what
             they tagged comes home.
     """
 
     def __init__(
         self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
-        instantiation: Mapping[tuple[str, str], Scn], returned_from: Collection[str] = (),
+        tables: ArrivingTables, returned_from: Collection[str] = (),
     ) -> None:
         self._source, self._rules, self._fits = source, rules, fits
-        self._instantiation, self._returned = dict(instantiation), frozenset(returned_from)
+        self._tables, self._returned = tables, frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
-        self._waiting: deque[_Offered] = deque()  # what does not fit yet, and what follows it in its batch
+        self._waiting: deque[_Offered] = deque()  # transactions that do not fit yet, and the rest of their batch
         self._versions = TableVersions()
-        self._key_forms: dict[int, tuple[Equality, ...]] = {}  # by the key's seed, of what was passed on
+        self._key_forms: dict[int, tuple[Equality, ...]] = {}  # by the key's seed, of what was passed on so far
         self.statistics = ReaderStatistics()
         self.restart(progress)
 
     # ------------------------------------------------------------------ interface
 
     def restart(self, progress: ApplyProgress) -> None:
-        """Begin again at the low watermark; what was offered and not taken is forgotten, and how tables looked."""
+        """Restart at the low watermark; drop what was offered and not taken, and the descriptions of tables."""
         self._fits.forget()
         self._progress = progress
         self._through = progress.low_watermark
@@ -179,12 +189,12 @@ class ApplyReader:
 
     @property
     def needed_scn(self) -> Scn:
-        """Where to (re)start dequeuing: the `through_scn` of the last batch offered, of whole transactions."""
+        """Where to (re)start dequeuing: the `through_scn` of the last complete transactions offered."""
         return self._through
 
     @property
     def wants(self) -> bool:
-        """Another batch may be offered."""
+        """Whether another batch may be offered."""
         return not self._pieces and not self._waiting and not self._resubscribe
 
     @property
@@ -200,16 +210,25 @@ class ApplyReader:
 
     @property
     def must_settle(self) -> bool:
-        """What waits can only be compared with what was passed on once that is applied: call `retry_unfit` then."""
+        """Whether waiting transactions must wait until everything passed on is applied: then call `retry_unfit`."""
         return self._must_settle and not self._pieces
 
-    def instantiated(self, owner: str, name: str, scn: Scn) -> None:
-        """A table's instantiation SCN is known now."""
-        self._instantiation[owner, name] = scn
+    def start_tables(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
+        """From where these tables are applied has changed; `restart` before the next batch."""
+        self._tables.start(tables)
+
+    def all_joined(self) -> None:
+        """Every table that was joining is where the others are."""
+        self._tables.all_joined()
+
+    @property
+    def strangers(self) -> frozenset[TableName]:
+        """Tables whose rows are left out because they were never copied here."""
+        return frozenset(self._tables.strangers)
 
     @property
     def must_resubscribe(self) -> bool:
-        """The caller must dequeue again from `needed_scn`: an open transaction has to come again, whole."""
+        """Whether the caller must dequeue again from `needed_scn`, because an open transaction must be read from its beginning."""
         return self._resubscribe
 
     def resubscribed(self) -> None:
@@ -221,10 +240,10 @@ class ApplyReader:
 
         Args:
             batch: decoded.
-            data: as it came; None when it was changed since.
+            data: the original bytes; None if the batch was changed since.
 
         Raises:
-            ProtocolError: a batch is missing before it, or it is another source's.
+            ProtocolError: a batch before it is missing, or it is from another source.
         """
         if batch.source != self._source:
             raise ProtocolError(f"a batch of {batch.source} came to the apply process of {self._source}")
@@ -247,10 +266,10 @@ class ApplyReader:
         return self._pieces.popleft() if self._pieces else None
 
     def retry_unfit(self) -> bool:
-        """Look again at what waits; True when the reader goes on. Everything passed on must be applied.
+        """Check waiting transactions again; True: the reader continues. Everything passed on must be applied.
 
         Raises:
-            DatabaseUnavailable: the destination could not be asked; nothing has changed.
+            DatabaseUnavailable: the destination did not answer; nothing has changed.
         """
         self._fits.forget()
         self._key_forms.clear()
@@ -289,7 +308,7 @@ class ApplyReader:
             statistics.returned_changes += int(np.diff(batch.transactions.first_row)[returned].sum())
 
     def _split(self, batch: LcrBatch, data: bytes | None) -> None:
-        """Pass on; an open transaction behind complete ones becomes a piece of its own."""
+        """Pass a batch on; an open transaction after complete ones becomes a separate piece."""
         count = len(batch.transactions)
         if batch.is_progress_mark:
             self._pieces.append(Mark(through_scn=batch.through_scn))
@@ -311,7 +330,7 @@ class ApplyReader:
         named, unfit = self._fitted(batch)
         passing = named if unfit < 0 else slice_transactions(named, 0, unfit) if unfit else None
         if batch.continues and self._open is None and unfit < 0:
-            # All of its transaction must come again, also when this is the last part, which has moved `_through`.
+            # Its whole transaction must be read again, even if this is the last part, which has moved `_through`.
             self._resubscribe = True
             self._through = batch.previous_scn
         elif passing is not None and not self._may_follow(passing):
@@ -320,15 +339,15 @@ class ApplyReader:
             if passing is not None:
                 self._emit(passing, data if passing is batch else None)
             if unfit >= 0:
-                # As it came: after the ALTER the destination may have other names than the ones found now.
+                # Keep the original: after the ALTER the destination may have other names than now.
                 rest = slice_transactions(batch, unfit, len(batch.transactions))
                 self._waiting.append(_Offered(rest, None if unfit else data))
                 if self._open is not None and self._open.sent:
-                    # What is written of it holds locks that the ALTER needs: it must come again.
+                    # Its written part holds locks that the ALTER needs: it must be read again.
                     self._drop_open()
 
     def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
-        """For what was passed on; where keys change their form inside the batch, transaction by transaction."""
+        """Wait for what was passed on; if keys change their form inside the batch, transaction by transaction."""
         self.unfit = None
         count = len(batch.transactions)
         pieces = [(batch, data)] if count == 1 else [(slice_transactions(batch, k, k + 1), None) for k in range(count)]
@@ -336,7 +355,7 @@ class ApplyReader:
         self._must_settle = True
 
     def _may_follow(self, batch: LcrBatch) -> bool:
-        """Whether hashes tell what of this depends on what was passed on: every key has the canonical form it had there.
+        """Whether hashes show the dependencies on what was passed on: every key must have the same canonical form as there.
 
         A large transaction waits for everything before it, and everything after waits for it.
         """
@@ -350,7 +369,7 @@ class ApplyReader:
         return True
 
     def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[Equality, ...]]:
-        """Canonical form of each key, by its seed; without tables whose transactions run one after the other anyway."""
+        """Canonical form of each key, by its seed; without tables whose transactions run serially anyway."""
         forms: dict[int, tuple[Equality, ...]] = {}
         for table in dict.fromkeys(group.table for group in batch.groups):
             fit = self._fits.fit(batch.tables[table])
@@ -360,18 +379,16 @@ class ApplyReader:
         return forms
 
     def _filtered(self, batch: LcrBatch) -> LcrBatch:
-        """Drop rows that are applied, instantiated, or discarded by the rules."""
+        """Drop rows that are applied, that the instantiation copied, or that the rules discard."""
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
-        before = int(kept.sum())
-        self._drop_instantiated(batch, kept)
-        after = int(kept.sum())
-        self.statistics.rows_instantiated += before - after
-        left = self._without_copied(select_rows(batch, kept))
-        self.statistics.rows_instantiated += after - left.row_count
+        new = select_rows(batch, kept)
+        left = without_copied(new, self._first_scn)
         filtered = self._rules.filter(left)
+        known = self._without_strangers(filtered)
+        self.statistics.rows_instantiated += new.row_count - left.row_count + filtered.row_count - known.row_count
         self.statistics.rows_discarded += left.row_count - filtered.row_count
-        return filtered
+        return known
 
     def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
         # Applied up to X means order_scn < X: commit records do not overlap.
@@ -380,40 +397,22 @@ class ApplyReader:
             applied |= (order_scn >= above.after) & (order_scn < above.through)
         return applied
 
-    def _drop_instantiated(self, batch: LcrBatch, kept: NDArray[np.bool_]) -> None:
-        owners: NDArray[np.int32] | None = None
-        for group in batch.groups:
-            table = batch.tables[group.table]
-            scn = self._instantiation.get((table.owner, table.name), 0)
-            if scn and int(batch.transactions.order_scn[0]) < scn:
-                owners = row_transactions(batch.transactions) if owners is None else owners
-                copied = batch.transactions.order_scn[owners[group.row_numbers]] < scn
-                kept[group.row_numbers[copied]] = False
+    def _first_scn(self, version: TableVersion) -> int:
+        return self._tables.first_scn(version, self._progress.ahead_scn)
 
-    def _without_copied(self, batch: LcrBatch) -> LcrBatch:
-        """TRUNCATEs only of tables that were not copied after them."""
-        if not batch.truncates:
-            return batch
-        owners = row_transactions(batch.transactions)
-        truncates = []
-        for truncate in batch.truncates:
-            order_scn = int(batch.transactions.order_scn[owners[truncate.row_number]])
-            named = ((table, batch.tables[table]) for table in truncate.tables)
-            tables = tuple(
-                table for table, version in named
-                if order_scn >= self._instantiation.get((version.owner, version.name), 0)
-            )
-            truncates.append(replace(truncate, tables=tables))
-        kept = np.ones(batch.row_count, np.bool_)
-        for truncate in truncates:
-            kept[truncate.row_number] = bool(truncate.tables)
-        return select_rows(replace(batch, truncates=tuple(truncates)), kept)
+    def _without_strangers(self, batch: LcrBatch) -> LcrBatch:
+        """Find out which tables the unknown ones are that the rules want; rows of those that were never copied here are left out."""
+        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
+        for version in unknown:
+            self._tables.resolve(version)
+        return without_copied(batch, self._first_scn) if unknown else batch
 
     def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
-        """The batch under the names the destination has, and its first transaction that does not fit; -1: all fit.
+        """The batch with the destination's column names, and its first transaction that does not fit; -1: all fit.
 
-        Rows that were written before a column was renamed, in one transaction with the ALTER or held up behind it, come
-        when the destination is altered already.
+        Rows that were written before a column was renamed can arrive after the destination was altered: in one transaction
+        with the ALTER, or held up behind it.
         """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
         used += [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
@@ -429,14 +428,15 @@ class ApplyReader:
         return renamed(batch, tables), unfit
 
     def _fitting(self, version: TableVersion) -> TableVersion:
-        """The version as it fits the destination.
+        """The version with names that fit the destination.
 
         Raises:
-            UnfitTableError: it does not, under no name its columns have had since.
+            UnfitTableError: it does not fit under any names that its columns have had since.
         """
+        self._tables.check_name(version)
         renamed = list(self._versions.renamed(version))
         for found in renamed:
-            # A column's name was given to another one: once the destination has both, the older rows would fit too.
+            # Another column got a column's old name: once the destination has both, the older rows would fit wrongly.
             if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
                 return found.version
         try:
@@ -471,7 +471,7 @@ class ApplyReader:
         if is_last:
             self._open = None
         if batch.row_count == 0 and not large.sent:
-            # Nothing of it so far is to be applied.
+            # Nothing of it has to be applied so far.
             if is_last:
                 self._pieces.append(Mark(through_scn=batch.through_scn))
             return

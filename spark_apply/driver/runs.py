@@ -1,13 +1,13 @@
-"""Runs of tasks, as an apply process asks its site's Spark application for them.
+"""Runs of tasks that an apply process requests from its site's Spark application.
 
-Each attempt has a token of its own, and the gate lets in tasks of the attempts that go on. A run that is kept (the apply
-servers') is asked for again whenever the application has ended or does not answer, under the same coordinator: what the lost
-servers had in hand is in doubt until their successors join, as after the death of an executor.
+Each attempt has its own token, and the gate admits tasks of current attempts. A kept run (that of the apply
+servers) is requested again whenever the application has ended or does not answer, under the same coordinator: the groups of lost
+servers are in doubt until their successors join, as after the death of an executor.
 
 Worked flow
     the application's process is killed -> the call breaks -> the executors end, the servers' streams with them -> its actor
-    starts another -> `find` answers again -> a call with a new token -> its tasks say hello, the coordinator asks the
-    destination what became of the groups in doubt
+    starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator asks the
+    destination for the outcome of the groups in doubt
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplicationAccess", "TaskRun", "TaskRunner"]
 
-# A run that went on for this long was a good one: the next try after it comes soon.
+# A run that lasted this long was successful: the next attempt after it follows soon.
 _HEALTHY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAccess:
-    """Where the site's Spark application serves now; both change with each incarnation.
+    """The current endpoint and token of the site's Spark application; both change with each incarnation.
 
     Args:
         endpoint: "host:port".
-        token: proves a caller to belong to the topology.
+        token: proves that a caller belongs to the topology.
     """
 
     endpoint: str
@@ -52,8 +52,8 @@ class TaskRunner:
 
     Args:
         config: of the apply process.
-        find: asks where the application serves; a StreamsError while it does not.
-        gate: lets the tasks in.
+        find: returns the application's access; raises a StreamsError while there is none.
+        gate: admits the tasks.
         endpoint: of the coordinator, for the tasks.
         epoch: of this incarnation; names the jobs.
     """
@@ -71,11 +71,11 @@ class TaskRunner:
         """Start a run; returns at once.
 
         Args:
-            kind: what the tasks do.
-            tasks: how many.
-            items: divided among them.
-            is_kept: ask again when the run breaks; otherwise it has failed then.
-            moved: told, on the run's thread, True when an application has accepted the run, False when it has ended again.
+            kind: the work of the tasks.
+            tasks: number of tasks.
+            items: divided among the tasks.
+            is_kept: request the run again when it breaks; False: it has failed then.
+            moved: called on the run's thread, with True when an application has accepted the run, with False when it has ended.
         """
         return TaskRun(self, kind, tasks, items, is_kept=is_kept, moved=moved)
 
@@ -105,7 +105,7 @@ class TaskRun:
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until every task has ended, or the run failed (`error`); False: not in time."""
+        """Wait until every task has ended or the run failed (`error`); False: time-out."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

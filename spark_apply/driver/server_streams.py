@@ -1,8 +1,8 @@
-"""The apply servers as the driver's loop sees them: which stream belongs to which, and whether it takes part.
+"""The apply servers in the driver's loop: which stream belongs to which server, and whether it has joined.
 
-A server takes part (`joined`) once its destination session is open and the progress was read after that: only then is
-it known what a dead predecessor had committed. It stays so while its stream lives: a session that breaks is opened
-again by the server itself, which then knows the outcome of its last commit.
+A server has joined once its destination session is open and the progress was read after that: only then are
+the commits of a dead predecessor known. It stays joined while its stream lives: the server itself reopens a session that
+breaks, and then knows the outcome of its last commit.
 
 Used by the loop's thread only.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyServers", "ServerFacts"]
 
-JOIN_RETRY_S = 1.0  # the destination did not answer while a server joined
-# A task starts within seconds of the application's word that it runs; after its executor died, within 10 s; a loaded machine
-# needs longer. An application that can run no task any more is ended by itself (`spark_apply.application.process`).
+JOIN_RETRY_S = 1.0  # after the destination did not answer while a server joined
+# A task starts within seconds after the application has accepted its run; after the death of its executor, within 10 s; a
+# loaded machine needs longer. An application that cannot run tasks any more ends itself (`spark_apply.application.process`).
 REGISTER_TIMEOUT_S = 180.0
-# Servers tell every few seconds that they live, in the middle of a long statement, too.
+# Servers report every few seconds that they are alive, even during a long statement.
 PROGRESS_TIMEOUT_S = 600.0
-# A server that ends by an unexpected error this often within the window will do so again.
+# A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
 
@@ -46,7 +46,7 @@ log = logging.getLogger("headrace.apply")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What is known of one apply server, for status."""
+    """Facts about one apply server, for `status`."""
 
     server: int
     state: str
@@ -60,7 +60,7 @@ class ServerFacts:
 
 @dataclass(slots=True)
 class _Server:
-    """One apply server as the loop sees it. `stream` None: its task does not run (yet, or again)."""
+    """One apply server in the loop. `stream` None: its task does not run (yet, or again)."""
 
     number: int
     stream: ServerStream | None = None
@@ -82,7 +82,7 @@ class ApplyServers:
         config: of the apply process.
         epoch: at the destination.
         destination: for the progress.
-        coordinator: told who takes part and what is reported.
+        coordinator: informed of joined and lost servers, and of reports.
         clock: of time-outs.
     """
 
@@ -94,12 +94,12 @@ class ApplyServers:
         self._destination, self._coordinator, self._clock = destination, coordinator, clock
         self._servers = [_Server(number) for number in range(config.parallelism)]
         self._started_at = self._moved_at = clock.monotonic()
-        self._is_accepted = False  # the application runs, or starts, the tasks
+        self._is_accepted = False  # the application runs or starts the tasks
 
     # ------------------------------------------------------------------ what is known
 
     def facts(self) -> tuple[ServerFacts, ...]:
-        """What is known of every apply server."""
+        """Facts about every apply server."""
         return tuple(
             ServerFacts(
                 server=server.number, state=server.state, detail=server.detail, hint=server.hint,
@@ -112,18 +112,18 @@ class ApplyServers:
 
     @property
     def may_write(self) -> bool:
-        """Some server, were it to die now, could have committed what nobody knows of."""
+        """Whether a server may have commits that are not reported yet."""
         return any(self._coordinator.has_doubts(server.number) for server in self._servers)
 
     @property
     def join_due_at(self) -> float | None:
-        """When a server that could not join is to be tried again."""
+        """When to try again to join a server; None: no server waits for it."""
         return min((server.join_at for server in self._servers if server.has_session and not server.joined), default=None)
 
     # ------------------------------------------------------------------ what happens
 
     def send(self, messages: Iterable[tuple[int, CoordinatorMessage]]) -> None:
-        """Send what the coordinator wants sent; a server that is gone gets nothing."""
+        """Send the coordinator's messages; a server that is gone gets nothing."""
         for number, message in messages:
             stream = self._servers[number].stream
             if stream is not None:
@@ -136,11 +136,11 @@ class ApplyServers:
                 server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
 
     def accepted(self, *, is_accepted: bool) -> None:
-        """The application has taken on to run the tasks, or has ended and another one must."""
+        """The application has accepted to run the tasks, or it has ended and another one must run them."""
         self._is_accepted, self._started_at = is_accepted, self._clock.monotonic()
 
     def open(self, stream: ServerStream) -> None:
-        """A task began: it replaces whatever ran under its number before, and is counted: see `DestinationDatabase.open_session`."""
+        """A task began: it replaces an earlier task with its number, and is counted; see `DestinationDatabase.open_session`."""
         server = self._servers[stream.hello.server]
         if server.stream is not None:
             old = server.stream

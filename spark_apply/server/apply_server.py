@@ -31,7 +31,7 @@ Nothing here sleeps or reads a clock: `step` receives the time and returns when 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
@@ -42,6 +42,7 @@ from spark_apply.groups import (
     GroupAssignment,
     GroupGo,
     GroupMode,
+    Reopen,
     ServerMessage,
 )
 from spark_apply.server.conflicts import ShowValue, show_raw
@@ -84,18 +85,20 @@ class ApplyServer:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
+        copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         show: formats a failing row's values for `errors show`.
     """
 
     def __init__(
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
-        error_batches: Callable[[int], Iterator[bytes]], show: ShowValue = show_raw,
+        error_batches: Callable[[int], Iterator[bytes]],
+        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, show: ShowValue = show_raw,
     ) -> None:
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            show=show,
+            copied_scns=copied_scns, show=show,
         )
         self._context: WorkContext | None = None
         self._is_connected = False
@@ -156,6 +159,9 @@ class ApplyServer:
 
     def receive(self, message: CoordinatorMessage) -> None:
         """Accept a message of the coordinator."""
+        if isinstance(message, Reopen):
+            self.close()
+            return
         if isinstance(message, GroupAssignment):
             if self._context is None:
                 raise BugError("a group was assigned before the server was ready")

@@ -1,7 +1,12 @@
-"""Executing an error transaction again, on an operator's request."""
+"""Executing an error transaction again, on an operator's request.
+
+Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones. They are
+left out; a transaction of which nothing else is left is refused.
+"""
 
 from __future__ import annotations
 
+from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.group_work import Work, refused_at_commit
@@ -10,6 +15,10 @@ from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 
 __all__ = ["ExecuteWork"]
+
+_IN_THE_COPY = (
+    "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
+)
 
 
 class ExecuteWork(Work):
@@ -26,13 +35,18 @@ class ExecuteWork(Work):
         return self._result(failure), True
 
     def _execute(self, number: int) -> Failure | None:
-        rows = 0
+        rows = left_out = 0
+        copied = self._context.copied_scns()
         for data in self._context.error_batches(number):
-            batch = self._context.decode(data)
+            whole = self._context.decode(data)
+            batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
+            left_out += whole.row_count - batch.row_count
             failure = self._apply(batch)
             if failure is not None:
                 return failure
             rows += batch.row_count
+        if left_out and not rows:
+            return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None)

@@ -13,7 +13,7 @@ The kinds: `set_groups` (whole transactions), `large_transactions` (streamed one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, ErrorTransaction, ScnRange
@@ -66,6 +66,7 @@ class WorkContext:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
+        copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         show: formats a failing row's values.
     """
 
@@ -76,6 +77,7 @@ class WorkContext:
     decode: Callable[[bytes], LcrBatch]
     encode: Callable[[LcrBatch], bytes]
     error_batches: Callable[[int], Iterator[bytes]]
+    copied_scns: Callable[[], Mapping[tuple[str, str], int]]
     show: ShowValue
 
 

@@ -257,6 +257,10 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+            copied_scns=lambda: {
+                (each.owner, each.name): int(each.scn) for each in destination.instantiations(topology, apply)
+                if each.source == welcome.source
+            },
             show=value_reader(access.kind),
         )
 

@@ -100,3 +100,18 @@ def test_tables_are_emptied_and_asked_for_rows(harness, reader, session):
     assert [session.has_rows(table) for table in tables] == [True, False]
     session.empty_tables(tables)
     assert [session.has_rows(table) for table in tables] == [False, False]
+
+
+def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
+    harness.insert("copy", [*ROWS[:100], (b"0100", b"changed"), *ROWS[101:399], (b"more", None)])
+    digests = [reader.bucket_digests("public", name, ("id",), ("id", "a"), buckets=64) for name in ("t", "copy")]
+    wanted = [number for number, (left, right) in enumerate(zip(*digests, strict=True)) if left != right]
+    assert 1 <= len(wanted) <= 3
+    left, right = (
+        {row.key: row.digest for row in reader.bucket_rows(
+            "public", name, ("id",), ("id", "a"), buckets=64, wanted=wanted, rows_max=1000,
+        )}
+        for name in ("t", "copy")
+    )
+    assert {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)} == {("0100",), ("0399",), ("more",)}
+    assert len(reader.bucket_rows("public", "t", ("id",), ("id",), buckets=1, wanted=[0], rows_max=5)) == 5

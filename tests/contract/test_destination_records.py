@@ -384,3 +384,48 @@ def test_session_of_a_forgotten_apply_process_cannot_write(harness, destination,
 def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
     destination.remove(TOPOLOGY)
     assert destination.forget(TOPOLOGY, APPLY) == ()
+
+
+def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_them(destination, open_session, harness):
+    session = open_session()
+    table = keyed(harness, session)
+    assert table is not None
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
+
+    def record(name: str, scn: int, state: str) -> Instantiation:
+        return Instantiation(
+            source="a", identity=f"1.{name}", owner="public", name=name, scn=scn, state=state, row_count=3, digest="ab",
+        )
+
+    for name, scn, state in (("old", 50, "JOINING"), ("done", 50, "DONE"), ("first", 120, "COPIED"), ("second", 150, "COPIED")):
+        destination.record_instantiation(TOPOLOGY, APPLY, epoch, record(name, scn, state))
+    session.begin()
+    session.commit(ranges((0, 200)), 0)
+    joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]
+    for _ in range(2):  # an answer that was lost: the same call again
+        progress = destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
+        assert (progress.low_watermark, progress.above, progress.ahead_scn) == (120, (), 200)
+        assert destination.progress(TOPOLOGY, APPLY) == progress
+    states = {each.name: (each.state, each.scn) for each in destination.instantiations(TOPOLOGY, APPLY)}
+    assert states == {
+        "old": ("DONE", 50), "done": ("DONE", 50), "first": ("JOINING", 120), "second": ("JOINING", 150),
+    }
+    # What the session knew of its progress is not so any more: it must not commit before it is opened again.
+    session.begin()
+    with pytest.raises(FencedError):
+        session.commit(ranges((200, 300)), 200)
+    session.rollback()
+    again = open_session()
+    again.begin()
+    again.commit(ranges((120, 130)), 120)
+    progress = destination.progress(TOPOLOGY, APPLY)
+    assert (progress.low_watermark, progress.above, progress.ahead_scn) == (130, (), 200)
+    # The next driver still knows how far the others are.
+    assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
+
+
+def test_only_the_current_epoch_lets_tables_join(destination):
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)

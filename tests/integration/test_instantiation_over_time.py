@@ -6,7 +6,7 @@ The copying itself is plain SQL here; everything that decides about it, and what
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -14,11 +14,13 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.embedded import EmbeddedServer
+from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.comparison import tables_of_now
-from spark_apply.copy.instantiation import TableInstantiation, TableProgress
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -29,11 +31,41 @@ TOPOLOGY, APPLY = "topo", "apply_from_src"
 Rows = list[tuple[Any, ...]]
 
 
+class _NothingIsApplied:
+    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
+
+    is_joined = True
+
+    def __init__(self, destination: PostgresDestination) -> None:
+        self.destination = destination
+
+    def hold(self, scn: Scn | None) -> None: ...
+
+    def hold_now(self) -> None: ...
+
+    def leave_out(self, tables: Collection[TableName]) -> bool:
+        return True
+
+    def join(self, tables: Sequence[Instantiation]) -> bool:
+        progress = self.destination.progress(TOPOLOGY, APPLY)
+        assert progress is not None
+        self.destination.join_tables(TOPOLOGY, APPLY, progress.epoch, tables, through=progress.low_watermark)
+        return True
+
+
 class _Copied(TableInstantiation):
     """Copies by itself, and under no snapshot: nobody writes meanwhile. Looks once at tables that are refused."""
 
     def _sleep(self, seconds: float) -> None:
         object.__setattr__(self, "should_end", lambda: True)
+
+    def look_beside(self) -> None:
+        """What happens beside the apply servers, until what is left waits for an operator."""
+        self._joins = _NothingIsApplied(self.destination)
+        looks = 0
+        while self._look(self._joins) == 0.0:
+            looks += 1
+            assert looks < 10, self._records.progress
 
     def _copy(self, this: Any) -> None:
         for copy in this.copies.values():
@@ -41,7 +73,8 @@ class _Copied(TableInstantiation):
             rows = _execute(self.config.source.dsn, f"SELECT * FROM {name}")
             with psycopg.connect(self.config.destination.dsn) as connection:
                 connection.cursor().executemany(f"INSERT INTO {name} VALUES (%s, %s)", rows)
-            self._record(copy.table, copy.scn, "DONE", rows=len(rows), digest="copied")
+            state = "DONE" if self._joins is None else "COPIED"
+            self._records.record(copy.table, copy.scn, state, rows=len(rows), digest="copied")
 
 
 def _execute(dsn: str, statement: str) -> Rows:
@@ -92,12 +125,15 @@ class Sites:
         nothing: Any = None
         self.is_held_up = False
         made = _Copied(
-            runner=nothing, config=self.config(tables), gate=nothing, source=self.source,
-            destination=self.destination, epoch=epoch, moved=self._moved, should_end=lambda: False,
+            config=self.config(tables), source=self.source, destination=self.destination, source_reader=nothing,
+            destination_reader=nothing, workers=nothing, epoch=epoch, moved=self._moved, should_end=lambda: False,
         )
-        found = made.run()
-        self.is_held_up = made.should_end()
-        return {name: scn for (_, name), scn in found.items()}
+        made.run_first()
+        if not made.should_end():
+            made.look_beside()
+        found, _ = made.starts()
+        self.is_held_up = made.should_end() or any(start.scn is None for start in found.values())
+        return {name: start.scn for (_, name), start in found.items() if start.scn is not None}
 
     def _moved(self, progress: TableProgress) -> None:
         self.progress[progress.name] = progress

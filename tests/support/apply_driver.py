@@ -59,7 +59,7 @@ replicate:
 
 
 def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
-    """Wait until `holds` answers something true; errors of the system count as not yet."""
+    """Wait until `holds` returns a true value; errors of the system mean not yet."""
     deadline, last = time.monotonic() + timeout_s, ""
     while time.monotonic() < deadline:
         try:
@@ -164,7 +164,7 @@ class SparkProcess:
         self.access: ApplicationAccess
 
     def start(self) -> None:
-        """Returns when it serves; ends what this object started before."""
+        """Return when it serves; ends what this object started before."""
         self.child.start(self.config.to_json())
         answer = self.child.first_answer(STARTED_S, lambda: True)
         self.access = ApplicationAccess(endpoint=answer["endpoint"], token=answer["token"])
@@ -253,7 +253,7 @@ class Driver:
         wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
 
     def wait_failure(self) -> StreamsError:
-        """What ended the driver."""
+        """The error that ended the driver."""
 
         def failure() -> StreamsError | None:
             try:
@@ -270,7 +270,7 @@ class Driver:
         return [server.pid for server in self.status().servers if server.pid]
 
     def stop(self) -> int:
-        """End it in order; its process's exit code."""
+        """End it orderly; returns its process's exit code."""
         self.client.ask("stop", 10.0)
         self.process.join(ENDED_S)
         return int(self.process.exitcode)
@@ -316,7 +316,7 @@ class ApplyDrivers:
         )
 
     def to_instantiate(self, tables: Sequence[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
-        """Tables of schema public as the source knows them now, in the order of their names."""
+        """The source's current tables of schema public, in the order of their names."""
         with contextlib.closing(PostgresSource(self.queue.source_dsn, site="dbs1")) as source:
             source.prepare(self.queue.spec.name, self.queue.spec.capture_rules("dbs1"))
             captured = source.captured(self.queue.spec.name)
@@ -361,7 +361,7 @@ def digest(dsn: str, table: str) -> tuple[Any, ...]:
 
 
 def end_of_log(dsn: str) -> int:
-    """Everything committed before the call has a commit SCN up to this."""
+    """An SCN; everything committed before the call has a commit SCN up to it."""
     source = PostgresSource(dsn, site="dbs1")
     try:
         return int(source.write_marker(b"test"))

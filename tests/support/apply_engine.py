@@ -12,10 +12,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from databases.ports import Instantiation
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.copy.instantiation import table_starts
+from spark_apply.copy.standing import standings
+from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, ServerMessage
 from spark_apply.server import error_execution as work_execute
@@ -27,8 +33,14 @@ from spark_apply.tables import TableFits
 from streams.cutting import resume_after
 from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.lcr_batch import LcrBatch
+from streams.table_name import TableName
 
 TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
+
+
+def table_of(record: Instantiation) -> TableToInstantiate:
+    """The table that is recorded."""
+    return TableToInstantiate(identity=record.identity, source=TableName.of(record), destination=TableName.of(record))
 
 
 class Killed(BaseException):
@@ -55,7 +67,7 @@ class Engine:
     def __init__(
         self, *, seed: int, batches: Sequence[LcrBatch], destination: Any, parallelism: int = 2,
         group_transactions: int = 4, group_rows: int = 30, crash: float = 0.0, rules: RuleSet | None = None,
-        instantiation: dict[tuple[str, str], int] | None = None, returned_from: Sequence[str] = (),
+        instantiation: dict[tuple[str, str], TableStart] | None = None, returned_from: Sequence[str] = (),
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
     ) -> None:
@@ -68,6 +80,8 @@ class Engine:
         self.now = 0.0
         self.crashes: dict[str, int] = {}
         self.bury: Callable[[ApplyServer], None] = lambda server: None
+        self.beside: Callable[[Engine], None] = lambda engine: None  # what copies tables meanwhile
+        self.told = 0  # to the queue, as durable: it has forgotten what is below
         self.steps = 0
         self.start_driver()
 
@@ -76,15 +90,22 @@ class Engine:
     def start_driver(self) -> None:
         progress = self.destination.raise_epoch(self.topology, self.apply)
         self.epoch = progress.epoch
+        recorded = self.destination.instantiations(self.topology, self.apply)
+        starts = self.instantiation | table_starts(standings([table_of(each) for each in recorded], recorded))
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
-            instantiation=self.instantiation, returned_from=self.returned_from,
+            tables=ArrivingTables(starts), returned_from=self.returned_from,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=self.destination.error_key_hashes(self.topology, self.apply), encode=codec.encode,
             **self.bounds,
         )
+        copied = [each.scn for each in recorded if each.state == "COPIED"]
+        self.joins = TableJoins(
+            self.topology, self.apply, epoch=self.epoch, destination=self.destination, reader=self.reader, coordinator=self.coordinator,
+        )
+        self.joins.hold(min(copied, default=None))
         self.piece = None
         self.servers: dict[int, ApplyServer] = {}
         self.to_server: dict[int, deque[CoordinatorMessage]] = {}
@@ -98,6 +119,7 @@ class Engine:
 
     def subscribe(self) -> None:
         needed = self.reader.needed_scn
+        assert needed >= self.told, "the queue has forgotten what is needed"
         self.place = 0
         while self.place < len(self.batches) and resume_after(self.batches[self.place], needed) is None:
             self.place += 1
@@ -127,12 +149,12 @@ class Engine:
 
     @property
     def is_paused(self) -> bool:
-        """What came before a table that does not fit is applied: the operator is asked for the ALTER."""
+        """Everything before a table that does not fit is applied, so the operator is asked for the ALTER."""
         passed_on = self.piece is None and not self.reader._pieces
         return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
 
     def run(self, steps_max: int = STEPS_MAX) -> None:
-        """Until everything is applied."""
+        """Run until everything is applied."""
         through = self.batches[-1].through_scn if self.batches else 0
         while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING":
             self.steps += 1
@@ -150,7 +172,9 @@ class Engine:
         self.now += 0.01
         if self.crash and self.rng.random() < self.crash:
             self._die()
-        actions = [self._read, self._pass_on, self._hand_out]
+        self.beside(self)
+        actions = [self._settle] if self.joins.is_due else [self._read, self._pass_on]
+        actions.append(self._hand_out)
         for number in range(self.parallelism):
             if number not in self.servers:
                 actions.append(lambda number=number: self.start_server(number))
@@ -195,6 +219,15 @@ class Engine:
             self.place += 1
             self.reader.offer(batch, codec.encode(batch) if self.rng.random() < 0.8 else None)
 
+    def _settle(self) -> None:
+        try:
+            is_done = self.joins.advance()
+        except DatabaseUnavailable:
+            return
+        if is_done:
+            self.piece = None
+            self.subscribe()
+
     def _pass_on(self) -> None:
         self.piece = self.piece or self.reader.take()
         if self.piece is not None and self.coordinator.wants:
@@ -212,8 +245,9 @@ class Engine:
         for number, message in self.coordinator.messages():
             if number in self.to_server:
                 self.to_server[number].append(message)
+        self.told = max(self.told, self.joins.bounded(self.coordinator.durable_scn))
         scn = self.coordinator.unrecorded_scn
-        if scn is not None and self.rng.random() < 0.2:
+        if scn is not None and self.rng.random() < 0.2 and not self.joins.is_uncertain:
             self.destination.record_low_watermark(self.topology, self.apply, self.epoch, scn)
             self.coordinator.recorded(scn)
 
@@ -237,7 +271,7 @@ class Engine:
             self.coordinator.report(number, self.from_server[number].popleft())
 
     def execute_errors(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Execute error transactions; what is wrong with each, empty: it was applied."""
+        """Execute error transactions; returns the problem of each; empty: it was applied."""
         self.coordinator.execute_errors(numbers)
         outcomes: dict[int, str] = {}
         for _ in range(STEPS_MAX):
@@ -250,7 +284,7 @@ class Engine:
 
 
 def replace_failpoints(monkeypatch: Any, failpoint: Callable[[str], None]) -> None:
-    """Call something else at the failpoints of apply servers."""
+    """Replace the action at the failpoints of apply servers."""
     for module in (work, work_execute, work_large, work_sets):
         monkeypatch.setattr(module, "failpoint", failpoint)
 

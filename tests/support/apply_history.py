@@ -1,4 +1,4 @@
-"""Random histories of a source, what applying them one by one must leave, and the batches they travel in.
+"""Random histories of a source, the result of applying them serially, and the batches that carry them.
 
 The serial reference is written row by row on plain tuples, apart from everything in `spark_apply`: dependencies
 are sets of key values, conflicts are looked up, nothing is collapsed.
@@ -138,7 +138,7 @@ class Transaction:
 
 
 class Source:
-    """A database that makes valid transactions at random: few keys, so that they meet."""
+    """A database that makes valid random transactions: few keys, so that they conflict."""
 
     def __init__(self, rng: random.Random, tables: Sequence[Table] = TABLES, keys: int = 8) -> None:
         self.rng, self.tables, self.keys = rng, tables, keys
@@ -250,12 +250,12 @@ class Source:
 
 
 class Conflict(Exception):  # noqa: N818 - an outcome
-    """A row cannot be applied."""
+    """A row that cannot be applied."""
 
 
 @dataclass
 class Reference:
-    """A destination, transaction after transaction."""
+    """A destination that applies transactions serially."""
 
     rows: dict[str, list[Row]]
     failed: list[int] = field(default_factory=list)
@@ -279,7 +279,7 @@ class Reference:
 
     @staticmethod
     def keys_of(transaction: Transaction) -> tuple[set[object], set[object]]:
-        """What the transaction holds once it is in the error queue; what it must not find there."""
+        """The keys that the transaction holds once it is in the error queue, and the keys that it must not find held."""
         uses: set[object] = set()
         needs: set[object] = set()
         for change in transaction.changes:

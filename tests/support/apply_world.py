@@ -1,4 +1,4 @@
-"""A source's history, a destination that may differ from the source, and what must be left at the end."""
+"""A source's history, a destination that may differ from the source, and the expected result."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class World:
         return tuple(self.place.destination.errors(TOPOLOGY, APPLY))
 
     def check(self) -> None:
-        """The destination is what one transaction after the other would have left, error queue included."""
+        """The destination equals the result of serial transactions, error queue included."""
         for table in self.tables:
             assert in_order(self.place.rows(table)) == in_order(self.reference.rows[table.name]), table.name
         errors = self.errors()

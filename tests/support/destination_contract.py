@@ -8,7 +8,7 @@ import psycopg
 
 from databases.copying import TableReader
 from databases.embedded import EmbeddedServer
-from databases.memory_copying import MemoryTableReader
+from databases.memory_copying import MemoryTableReader, StoreTables
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import (
@@ -49,7 +49,8 @@ class MemoryHarness:
         self._store.drop_table("public", name)
 
     def reader(self) -> TableReader:
-        return MemoryTableReader(self._store, self._snapshots)
+        names = sorted(self._store.tables)
+        return MemoryTableReader(StoreTables(self._store), self._snapshots, names)
 
     def insert(self, name: str, rows: Sequence[Row]) -> None:
         self._store.insert("public", name, rows)

@@ -1,4 +1,4 @@
-"""What fault tests do to the processes of a topology that runs, and how they prove that it happened and did no harm."""
+"""Faults that tests inject into a running topology, and proof that they happened and did no harm."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Pgbench:
     before: int
 
     def wait_arriving(self, rows: int = 1) -> None:
-        """Wait until this run's changes arrive, so that what breaks now breaks something at work."""
+        """Wait until this run's changes arrive, so that the next fault hits a working system."""
         wait_until("changes arrive", lambda: self.arrived >= rows)
 
     @property
@@ -97,7 +97,7 @@ def pgbench_through(system: System) -> Iterator[Pgbench]:
 
 
 def _write_until(ended: threading.Event, system: System) -> int:
-    """Run pgbench, then more of it until `ended`; how many transactions were committed."""
+    """Run pgbench repeatedly until `ended`; returns the number of committed transactions."""
     written, rate, seconds = 0, RATE, SECONDS
     while written == 0 or not ended.is_set():
         transactions = rate * seconds // CLIENTS
@@ -112,7 +112,7 @@ def _write_until(ended: threading.Event, system: System) -> int:
 
 @contextlib.contextmanager
 def armed(system: System, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
-    """Arm a failpoint in every process that runs; gives a counter of how often it fired. Disarms at the end."""
+    """Arm a failpoint in every running process; yields a counter of how often it fired. Disarms it at the end."""
     folder = system.folder / "failpoints"
     mine = folder / f"{name}.{len(list(folder.iterdir()))}"
     aside = folder / f"{ARMED_FILE}.new"

@@ -10,7 +10,8 @@ from databases.ports import ErrorTransaction
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import RuleSet
-from streams.scn import FIRST_SCN
+from spark_apply.arriving import TableStart
+from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.postgres_redo import RULES, RedoSite
 
@@ -46,7 +47,7 @@ class Pair:
         batches = list(self.redo.mine(self.redo.miner(FIRST_SCN, rules)))
         engine = Engine(
             seed=seed, batches=batches, destination=self.destination, parallelism=3, group_transactions=2,
-            instantiation=instantiation,
+            instantiation={name: TableStart(scn=Scn(scn)) for name, scn in (instantiation or {}).items()},
         )
         engine.run()
         return engine

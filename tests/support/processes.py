@@ -44,7 +44,7 @@ def is_server(arguments: list[bytes]) -> bool:
 
 
 def end(processes: list[Process]) -> None:
-    """Kill them, each by its own id."""
+    """Kill the processes, each by its own id."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, signal.SIGKILL)

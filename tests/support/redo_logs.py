@@ -84,7 +84,7 @@ class Names:
 
 
 def drain(writer: LogWriter, source: MemorySource, clock: VirtualClock | None = None) -> None:
-    """Let the log writer take everything the source has, over as many streams as that needs."""
+    """Let the log writer read everything that the source has, over as many streams as necessary."""
     idle = 0
     while idle < 3:
         try:

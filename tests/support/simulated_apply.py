@@ -1,4 +1,4 @@
-"""An apply process in a simulation: the real host, cores and servers; streams, processes and the database are not.
+"""An apply process in a simulation: host, cores and servers are real; streams, processes and the database are simulated.
 
 A driver has tasks, as in Spark: a task may die and is run again; a driver may die, and its tasks linger for a while;
 two drivers may live at once, until the older one learns that it was fenced out.
@@ -17,6 +17,7 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
@@ -46,7 +47,7 @@ _LINGER_STEPS = 30  # of a task whose driver is gone
 
 
 class TaskStream:
-    """What the driver sees of a task's stream; both ways take time."""
+    """The driver's end of a task's stream, with delays in both directions."""
 
     def __init__(self, hello: pb.ServerHello) -> None:
         self.hello = hello
@@ -62,7 +63,7 @@ class TaskStream:
 
 
 class Task:
-    """One attempt of an apply server's task, as `spark_apply.server.task`."""
+    """One attempt of an apply server's task, like `spark_apply.server.task`."""
 
     def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, number: int, token: str) -> None:
         self._sim, self._spec, self._store, self._number = sim, spec, store, number
@@ -95,7 +96,7 @@ class Task:
             self.end()
 
     def end(self) -> None:
-        """In order: the session is closed."""
+        """An orderly end: the session is closed."""
         self.is_dead = True
         if self._server is not None:
             self._server.close()
@@ -140,7 +141,7 @@ class Task:
 
 
 class _Feed:
-    """As `spark_apply.driver.feed.QueueFeed`, stepped."""
+    """Like `spark_apply.driver.feed.QueueFeed`, but stepped."""
 
     def __init__(self, sim: Simulation, spec: ApplySpec) -> None:
         self._sim, self._spec = sim, spec
@@ -296,7 +297,7 @@ class Driver:
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=spec.source, progress=progress, rules=RuleEvaluation(spec.rules), fits=fits,
-            instantiation=scns,
+            tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
@@ -319,7 +320,7 @@ class Driver:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
 
     def step(self, rng: random.Random) -> None:
-        """May raise whatever ends the driver."""
+        """May raise the error that ends the driver."""
         self.feed.step(rng)
         self.host.turn(0.0)
         assert self.coordinator.low_watermark >= self._low_watermark, "the low watermark went back"
@@ -349,7 +350,7 @@ class Driver:
             self._gate.lost(task.stream, "killed")  # type: ignore[arg-type]
 
     def lose_task(self, number: int, rng: random.Random) -> None:
-        """The task's process is gone; what it said last may still arrive."""
+        """The task's process is gone; its last messages may still arrive."""
         task = self.tasks.pop(number)
         task.is_dead = True
         for _ in range(rng.randrange(3)):

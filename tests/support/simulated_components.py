@@ -33,7 +33,7 @@ ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
 class Component:
-    """Something that runs, fails and is started again. Errors are treated as `actors.host.Host` does."""
+    """A component that runs, fails and is restarted. It handles errors like `actors.host.Host`."""
 
     def __init__(self, sim: Simulation, name: str) -> None:
         self.sim, self.name = sim, name
@@ -70,7 +70,7 @@ class Component:
         raise NotImplementedError
 
     def close(self) -> None:
-        """In order, after an error."""
+        """An orderly end after an error."""
 
     def forget(self) -> None:
         """The process is gone."""
@@ -148,7 +148,7 @@ class SourceSite(Component):
             self._lose_power(segment._path, segment.durable_offset)
 
     def _lose_power(self, path: Path, durable: int) -> None:
-        """What was not synced may be there, in part, or as zeros."""
+        """Data that was not synced may be missing, partial, or zeros."""
         rng, size = self.sim.rng, path.stat().st_size
         cut = rng.randint(durable, size)
         os.truncate(path, cut)
@@ -157,7 +157,7 @@ class SourceSite(Component):
 
 
 class _RedoWatch:
-    """As `RedoWatchClient`: the position is a bit late."""
+    """Like `RedoWatchClient`: the position is slightly late."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -283,7 +283,7 @@ class BufferedQueue(Component):
 
 
 class PropagationProcess(Component):
-    """As `PropagationRunner`."""
+    """Like `PropagationRunner`."""
 
     def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
         super().__init__(sim, f"propagation:{spec.name}")

@@ -167,7 +167,7 @@ class Simulation:
     # ------------------------------------------------------------------ running
 
     def run(self) -> None:
-        """Commit everything at the source while things break; then let it heal, and check the end."""
+        """Commit everything at the source while faults happen; then let the system recover, and check the result."""
         with self._armed():
             self._commit_first()
             while self._left or (self.steps < HARM_STEPS_MAX and (self._is_behind() or self._is_calm())):
@@ -207,7 +207,7 @@ class Simulation:
         self._check_told()
 
     def report(self) -> dict[str, Any]:
-        """For a failure: where everything stands."""
+        """The state of everything, for the message of a failure."""
         return {
             "seed": self.seed, "steps": self.steps, "fired": dict(self.fired), "source_scn": self.source.current_scn(),
             "redo_scn": self.site.durable_scn,
@@ -217,7 +217,7 @@ class Simulation:
         }
 
     def _check_told(self) -> None:
-        """What captures may forget is at every destination."""
+        """Everything that captures may forget is at every destination."""
         writer = self.site.writer
         if writer is None:
             return
@@ -229,7 +229,7 @@ class Simulation:
                 assert required <= observer.low_watermark, "redo is given up before it is applied"
 
     def _is_behind(self) -> bool:
-        """Most of what the source committed is not yet applied somewhere: harm still hits the whole way."""
+        """Whether most commits of the source are not applied everywhere yet, so that faults still hit every stage."""
         numbers = sorted(self.published)
         most = self.published[numbers[len(numbers) * 4 // 5]]
         return any(observer.low_watermark < most for observer in self.observers)
@@ -437,7 +437,7 @@ class Simulation:
 
     @contextlib.contextmanager
     def _armed(self) -> Any:
-        """Every module's failpoints ask this simulation."""
+        """Redirect every module's failpoints to this simulation."""
         places = [
             module for name, module in list(sys.modules.items())
             if getattr(module, "failpoint", None) is failpoints.failpoint and name != failpoints.__name__
@@ -465,7 +465,7 @@ def _key(number: int) -> bytes:
 
 
 def _make(transaction: MemoryTransaction, change: Change) -> None:
-    """A change of the random history, made at the source."""
+    """Make one change of the random history at the source."""
     name, columns = f"public.{change.table.name}", change.table.columns
     old = dict(zip(columns, change.old or (), strict=False))
     new = dict(zip(columns, change.new or (), strict=False))

@@ -65,7 +65,7 @@ class History:
     value: bytes = bytes(100)
 
     def commit(self, rows: int = 1) -> int:
-        """Commit a transaction; its commit SCN."""
+        """Commit a transaction; returns its commit SCN."""
         self.rows.append(rows)
         return len(self.rows) * STEP
 
@@ -151,7 +151,7 @@ class Subscriber:
         self.durable = self.position
 
     def crash(self) -> int:
-        """Lose what is not durable; the position to ask for."""
+        """Lose what is not durable; returns the position to request."""
         self.applied = [scn for scn in self.applied if scn <= self.durable]
         self.position, self._open = self.durable, None
         return self.durable
@@ -223,7 +223,7 @@ class DirectEnqueue:
 
 
 class DirectDequeue:
-    """A subscriber's client of a queue in the same process: what `DequeueClient` does, without a wire."""
+    """A subscriber's client of a queue in the same process: like `DequeueClient`, without a network."""
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
         self._names = component, incarnation

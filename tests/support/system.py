@@ -1,4 +1,4 @@
-"""A whole topology under test: real servers, real Ray, real Spark; what a test does to it and asks of it."""
+"""A whole topology under test, with real servers, Ray and Spark, and the operations of tests on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEALED_S = 180.0  # as long as Spark may take to begin
 
 
 def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S) -> Any:
-    """Wait until `holds` answers something true, and answer it; errors of the system count as not yet."""
+    """Wait until `holds` returns a true value, and return it; errors of the system mean not yet."""
     deadline, last = time.monotonic() + timeout_s, "nothing was answered"
     while time.monotonic() < deadline:
         try:
@@ -111,7 +111,7 @@ class System:
         return dict(self.call(name, "status"))
 
     def wait_overview(self) -> dict[str, Any]:
-        """The overview, once everybody answers and every lag is known."""
+        """The overview, once all components answer and every lag is known."""
 
         def whole() -> dict[str, Any] | None:
             overview = self.deployment.overview()
@@ -133,7 +133,7 @@ class System:
         return wait_until(f"{name} has a process", lambda: self.deployment.connect().pid(name))
 
     def kill(self, name: str) -> int:
-        """SIGKILL the component's process; answers its id."""
+        """SIGKILL the component's process; returns its id."""
         pid = self.pid(name)
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -143,7 +143,7 @@ class System:
 
     @contextlib.contextmanager
     def failpoint(self, component: str, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
-        """Recreate a component with a failpoint armed; gives a counter of how often it fired. Disarms at the end."""
+        """Recreate a component with an armed failpoint; yields a counter of how often it fired. Disarms it at the end."""
         self._points += 1
         folder = self.folder / f"failpoint_{self._points}"
         self.recreate(component, {ENVIRONMENT: f"{name}={action}@{folder}*{times}"})

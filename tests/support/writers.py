@@ -1,4 +1,4 @@
-"""Writers of a test's own: they outlive their server, and know what it acknowledged. pgbench ends with its server."""
+"""Writers that survive the death of their server, unlike pgbench, and know what it acknowledged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS = 1_000_000  # of one writer: more transactions than a test makes
 
 @dataclass
 class _Writer:
-    """What one of them knows; its transactions are numbered."""
+    """The knowledge of one writer; its transactions are numbered."""
 
     next: int
     sessions: int = 0
@@ -70,14 +70,14 @@ class Writers:
         return [writer.sessions for writer in self._writers]
 
     def wait_writing(self, transactions: int = 10) -> None:
-        """Wait until every writer has so many more transactions acknowledged."""
+        """Wait until every writer has that many more acknowledged transactions."""
         wanted = [len(writer.acknowledged) + transactions for writer in self._writers]
         wait_until("every writer writes", lambda: all(
             len(writer.acknowledged) >= most for writer, most in zip(self._writers, wanted, strict=True)
         ))
 
     def wait_arriving(self, site: str) -> None:
-        """Wait until something that is acknowledged from now on is at `site`."""
+        """Wait until a transaction that is acknowledged from now on is at `site`."""
         before = self.acknowledged
         wait_until(f"changes arrive at {site}", lambda: (self.acknowledged - before) & set(self._found(site)))
 

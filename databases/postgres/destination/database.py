@@ -234,6 +234,39 @@ class PostgresDestination:
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
 
+    def join_tables(
+        self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
+    ) -> ApplyProgress:
+        """See `DestinationDatabase.join_tables`."""
+        values = {
+            "topology": topology, "apply": apply, "epoch": epoch, "through": through,
+            "low_watermark": min([through, *(each.scn for each in joining)]),
+        }
+        of_apply = "topology = %(topology)s AND apply = %(apply)s"
+        with self._use("letting copied tables join") as connection:
+            with connection.transaction():
+                moved = connection.execute(
+                    "UPDATE headrace.apply_process p SET low_watermark = %(low_watermark)s, ahead = %(through)s, applied = '{}'"
+                    f" WHERE {of_apply} AND epoch = %(epoch)s AND {EPOCH_LIVES}", values,
+                )
+                if moved.rowcount == 1:
+                    # A session that was not opened again finds no row of its own, and cannot commit.
+                    connection.execute(f"DELETE FROM headrace.apply_progress WHERE {of_apply}", values)
+                    connection.execute(
+                        "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
+                        f" WHERE {of_apply} AND state = 'JOINING'", values,
+                    )
+                    connection.execute(
+                        "UPDATE headrace.instantiation SET state = 'JOINING', changed_at = clock_timestamp()"
+                        f" WHERE {of_apply} AND identity = ANY (%(identities)s)",
+                        {**values, "identities": [each.identity for each in joining]},
+                    )
+            if moved.rowcount == 0:
+                _refuse(connection, topology, apply, epoch)
+            progress = _read_progress(connection, topology, apply)
+        assert progress is not None
+        return progress
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
         with self._use("looking for tables that left") as connection:
@@ -246,7 +279,9 @@ class PostgresDestination:
             return ()
         self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
         with self._use("recording which tables left") as connection, connection.transaction():
-            connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND (state = 'KEPT' OR scn = 0)", values)
+            # Without a digest a copied table is one whose rows were kept (`Instantiation.is_kept`).
+            nothing_of_ours = "(scn = 0 OR state = 'KEPT' OR (state IN ('COPIED', 'JOINING') AND digest = ''))"
+            connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND {nothing_of_ours}", values)
             connection.execute(
                 f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}", values,
             )
@@ -311,8 +346,8 @@ def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoc
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
     # One statement, one snapshot: an epoch raised in between would otherwise hide what it folded.
     rows = connection.execute(
-        "SELECT epoch, low_watermark, applied FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
-        " UNION ALL SELECT 0, low_watermark, applied FROM headrace.apply_progress"
+        "SELECT epoch, low_watermark, applied, ahead FROM headrace.apply_process WHERE topology = %(t)s AND apply = %(a)s"
+        " UNION ALL SELECT 0, low_watermark, applied, 0 FROM headrace.apply_progress"
         " WHERE topology = %(t)s AND apply = %(a)s", {"t": topology, "a": apply},
     ).fetchall()
     epoch = max((row[0] for row in rows), default=0)
@@ -321,7 +356,8 @@ def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: st
     low_watermark, above = fold_ranges(
         max(row[1] for row in rows), [found for row in rows for found in ranges_from_bounds(row[2])]
     )
-    return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above)
+    ahead = Scn(max(row[3] for row in rows))
+    return ApplyProgress(epoch=epoch, low_watermark=low_watermark, above=above, ahead_scn=ahead)
 
 
 def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> ApplyProgress:

@@ -6,8 +6,8 @@ anyone at any time. A newer schema than this program knows is refused.
 
 The tables
 
-    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, and
-                      what the incarnation before had applied above it.
+    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, what
+                      the incarnation before had applied above it, and how far all but joining tables are ahead of it.
     apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
                       transaction of the data. `applied` holds ranges above the low watermark as
                       {after, through, after, through, ...}.
@@ -144,7 +144,9 @@ END
 $$""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 VERSION = len(VERSIONS)
 
 

@@ -32,7 +32,7 @@ STUCK = {
     "waits for room": (component("PAUSED: DISK IS FULL", problem="no space left"), "no space left", ""),
     "cannot copy a table": (
         component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "FAILED", "rows": 0, "problem": "not empty"}]),
-        "table hr.jobs: not empty", "correct it: the table is checked again every few seconds",
+        "table hr.jobs: not empty", "correct it: the table is checked again every few seconds; the others are applied meanwhile",
     ),
 }
 
@@ -164,13 +164,13 @@ def test_transaction_that_holds_a_start_up_is_named_while_it_does():
 
 def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_names():
     def table(name: str, state: str, done: int = 0, total: int = 0) -> dict:
-        return {"owner": "public", "name": name, "state": state, "rows": done, "problem": "", "rows_estimated": total}
+        return {"owner": "public", "name": name, "state": state, "rows": 1, "problem": "", "bytes_done": done, "bytes_total": total}
 
     tables = [table(f"t{number}", "DONE") for number in range(311)]
-    tables += [table("orders", "COPYING", 400, 1000), table("small", "COMPARING", 70, 60)]
-    tables += [table(f"p{number}", "PENDING") for number in range(14)] + [table("sick", "FAILED", 0, 5000)]
+    tables += [table("orders", "COPYING", 4 << 29, 5 << 30), table("small", "COMPARING", 1 << 20, 1 << 20)]
+    tables += [table(f"p{number}", "PENDING") for number in range(14)] + [table("sick", "FAILED")]
     line = summary_line(overview(component("INSTANTIATING", instantiation=tables)))
-    assert "copying 16 of 328 tables, 470 of about 1060 rows, largest: public.orders 40 %, 1 cannot be copied" in line
+    assert "copying 16 of 328 tables, 2.1 GB of 5.4 GB, largest: public.orders 40 %, 1 cannot be copied" in line
     assert "t1" not in line
     assert "p1" not in line
     assert "copying" not in summary_line(overview(component("IDLE", instantiation=tables[:311])))

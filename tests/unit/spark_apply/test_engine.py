@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import TableStart
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
@@ -128,7 +129,7 @@ def test_rules_of_the_apply_process_and_the_instantiation_leave_out_what_they_sh
     world = World(3, MemoryPlace(), count=20, conflicts=0)
     before = {table.name: world.place.rows(table) for table in world.tables}
     engine = world.engine(
-        3, rules=RuleSet(include=(Rule(name="plain"), Rule(name="full"))), instantiation={("public", "plain"): 10**6},
+        3, rules=RuleSet(include=(Rule(name="plain"), Rule(name="full"))), instantiation={("public", "plain"): TableStart(scn=10**6)},
     )
     engine.run()
     for table in world.tables:

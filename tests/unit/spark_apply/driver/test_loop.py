@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 from collections import deque
 from functools import partial
+from typing import ClassVar
 
 import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
+from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.application.spark import SparkUnavailable
+from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.copy.instantiation import table_starts
+from spark_apply.copy.standing import standings
 from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.config import ApplyConfig
@@ -32,7 +37,7 @@ from streams.cutting import resume_after
 from streams.errors import ApplyError, DestinationRestarted, FencedError, ProtocolError
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
 
 
@@ -87,8 +92,9 @@ class Driver:
         for table in TABLES:
             table.create(self.store)
             self.store.insert("public", table.name, list(source.rows[table.name]))
+        self.start = {name: list(rows) for name, rows in source.rows.items()}
         self.reference = Reference({name: list(rows) for name, rows in source.rows.items()})
-        history = [source.transaction(number, rng.randrange(1, 5)) for number in range(1, count + 1)]
+        self.history = history = [source.transaction(number, rng.randrange(1, 5)) for number in range(1, count + 1)]
         for transaction in history:
             self.reference.apply(transaction)
         self.batches = cut_batches(rng, history)
@@ -100,6 +106,8 @@ class Driver:
         self.clock = VirtualClock()
         self.start_driver()
 
+    instantiation: ClassVar[dict[tuple[str, str], TableStart]] = {}
+
     def start_driver(self) -> None:
         """Begin with what the destination has."""
         destination = MemoryDestination(store=self.store)
@@ -109,7 +117,7 @@ class Driver:
             destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
         )
         reader = ApplyReader(
-            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, instantiation={},
+            source=SOURCE, progress=progress, rules=RuleEvaluation(RuleSet()), fits=fits, tables=ArrivingTables(self.instantiation),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,
@@ -163,6 +171,7 @@ class Driver:
         raise AssertionError(f"no end: {self.coordinator.status()}")
 
     def assert_applied(self) -> None:
+        assert not self.store.errors
         for table in TABLES:
             expected = sorted(self.reference.rows[table.name], key=lambda row: [(v is not None, v or b"") for v in row])
             assert self.store.rows("public", table.name) == expected, table.name
@@ -436,3 +445,119 @@ def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_no
         driver.gate.receive(stream, pb.ServerMessage(state=told))
         driver.host.turn(0.0)
         assert control._read(cores).detail == expected
+
+
+# --------------------------------------------------------------------------- tables that join
+
+
+class JoiningDriver(Driver):
+    """One table is not at the destination at first: it is left out, copied, and joins."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.late = TABLES[seed % len(TABLES)].name
+        super().__init__(seed=seed, count=30)
+
+    def start_driver(self) -> None:
+        recorded = MemoryDestination(store=self.store).instantiations(TOPOLOGY, APPLY)
+        starts = table_starts(standings([table_of(each) for each in recorded], recorded))
+        self.instantiation = {("public", self.late): TableStart(scn=None)} | starts
+        super().start_driver()
+        self.destination = MemoryDestination(store=self.store)
+
+    def copy(self, scn: int) -> None:
+        """The rows of the late table as they were at `scn`."""
+        then = Reference({name: list(rows) for name, rows in self.start.items()})
+        for transaction in self.history:
+            if transaction.commit_scn <= scn:
+                then.apply(transaction)
+        record = Instantiation(
+            source=SOURCE, identity=self.late, owner="public", name=self.late, scn=Scn(scn), state="COPIED", digest="00",
+        )
+        self.destination.record_instantiation(TOPOLOGY, APPLY, self.epoch, record)
+        session = self.destination.open_session(TOPOLOGY, APPLY, server=2, epoch=self.epoch, tag=b"")
+        session.empty_tables([session.describe("public", self.late)])
+        session.close()
+        self.store.insert("public", self.late, list(then.rows[self.late]))
+        self.record = record
+
+    def state(self) -> str:
+        return next(each.state for each in self.destination.instantiations(TOPOLOGY, APPLY) if each.name == self.late)
+
+    def step(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self.host.turn(0.0)
+            for number in self.tasks:
+                self.step_task(number)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("restart_after", [None, 0, 1, 4, 12])
+def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replaced(seed: int, restart_after: int | None):
+    driver = JoiningDriver(seed=seed)
+    for number in range(2):
+        driver.start_task(number)
+    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
+    driver.host.joins.hold(driver.host.told_scn)
+    while driver.coordinator.low_watermark < later:
+        driver.step()
+    assert not any(driver.feed.durables)
+    driver.copy(early)
+    driver.host.joins.hold(Scn(early))
+    ahead = driver.coordinator.low_watermark
+    joined = driver.host.joins.join([driver.record])
+    while not joined.is_set():
+        driver.step()
+    assert driver.state() == "JOINING"
+    # The servers' sessions are older than the join: they are opened again before a group is written.
+    assert driver.coordinator.low_watermark <= early
+    assert driver.coordinator.progress.ahead_scn >= ahead
+    driver.host.joins.hold(None)
+    if restart_after is not None:
+        driver.step(restart_after)
+        driver.start_driver()
+        for number in range(2):
+            driver.start_task(number)
+    driver.run()
+    assert driver.host.joins.is_joined
+    driver.assert_applied()
+
+
+def test_copy_that_is_asked_to_join_twice_joins_once():
+    driver = JoiningDriver(seed=4)
+    for number in range(2):
+        driver.start_task(number)
+    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
+    driver.host.joins.hold(Scn(0))
+    while driver.coordinator.low_watermark < later:
+        driver.step()
+    driver.copy(early)
+    first = driver.host.joins.join([driver.record])
+    assert driver.host.joins.join([driver.record]) is first, "the answer to the first call was lost"
+    while not first.is_set():
+        driver.step()
+    assert driver.host.joins.join([driver.record]) is first
+    driver.host.joins.hold(None)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_opens_it_again():
+    driver = JoiningDriver(seed=3)
+    driver.start_task(0)
+    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
+    driver.host.joins.hold(Scn(0))
+    while driver.coordinator.low_watermark < later:
+        driver.step()
+    stream = driver.start_task(1)  # what it says is not heard before the join
+    driver.copy(early)
+    said, driver.host._events = driver.host._events, type(driver.host._events)()
+    joined = driver.host.joins.join([driver.record])
+    while not joined.is_set():
+        driver.host.turn(0.0)
+        driver.step_task(0)
+    while not said.empty():
+        driver.host._events.put(said.get())
+    driver.run()
+    assert stream is driver.tasks[1][0]
+    assert driver.host.servers.facts()[1].has_joined
+    driver.assert_applied()

@@ -12,6 +12,7 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, ScnRange
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
@@ -25,7 +26,7 @@ class Reading:
 
     def __init__(
         self, *, low_watermark: int = 0, above: tuple[tuple[int, int], ...] = (), rules: RuleSet | None = None,
-        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2,
+        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2, tables: ArrivingTables | None = None,
     ) -> None:
         self.store = MemoryStore()
         self.create(columns)
@@ -35,7 +36,7 @@ class Reading:
         self.reader = ApplyReader(
             source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
             rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
-            instantiation={("public", "t"): instantiated}, returned_from=returned_from,
+            tables=tables or ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
         )
 
     def create(self, columns: int) -> None:

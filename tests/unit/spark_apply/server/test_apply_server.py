@@ -31,6 +31,7 @@ from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoin
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
+OTHER = Table(12, "other", ("id", "v", "big"), OldImage.KEY)
 
 
 def k(number: int) -> bytes:
@@ -57,12 +58,13 @@ class Serving:
         self.opened = 0
         self.now = 0.0
         self.waits: list[float] = []
+        self.copied: dict[tuple[str, str], int] = {}
         self.server = self.start()
 
     def start(self) -> ApplyServer:
         server = ApplyServer(
             apply=APPLY, source=SOURCE, open_session=self._open, decode=codec.decode, encode=codec.encode,
-            error_batches=self.database.error_batches,
+            error_batches=self.database.error_batches, copied_scns=lambda: self.copied,
         )
         server.connect()
         return server
@@ -439,6 +441,31 @@ def test_an_error_that_fails_again_stays_in_the_queue_and_changes_nothing() -> N
     assert failure is not None
     assert (failure.position, failure.conflict_type) == (1, "update_missing")
     assert (at.values(), [e.number for e in at.errors()]) == ({}, [number])
+
+
+def test_an_error_that_is_older_than_the_copy_of_its_table_does_not_put_old_rows_over_new_ones() -> None:
+    at = Serving()
+    number = failed_update(at)
+    at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
+    at.copied["public", "plain"] = at.errors()[0].commit_scn
+    failure = execute(at, number).failure
+    assert failure is not None
+    assert "copied again" in failure.message
+    assert (at.values(), [e.number for e in at.errors()]) == ({5: b"newer"}, [number])
+
+
+def test_of_an_error_in_several_tables_what_is_not_in_a_copy_is_executed() -> None:
+    at = Serving()
+    OTHER.create(at.store)
+    at.assign(Transaction(1, [update(5, b"x"), Change(OTHER, Command.INSERT, new=(k(1), b"v", b"b"))]))
+    at.work()
+    number = at.errors()[0].number
+    at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
+    at.copied["public", "plain"] = at.errors()[0].commit_scn
+    assert execute(at, number).failure is None
+    assert at.values() == {5: b"newer"}
+    assert [row[0] for row in at.store.rows("public", "other")] == [k(1)]
+    assert at.errors() == []
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -1,0 +1,132 @@
+"""Which table the changes that arrive belong to: by the source's object number, and not by what it is called.
+
+    number known, its own name         the table
+    number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.standing`)
+    number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
+    number unknown                     the source is asked, once: a new partition is its table's; any other table was not
+                                       copied here: its rows are left out, `status` says so, and the next start copies it
+
+Without a list of tables (simulations) names are all that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from streams.errors import UnfitTableError
+from streams.scn import FIRST_SCN, Scn
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from spark_apply.driver.config import TableToInstantiate
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["ArrivingTables", "TableStart", "restart_hint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStart:
+    """From where a table's changes are applied.
+
+    Args:
+        scn: its instantiation SCN; None: it is left out, its copy is not finished.
+        is_joining: its changes up to `ApplyProgress.ahead_scn` were left out before, and are applied now.
+    """
+
+    scn: Scn | None
+    is_joining: bool = False
+
+
+_FROM_THE_START = TableStart(scn=FIRST_SCN)
+_NEVER = 1 << 62  # above every SCN
+
+
+def restart_hint(apply: str) -> str:
+    """How an apply process finds out which tables it replicates now."""
+    return (
+        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: it asks the source which table is which, and"
+        " copies what has to be copied"
+    )
+
+
+class ArrivingTables:
+    """See the module.
+
+    Args:
+        starts: from where each (owner, name) of the destination is applied; what is not in it, from the start.
+        tables: what the apply process replicates; empty: names are all that is known.
+        apply: name of the apply process, for messages.
+        identity_of: asks the source for the identity of the captured table that an object number belongs to now; empty: of none.
+    """
+
+    def __init__(
+        self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] = (),
+        identity_of: Callable[[int], str] = lambda number: "", *, apply: str = "",  # noqa: ARG005
+    ) -> None:
+        self._starts, self._identity_of, self._apply = dict(starts), identity_of, apply
+        self._by_name = {table.destination: table for table in tables}
+        self._by_identity = {table.identity: table for table in tables}
+        self._by_number: dict[int, TableToInstantiate | None] = {
+            int(number): table for table in tables for number in table.object_numbers
+        }
+        self.strangers: set[TableName] = set()
+        """Names of tables whose rows are left out because they were never copied here."""
+
+    def start(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
+        """From where these tables are applied has changed."""
+        self._starts.update(tables)
+
+    def all_joined(self) -> None:
+        """Every table that was joining is where the others are."""
+        joined = {key: replace(start, is_joining=False) for key, start in self._starts.items() if start.is_joining}
+        self._starts.update(joined)
+
+    def first_scn(self, version: TableVersion, ahead_scn: int) -> int:
+        """Changes of a table below this are in its copy, or applied, or left out until it has joined.
+
+        Args:
+            version: as it arrives; of an unknown number its name counts, until `resolve`.
+            ahead_scn: up to here every table but those that are joining is applied.
+        """
+        name = TableName.of(version)
+        table = self._by_number.get(int(version.object_number), self._by_name.get(name))
+        if table is None and int(version.object_number) in self._by_number:
+            return _NEVER
+        start = self._starts.get(name if table is None else table.destination, _FROM_THE_START)
+        if start.scn is None:
+            return _NEVER
+        return start.scn if start.is_joining else max(start.scn, ahead_scn)
+
+    def is_unknown(self, version: TableVersion) -> bool:
+        """Nobody has found out yet which table it is."""
+        return bool(self._by_name) and int(version.object_number) not in self._by_number
+
+    def resolve(self, version: TableVersion) -> None:
+        """Find out which table an unknown one is; only for changes that the rules want.
+
+        Raises:
+            DatabaseUnavailable: the source does not answer.
+        """
+        name, number = TableName.of(version), int(version.object_number)
+        identity = self._identity_of(number)
+        # What is captured no more was dropped since: a partition, as long as its name is known.
+        table = self._by_identity.get(identity) if identity else self._by_name.get(name)
+        self._by_number[number] = table
+        if table is None:
+            self.strangers.add(name)
+
+    def check_name(self, version: TableVersion) -> None:
+        """See that the name a table arrives under is not another one's at the destination.
+
+        Raises:
+            UnfitTableError: it is.
+        """
+        table, holder = self._by_number.get(int(version.object_number)), self._by_name.get(TableName.of(version))
+        if table is not None and holder is not None and holder is not table:
+            raise UnfitTableError(
+                f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the destination:"
+                " their changes would be mixed up",
+                hint=restart_hint(self._apply), table=version.qualified_name,
+            )

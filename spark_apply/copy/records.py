@@ -1,0 +1,138 @@
+"""What is recorded of an apply process's tables at the destination, and what people see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from databases.ports import Instantiation
+from spark_apply.copy.standing import Standing, standings
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from streams.scn import Scn
+
+__all__ = ["TableProgress", "TableRecords"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress:
+    """How far a table's instantiation is, for people.
+
+    Args:
+        owner, name: the table.
+        state: see `spark_apply.copy.instantiation`.
+        rows, rows_estimated: copied, and what the source thinks it has.
+        bytes_done, bytes_total: of the source's file.
+        scn: the instantiation SCN.
+        problem: why it is FAILED, or was last tried in vain.
+    """
+
+    owner: str
+    name: str
+    state: str = "PENDING"
+    rows: int = 0
+    rows_estimated: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    scn: int = 0
+    problem: str = ""
+
+
+_NOTHING = TableProgress(owner="", name="")
+
+
+@dataclass(slots=True, kw_only=True)
+class TableRecords:
+    """See the module. One thread at a time.
+
+    Args:
+        config: of the apply process.
+        destination: the destination database.
+        epoch: this driver's.
+        moved: told when a table's progress changes.
+        progress: what people were told last.
+        twice: why a renamed table cannot go on, by its name of now: the destination has tables of both names.
+        gone: identities of tables that the source dropped before they were copied.
+        failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
+    """
+
+    config: ApplyConfig
+    destination: DestinationDatabase
+    epoch: int
+    moved: Callable[[TableProgress], None]
+    progress: dict[TableName, TableProgress] = field(default_factory=dict)
+    twice: dict[TableName, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    failing: dict[TableName, str] = field(default_factory=dict)
+
+    def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
+        """Where every table stands, by what is recorded now.
+
+        Raises:
+            DatabaseUnavailable: the destination does not answer.
+        """
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+        found = standings(self.config.tables, (each for each in recorded if each.source == self.config.source.site))
+        for each in found if show else ():
+            if each.table.identity not in self.gone:
+                self.show_recorded(each.table.destination, each.record)
+        return found
+
+    def put(self, record: Instantiation) -> None:
+        """Record it as it is; nobody is told."""
+        self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
+
+    def settle(self, record: Instantiation) -> None:
+        """Record it and show it."""
+        self.put(record)
+        self.show_recorded(TableName.of(record), record)
+
+    def record(
+        self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
+        problem: str = "", replaces: Collection[str] = (),
+    ) -> None:
+        """Record a table's state, and show it.
+
+        Args:
+            table: the table.
+            scn: of its snapshot.
+            state: see `spark_apply.copy.instantiation`.
+            rows: copied.
+            estimated: rows the source thinks it has.
+            digest: of the rows.
+            problem: why it is FAILED, or is copied again.
+            replaces: identities of records that are removed with it.
+        """
+        self.destination.record_instantiation(
+            self.config.topology, self.config.apply, self.epoch,
+            Instantiation(
+                source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
+                name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
+            ),
+            replaces=replaces,
+        )
+        failing = self.failing.get(table.destination, "") if state in {"COPYING", "COMPARING"} else ""
+        self.show(TableProgress(
+            owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
+            rows_estimated=estimated, scn=scn, problem=failing or problem,
+        ))
+
+    def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
+        """Show what is recorded of a table."""
+        if name in self.twice:
+            self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
+        elif found is None:
+            self.show(TableProgress(owner=name.owner, name=name.name))
+        elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
+            self.show(TableProgress(
+                owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
+            ))
+
+    def show(self, progress: TableProgress) -> None:
+        """Tell how far a table is."""
+        self.progress[TableName(progress.owner, progress.name)] = progress
+        self.moved(progress)

@@ -1,0 +1,106 @@
+"""Renamed tables: their records take the names of now, once the destination has them; see `spark_apply.copy.standing`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, rename_statement
+from streams.scn import Scn
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.ports import Instantiation
+    from spark_apply.copy.records import TableRecords
+
+__all__ = ["RenamedTables"]
+
+
+class RenamedTables:
+    """See the module.
+
+    Args:
+        records: of the apply process's tables.
+    """
+
+    def __init__(self, records: TableRecords) -> None:
+        self._records = records
+
+    def follow(self, found: Sequence[Standing]) -> tuple[bool, bool]:
+        """Record the new names of tables that have them at the destination too; returns whether there were any, and any refused.
+
+        Until then the old name stays recorded: it identifies the destination table that holds the rows. If the destination has
+        both names, the table with the new name is another one: nothing is applied until the operator has renamed.
+        """
+        wanted = {each.table.destination: each for each in found}
+        self._records.twice.clear()
+        exchanged = [each for each in found if is_exchanged(each, wanted)]
+        passed_on = names_passed_on(found, wanted)
+        renamed = [self._doubt(each) for each in exchanged]
+        for each in found:
+            if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
+                continue
+            if self._is_at_old_name(each, wanted):
+                self._records.twice[each.table.destination] = _twice(each)
+                self._records.show_recorded(each.table.destination, each.record)
+            elif each.table.identity in passed_on:
+                # Changes of both tables may still be in flight under one name, which cannot distinguish them.
+                renamed.append(self._doubt(each))
+            else:
+                renamed.append(each.renamed_record())
+        if renamed:
+            self._doubt_takers(found, {record.identity for record in renamed}, passed_on)
+        for record in renamed:
+            self._records.put(record)
+        return bool(renamed), bool(self._records.twice)
+
+    def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
+        """Also copy tables again that take a name which another table gave up, before that one is recorded elsewhere."""
+        for each in found:
+            if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
+                self._doubt(each)
+
+    def _doubt(self, each: Standing) -> Instantiation:
+        """Record first that a table is out of date, so that a restart finds it; returns the record under its new name."""
+        assert each.record is not None
+        self._records.put(replace(each.record, **_doubted(each.record)))
+        return replace(each.renamed_record(), **_doubted(each.record))
+
+    def _is_there(self, table: TableName) -> bool:
+        return self._records.destination.describe(*table) is not None
+
+    def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
+        """Whether the destination still has the table under its old name, and no other table has taken that name."""
+        last: Standing | None = each
+        for _ in range(len(wanted) + 1):
+            if last is None:
+                return True  # nobody takes the name: what has it is the old one
+            if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
+                return False
+            last = wanted.get(TableName.of(last.record))  # has the name at the destination too, unless it is still under its own old name
+        return False
+
+
+def _doubted(record: Instantiation) -> dict[str, Any]:
+    """The changed record fields of a table that exchanged names with another one; the destination may not have done so."""
+    if record.is_kept:
+        # Kept rows are an operator's own: never remove them; whether they are this table's is no longer known.
+        return {"state": "FAILED", "scn": Scn(0)}
+    return {"state": "LEFT"} if record.state in {"DONE", "JOINING", "COPIED"} else {}
+
+
+def _twice(each: Standing) -> str:
+    """Why a renamed table is not at the destination, although the destination has a table of the new name."""
+    assert each.record is not None
+    old, new = TableName.of(each.record), each.table.destination
+    rename = rename_statement(old, new)
+    if each.occupant is not None:
+        return (
+            f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "
+            f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
+        )
+    return (
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other one, then {rename}; "
+        "`headrace up` goes on with it"
+    )

@@ -1,0 +1,230 @@
+"""One pass over tables that are to be copied, under one snapshot: pieces for the tasks, and what they report.
+
+Main path
+    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.tasks`) -> _take -> _copied -> digests of the destination
+    -> _compared -> DONE or COPIED.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from databases.table_digest import TableDigest
+from protos import apply_pb2 as pb
+from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.board import CopyBoard, PieceOutcome
+from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.scn import FIRST_SCN, Scn
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.copying import TablePiece, TableReader
+    from databases.ports import DestinationTable
+    from spark_apply.copy.records import TableRecords
+    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.workers import CopyWorkers
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+
+__all__ = ["CopyRound", "TableCopy"]
+
+_OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
+# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
+# out of line far more, and a destination with many indexes is slow.
+_STALL_S = 1800.0
+
+
+@dataclass(slots=True)
+class TableCopy:
+    """One table being copied."""
+
+    table: TableToInstantiate
+    columns: dict[str, str]  # name -> type at the destination
+    scn: Scn
+    rows_estimated: int
+    target: DestinationTable | None
+    replaces: tuple[str, ...]
+    pieces: int = 0  # not reported yet
+    digests: int = 0  # of the destination, not reported yet
+    bytes_done: int = 0
+    bytes_total: int = 0
+    copied: TableDigest = field(default_factory=TableDigest)
+    found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
+    problem: str = ""
+    is_final: bool = False
+
+    @property
+    def key(self) -> TableName:
+        """Its name at the destination, which identifies tables and arriving changes."""
+        return self.table.destination
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyRound:
+    """See the module.
+
+    Args:
+        config: of the apply process.
+        records: of its tables.
+        source_reader, destination_reader: of the tables.
+        workers: who copies.
+        is_beside: apply servers run meanwhile.
+        should_end: asked between waits.
+        told: told why no task runs now.
+        snapshot: its name.
+        scn: of the snapshot.
+        copies: by name at the destination.
+        kept: tables whose rows are kept.
+        to_empty: names of tables whose rows are removed first.
+        needs_operator: a table cannot be copied before an operator acts.
+        has_failed: a table is to be copied again.
+    """
+
+    config: ApplyConfig
+    records: TableRecords
+    source_reader: TableReader
+    destination_reader: TableReader
+    workers: CopyWorkers
+    is_beside: bool
+    should_end: Callable[[], bool]
+    told: Callable[[str], None]
+    snapshot: str = ""
+    scn: Scn = FIRST_SCN
+    board: CopyBoard = field(default_factory=CopyBoard)
+    copies: dict[TableName, TableCopy] = field(default_factory=dict)
+    kept: list[Standing] = field(default_factory=list)
+    to_empty: set[TableName] = field(default_factory=set)
+    needs_operator: bool = False
+    has_failed: bool = False
+
+    @property
+    def first_server(self) -> int:
+        """Numbers of the sessions begin here: no apply server has them that may run now."""
+        return self.config.parallelism if self.is_beside else 0
+
+    @property
+    def copied_state(self) -> str:
+        """Of a table whose copy is equal."""
+        return "COPIED" if self.is_beside else "DONE"
+
+    def copy(self) -> None:
+        """Start who copies, and follow it."""
+        self._offer_copies()
+        job = self.workers.start(self.board, first_server=self.first_server)
+        try:
+            heard_at = time.monotonic()
+            while any(copy.pieces or copy.digests for copy in self.copies.values()) and not self.should_end():
+                outcomes = self.board.take_outcomes(_OUTCOME_WAIT_S)
+                for outcome in outcomes:
+                    self._take(outcome)
+                if outcomes or self.board.asked_at > heard_at:
+                    heard_at = time.monotonic()
+                if job.error is not None:
+                    raise job.error
+                self.told(job.problem)
+                if time.monotonic() - heard_at > _STALL_S:
+                    raise SparkUnavailable(
+                        f"instantiation by {self.config.apply}: no copying task reported for {_STALL_S:g} s", hint=SEE_LOG
+                    )
+        finally:
+            self.board.close()
+            job.join()
+
+    def _offer_copies(self) -> None:
+        pieces: list[pb.CopyPiece] = []
+        for copy in self.copies.values():
+            plan = self._planned(copy)
+            if plan is None:
+                continue
+            pieces += plan
+            copy.pieces = len(plan)
+            copy.bytes_total = sum(piece.bytes for piece in plan)
+            self.records.show(replace(self.records.progress[copy.key], bytes_total=copy.bytes_total))
+            if not plan:
+                self._copied(copy)
+        # Large pieces first, so that a small one ends last.
+        pieces.sort(key=lambda piece: piece.bytes, reverse=True)
+        self.board.add(pieces)
+
+    def _planned(self, copy: TableCopy) -> list[pb.CopyPiece] | None:
+        """A table's pieces; None: it cannot be read."""
+        try:
+            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=self.snapshot)
+        except DatabaseError as error:
+            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+            self.fail(copy)
+            return None
+        return [self._piece(copy, piece, snapshot=self.snapshot, form=plan.form) for piece in plan.pieces]
+
+    def _piece(
+        self, copy: TableCopy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
+    ) -> pb.CopyPiece:
+        return pb.CopyPiece(
+            is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
+            stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
+            columns=list(copy.columns), form=form, snapshot=snapshot, epoch=self.records.epoch, tag=self.config.tag,
+        )
+
+    # ------------------------------------------------------------------ what tasks report
+
+    def _take(self, outcome: PieceOutcome) -> None:
+        copy = self.copies[TableName(outcome.piece.table.owner, outcome.piece.table.name)]
+        if outcome.piece.is_digest:
+            copy.digests -= 1
+            copy.found += outcome.digest
+        else:
+            copy.pieces -= 1
+            copy.copied += outcome.digest
+            copy.bytes_done += outcome.piece.bytes
+            self.records.show(replace(
+                self.records.progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
+            ))
+        if outcome.problem and not copy.problem:
+            copy.problem, copy.is_final = outcome.problem, outcome.is_final
+            copy.pieces -= self.board.withdraw(*copy.key) if copy.pieces else 0
+        if copy.pieces == 0 and copy.digests == 0:
+            if copy.problem:
+                self.fail(copy)
+            elif outcome.piece.is_digest:
+                self._compared(copy)
+            else:
+                self._copied(copy)
+
+    def _copied(self, copy: TableCopy) -> None:
+        """Every piece is copied: digest the destination's rows."""
+        self.records.record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
+        try:
+            pieces = self.destination_reader.plan(*copy.key, {}).pieces
+        except DatabaseError as error:
+            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+            self.fail(copy)
+            return
+        copy.digests = len(pieces)
+        self.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
+        if not pieces:
+            self._compared(copy)
+
+    def _compared(self, copy: TableCopy) -> None:
+        if copy.copied != copy.found:
+            # Headrace never changes rows of a copy, so another copy would differ too.
+            copy.is_final = True
+            copy.problem = (
+                f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
+                f"digests {copy.copied} and {copy.found}: take away what changes its rows at the destination "
+                "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
+            )
+            self.fail(copy)
+            return
+        self.records.record(
+            copy.table, copy.scn, self.copied_state, rows=copy.copied.row_count, digest=str(copy.copied),
+            estimated=copy.rows_estimated,
+        )
+
+    def fail(self, copy: TableCopy) -> None:
+        """The table is copied again in the next round; at once after a transient error."""
+        self.has_failed = True
+        self.needs_operator |= copy.is_final
+        state = "FAILED" if copy.is_final else "COPYING"
+        self.records.record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)

@@ -1,0 +1,95 @@
+"""Who copies: the tasks that take pieces from a board, as a job of the site's Spark application, behind a small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from protos import apply_pb2 as pb
+
+if TYPE_CHECKING:
+    from spark_apply.copy.board import CopyBoard
+    from spark_apply.driver.runs import TaskRunner
+    from streams.errors import StreamsError
+
+__all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
+
+_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
+_END_POLL_S = 0.2  # how soon the end of the driver is noticed meanwhile
+# At least two tasks, so that one reads while the other writes. Beside apply servers no more: they share the databases with
+# those, and each takes a replication origin at the destination.
+_WORKERS_MIN = 2
+
+
+class CopyJob(Protocol):
+    """Tasks that take pieces from one board until it is closed."""
+
+    @property
+    def error(self) -> StreamsError | None:
+        """Why it ended before that."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why no task runs now."""
+        ...
+
+    def join(self) -> None:
+        """Wait until the tasks have noticed that the board is closed."""
+        ...
+
+
+class CopyWorkers(Protocol):
+    """Starts such jobs."""
+
+    def start(self, board: CopyBoard, *, first_server: int) -> CopyJob:
+        """Begin to take pieces from a board.
+
+        Args:
+            board: whose pieces.
+            first_server: numbers of the tasks' sessions at the destination begin here.
+        """
+        ...
+
+
+class SparkCopyWorkers:
+    """See `CopyWorkers`: runs of the site's Spark application.
+
+    Args:
+        runner: starts the runs; its gate hands the tasks' requests to the board.
+        workers: tasks of the first copy, before there are apply servers.
+        should_end: the driver ends: its tasks are cancelled.
+    """
+
+    def __init__(self, runner: TaskRunner, *, workers: int, should_end: Callable[[], bool]) -> None:
+        self._runner, self._workers, self._should_end = runner, workers, should_end
+
+    def start(self, board: CopyBoard, *, first_server: int) -> CopyJob:
+        """See `CopyWorkers.start`."""
+        self._runner.gate.board = board
+        workers = _WORKERS_MIN if first_server else max(_WORKERS_MIN, self._workers)
+        return _SparkCopyJob(self._runner, range(first_server, first_server + workers), self._should_end)
+
+
+class _SparkCopyJob:
+    def __init__(self, runner: TaskRunner, servers: range, should_end: Callable[[], bool]) -> None:
+        self._gate, self._should_end = runner.gate, should_end
+        self._run = runner.start(pb.TASK_KIND_COPY, len(servers), items=[str(server).encode() for server in servers])
+
+    @property
+    def error(self) -> StreamsError | None:
+        """See `CopyJob.error`."""
+        return self._run.error
+
+    @property
+    def problem(self) -> str:
+        """See `CopyJob.problem`."""
+        return self._run.problem
+
+    def join(self) -> None:
+        """See `CopyJob.join`."""
+        polls = round(_END_S / _END_POLL_S)
+        while polls and not self._should_end() and not self._run.join(_END_POLL_S):
+            polls -= 1
+        self._run.close()
+        self._gate.board = None

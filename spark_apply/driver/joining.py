@@ -1,0 +1,191 @@
+"""Tables that are copied while the others are applied: how they are left out, and how they join.
+
+Job
+    Leave a table out whose copy is not finished; keep the queue from forgetting what it needs; let it join when it is copied.
+
+Main path
+    hold -> (its snapshot, its copy) -> join -> the coordinator settles -> DestinationDatabase.join_tables -> the reader
+    begins again at the copy's SCN, with only the joining tables' rows until it is where it was.
+
+States (of a table, recorded at the destination; see `spark_apply.copy.instantiation`)
+    COPIED     its copy is equal. Its changes since are left out still, and the queue has them.
+    JOINING    its changes since are being applied, or are: when the low watermark has reached `ahead_scn`.
+
+Durable when
+    The low watermark that goes back, how far the others are ahead, and who joins are written in one transaction, while no
+    group is unfinished. Until its outcome is known nothing else is recorded. A driver that dies before it leaves the
+    table COPIED, one that dies after it leaves it JOINING: both go on from the recorded low watermark.
+
+Bounds
+    While a table is held the queue keeps everything after its copy's SCN, in memory, then on disk, up to the queue's
+    `memory` and `spill`. When that is full the queue is PAUSED FOR FLOW CONTROL: what it holds is applied, later changes
+    wait in the redo log until the copy ends. Nothing is lost, but nothing replicates meanwhile: give the queue more disk.
+    One join at a time: the next begins when the tables of the last have caught up.
+
+Worked flow
+    hold: nothing above 90 is told to the queue; snapshot of T at 100 -> hold 100. The others go on; T's rows are dropped.
+    T is copied, low watermark 170 -> join: low watermark 100, ahead 170, T JOINING -> dequeue from 100: only T's rows up
+    to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170, ...
+
+Used by the loop's thread only, but for `JoinCalls`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING
+
+from spark_apply.arriving import TableStart
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, Instantiation
+    from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.loop import CoordinatorHost
+    from spark_apply.driver.reader import ApplyReader
+
+__all__ = ["JoinCalls", "TableJoins"]
+
+_WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
+_LEFT_OUT = TableStart(scn=None)
+
+
+@dataclass(slots=True)
+class _Asked:
+    leave_out: tuple[tuple[str, str], ...] = ()
+    join: tuple[Instantiation, ...] = ()
+    done: Event = field(default_factory=Event)
+
+
+class TableJoins:
+    """See the module.
+
+    Args:
+        topology: its name.
+        apply: the apply process.
+        epoch: this driver's.
+        destination: where it is recorded.
+        reader: leaves rows out.
+        coordinator: has to settle first.
+    """
+
+    def __init__(
+        self, topology: str, apply: str, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
+        coordinator: ApplyCoordinator,
+    ) -> None:
+        self._topology, self._apply, self._epoch = topology, apply, epoch
+        self._destination, self._reader, self._coordinator = destination, reader, coordinator
+        self._asked: deque[_Asked] = deque()
+        self._joins: dict[tuple[str, str], Event] = {}  # by name: of tables that were asked to join, until they are left out again
+        self._hold_scn: Scn | None = None
+        self.is_uncertain = False
+        """A join was begun and its outcome is not known: nothing else may be recorded."""
+
+    # ------------------------------------------------------------------ what the copies ask
+
+    def hold(self, scn: Scn | None) -> None:
+        """Keep the queue from forgetting what comes after `scn`; None: nothing is needed any more."""
+        self._hold_scn = scn
+
+    def bounded(self, durable: Scn) -> Scn:
+        """What of `durable` may be told to the queue."""
+        return durable if self._hold_scn is None else Scn(min(durable, self._hold_scn))
+
+    def leave_out(self, tables: Collection[tuple[str, str]]) -> Event:
+        """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more."""
+        for table in tables:
+            self._joins.pop(table, None)
+        self._asked.append(_Asked(leave_out=tuple(tables)))
+        return self._asked[-1].done
+
+    def join(self, tables: Sequence[Instantiation]) -> Event:
+        """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`.
+
+        A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes twice.
+        """
+        new = tuple(each for each in tables if (each.owner, each.name) not in self._joins)
+        if not new:
+            return self._joins[tables[-1].owner, tables[-1].name]
+        self._asked.append(_Asked(join=new))
+        self._joins |= {(each.owner, each.name): self._asked[-1].done for each in new}
+        return self._asked[-1].done
+
+    @property
+    def is_joined(self) -> bool:
+        """The tables that joined last are where the others are."""
+        return self._coordinator.low_watermark >= self._coordinator.progress.ahead_scn
+
+    # ------------------------------------------------------------------ the loop's turn
+
+    @property
+    def is_due(self) -> bool:
+        """Something is asked that needs the coordinator settled: offer and accept nothing, and call `advance`."""
+        return bool(self._asked) and self._coordinator.may_settle and (not self._asked[0].join or self.is_joined)
+
+    def advance(self) -> bool:
+        """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
+
+        Raises:
+            DatabaseUnavailable: the destination did not answer; call again.
+            FencedError: a newer driver runs.
+        """
+        self._coordinator.settle()
+        if not self._coordinator.is_settled:
+            return False
+        asked, progress = self._asked[0], self._coordinator.progress
+        if asked.join:
+            self.is_uncertain = True
+            progress = self._destination.join_tables(
+                self._topology, self._apply, self._epoch, asked.join, through=self._coordinator.low_watermark
+            )
+            self.is_uncertain = False
+            self._reader.all_joined()
+        starts = dict.fromkeys(asked.leave_out, _LEFT_OUT)
+        starts |= {(each.owner, each.name): TableStart(scn=each.scn, is_joining=True) for each in asked.join}
+        self._reader.start_tables(starts)
+        self._coordinator.rewound(progress)
+        self._reader.restart(progress)
+        self._asked.popleft().done.set()
+        return True
+
+
+class JoinCalls:
+    """What the thread that copies asks of the loop; every call waits for its outcome.
+
+    Args:
+        host: runs the loop.
+        should_end: asked while it waits.
+    """
+
+    def __init__(self, host: CoordinatorHost, should_end: Callable[[], bool]) -> None:
+        self._host, self._should_end = host, should_end
+
+    def hold(self, scn: Scn | None) -> None:
+        """See `TableJoins.hold`."""
+        self._host.call(lambda: self._host.joins.hold(scn))
+
+    def hold_now(self) -> None:
+        """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
+        self._host.call(lambda: self._host.joins.hold(self._host.told_scn))
+
+    def leave_out(self, tables: Collection[tuple[str, str]]) -> bool:
+        """See `TableJoins.leave_out`; False: the driver ends first."""
+        return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables)))
+
+    def join(self, tables: Sequence[Instantiation]) -> bool:
+        """See `TableJoins.join`; False: the driver ends first."""
+        return self._wait(self._host.call(lambda: self._host.joins.join(tables)))
+
+    @property
+    def is_joined(self) -> bool:
+        """See `TableJoins.is_joined`."""
+        return self._host.call(lambda: self._host.joins.is_joined)
+
+    def _wait(self, done: Event) -> bool:
+        while not done.wait(_WAIT_POLL_S):
+            if self._should_end():
+                return False
+        return True

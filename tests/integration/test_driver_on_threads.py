@@ -1,0 +1,149 @@
+"""A whole driver with its tasks as threads in place of Spark: a table that is added later is copied beside the others."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.connectors import DatabaseAccess
+from protos import apply_pb2 as pb
+from spark_apply.application import runs
+from spark_apply.application.task_access import TaskAccess
+from spark_apply.driver import apply_driver
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.gate import Gate
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
+WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+
+
+class Run:
+    """In place of `TaskRun`: tasks on threads of the test."""
+
+    error, problem, results = None, "", ()
+
+    def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
+        module, _, function = runs._CODE[kind].partition(":")
+        code = getattr(importlib.import_module(module), function)
+        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
+        moved(True)
+        self._threads = [
+            threading.Thread(
+                target=lambda n=number: list(code(access, runner.config.topology, runner.config.apply, n, iter(items[n : n + 1]))),
+                daemon=True,
+            )
+            for number in range(tasks)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        deadline = time.monotonic() + (timeout_s or WAIT_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Runner:
+    """In place of `TaskRunner`."""
+
+    config: ApplyConfig
+    find: Any
+    gate: Gate
+    endpoint: str
+    epoch: int
+
+    def start(
+        self, kind: int, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
+        moved: Callable[[bool], None] = lambda _: None,
+    ) -> Run:
+        return Run(self, kind, tasks, items, moved)
+
+
+def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
+        execute(dsn, "CREATE TABLE nothing ()")
+    execute(source_database, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 500) i")
+    execute(source_database, LATE)
+    execute(source_database, "INSERT INTO late SELECT i, 0 FROM generate_series(1, 3000) i")
+    queue = MinedQueue(tmp_path, source_database, destination_database, topology="threads_test")
+    access = partial(DatabaseAccess, kind="postgres")
+    config = ApplyConfig(
+        topology="threads_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
+        destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2,
+        tables=ApplyDrivers.to_instantiate(_named(queue), ("first", "late", "nothing")),
+    )
+    driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
+    driver.start()
+    client = driver.control
+
+    def states() -> dict[str, str]:
+        return {table.name: table.state for table in client.status().instantiation}
+
+    def there(table: str, number: int) -> bool:
+        driver.outcome()
+        return execute(destination_database, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
+
+    try:
+        execute(source_database, "INSERT INTO first VALUES (1001, 'w'); INSERT INTO late VALUES (5001, 1)")
+        wait_for("the others to be applied", lambda: there("first", 1001), WAIT_S)
+        wait_for("the first copy", lambda: states() == {"first": "DONE", "late": "FAILED", "nothing": "FAILED"}, WAIT_S)
+        execute(source_database, "INSERT INTO first VALUES (1002, 'by a change')")
+        wait_for("a change of the others to be applied", lambda: there("first", 1002), WAIT_S)
+        assert client.status().caught_up_scn == 0
+        assert not client.status().ready
+        execute(destination_database, LATE)
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 6000
+            while not stop.is_set():
+                number += 1
+                execute(source_database, f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id = {number % 3000 + 1};"
+                        f" INSERT INTO first VALUES ({number}, 'x')")
+                time.sleep(0.01)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
+        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
+        scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
+        later = "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
+        wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
+        stop.set()
+        writer.join(30.0)
+        end = end_of_log(source_database)
+        wait_for("everything", lambda: client.status().low_watermark_scn >= end, WAIT_S)
+        for table in ("first", "late"):
+            assert digest(source_database, table) == digest(destination_database, table), table
+        assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
+        wait_for("the late table to be done", lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"}, WAIT_S)
+    finally:
+        driver.stop(5.0)
+        has_ended = driver.join(60.0)
+        queue.close()
+    assert has_ended
+    driver.outcome()
+
+
+def _named(queue: MinedQueue) -> Any:
+    """What `ApplyDrivers.to_instantiate` asks of its drivers."""
+    return type("Queue", (), {"queue": queue})()

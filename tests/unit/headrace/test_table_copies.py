@@ -1,0 +1,78 @@
+"""`headrace copy`: which apply processes are asked, and when the copy has succeeded or failed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace import table_copies
+from headrace.table_copies import copy_again, wait_copied
+from streams.errors import ApplyError, ConfigError
+
+SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
+
+
+class Actors:
+    def __init__(self, **answers: Any) -> None:
+        self.answers, self.asked = answers, []
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        self.asked.append((name, method, *arguments))
+        answer = self.answers[name.removeprefix("apply:")]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def table(state: str = "DONE", scn: int = 100, **more: Any) -> dict[str, Any]:
+    return {"owner": "public", "name": "t", "state": state, "instantiation_scn": scn, "problem": "", "rows": 1, **more}
+
+
+def test_only_apply_processes_that_replicate_the_table_copy_it_again():
+    actors: Any = Actors(to_b=[table()], to_c=ApplyError("public.t: apply process to_c does not replicate it"))
+    assert [each["apply"] for each in copy_again(SPEC, actors, ("public", "t"))] == ["to_b"]
+    actors = Actors(to_b=[table()], to_c=[table()])
+    copy_again(SPEC, actors, ("public", "t"), "to_c")
+    assert [name for name, *_ in actors.asked] == ["apply:to_c"]
+
+
+def test_refusal_of_one_destination_is_told_although_another_begins():
+    actors: Any = Actors(to_b=[table()], to_c=ApplyError("public.t: not emptied", hint="correct the rows"))
+    with pytest.raises(ApplyError, match=r"not emptied \(begun at b\)"):
+        copy_again(SPEC, actors, ("public", "t"))
+
+
+def test_table_or_apply_process_that_is_unknown_is_wrong_use():
+    nobody = ApplyError("public.t: apply process x does not replicate it")
+    with pytest.raises(ConfigError, match=r"no apply process replicates public\.t"):
+        copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), ("public", "t"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no apply process 'to_x'"):
+        copy_again(SPEC, Actors(), ("public", "t"), "to_x")  # type: ignore[arg-type]
+
+
+def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_copies, "POLL_S", 0.0)
+    states = iter([table(), table("COPYING", 150), table("COPIED", 150), table("JOINING", 150), table("DONE", 150)])
+    found = wait_copied(
+        lambda: {"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]},
+        [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None,
+    )
+    assert [(each["state"], each["instantiation_scn"]) for each in found] == [("DONE", 150)]
+    assert next(states, None) is None
+
+
+def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_copies, "POLL_S", 0.0)
+    states = iter([table("FAILED", problem="of before"), table("DONE", 150)])
+    begun = [{"apply": "to_b", "destination": "b", **table("FAILED")}]
+
+    def overview() -> dict[str, Any]:
+        return {"components": [{"name": "apply:to_b", "instantiation": [next(states)]}]}
+
+    assert wait_copied(overview, begun, progress=lambda text: None)[0]["state"] == "DONE"
+    monkeypatch.setattr(table_copies, "FAILED_AFTER_S", -1.0)
+    states = iter([table("FAILED", problem="a row was refused")])
+    with pytest.raises(ApplyError, match="a row was refused"):
+        wait_copied(overview, begun, progress=lambda text: None)

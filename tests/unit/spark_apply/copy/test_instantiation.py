@@ -1,0 +1,320 @@
+"""Tables are copied one by one: what becomes of one that cannot be, and of one that is copied while the others are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from databases.connectors import DatabaseAccess
+from databases.copying import TablePlan
+from databases.memory_copying import MemoryTableReader, SourceTables, StoreTables
+from databases.memory_destination import MemoryDestination
+from databases.memory_source import MemorySource
+from databases.memory_store import MemoryStore, destination_column
+from spark_apply.copy import instantiation as module
+from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import TableProgress
+from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.table_name import TableName
+from tests.support.copying_threads import ThreadWorkers
+
+TOPOLOGY, APPLY = "t", "a"
+
+
+class Source(MemorySource):
+    """Keeps what its snapshots see for the readers, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshots: dict[str, Any] = {}
+        self.opened = 0
+
+    def open_snapshot(self, topology: str):
+        snapshot = super().open_snapshot(topology)
+        self.snapshots[snapshot.name] = {
+            TableName(*name.split(".")): SourceTables(self).content(*name.split(".")) for name in list(self._tables)
+        }
+        self.opened += 1
+        return snapshot
+
+
+class Reader(MemoryTableReader):
+    """Cuts tables into many pieces; some tables cannot be read."""
+
+    broken: ClassVar[dict[str, Exception]] = {}
+
+    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1) -> TablePlan:
+        if name in self.broken:
+            raise self.broken[name]
+        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64)
+
+
+class World:
+    def __init__(self, *names: str) -> None:
+        self.source, self.store = Source(), MemoryStore()
+        for name in names:
+            self.create(name)
+        self.states: list[tuple[str, str]] = []
+        self.should_end = lambda: False
+        self.broken: dict[str, Exception] = {}
+
+    def create(self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v")) -> None:
+        self.source.create_table(f"public.{name}", columns, key=columns[:1])
+        with self.source.transaction() as transaction:
+            for number in range(rows if columns else 0):
+                transaction.insert(f"public.{name}", **dict.fromkeys(columns, str(number)))
+        self.store.create_table("public", name, [destination_column(column) for column in columns], key=columns[:1])
+
+    def reader(self, side: str) -> Reader:
+        if side == "source":
+            reader = Reader(SourceTables(self.source), self.source.snapshots, ())
+            reader.broken = self.broken
+            return reader
+        return Reader(StoreTables(self.store), {}, ())
+
+    def copying(self) -> TableInstantiation:
+        destination = MemoryDestination(store=self.store)
+        epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        tables = tuple(
+            TableToInstantiate(identity=table.identity, source=TableName.of(table), destination=TableName.of(table))
+            for table in self.source.captured(TOPOLOGY)
+        )
+        access = DatabaseAccess(site="dbs1", kind="memory", dsn="")
+        config = ApplyConfig(
+            topology=TOPOLOGY, apply=APPLY, source=access, destination=access, queue="", parallelism=2, tables=tables,
+        )
+        self.workers = ThreadWorkers(lambda server: CopyPlaces(
+            source=lambda: self.reader("source"), destination=lambda: self.reader("destination"),
+            session=lambda epoch, tag: destination.open_session(TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag),
+        ))
+        return TableInstantiation(
+            config=config, source=self.source, destination=destination, source_reader=self.reader("source"),
+            destination_reader=self.reader("destination"), workers=self.workers, epoch=epoch, moved=self._moved,
+            should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
+        )
+
+    def _moved(self, table: TableProgress) -> None:
+        if (table.name, table.state) not in self.states[-1:]:
+            self.states.append((table.name, table.state))
+
+    def recorded(self) -> dict[str, Any]:
+        return {each.name: each for each in MemoryDestination(store=self.store).instantiations(TOPOLOGY, APPLY)}
+
+    def assert_same(self, *names: str) -> None:
+        for name in names:
+            assert tuple(self.store.rows("public", name)) == self.source.rows(f"public.{name}"), name
+
+
+class Joins:
+    """In place of `JoinCalls`: what was asked, in order."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.asked, self.is_joined = world, [], True
+
+    def hold_now(self) -> None:
+        self.asked.append(("hold now", self.world.source.opened))
+
+    def hold(self, scn) -> None:
+        self.asked.append(("hold", scn))
+
+    def leave_out(self, tables) -> bool:
+        self.asked.append(("leave out", set(tables)))
+        # A driver that dies now must find that the tables are to be copied again: their rows are left out.
+        assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {"COPYING"}
+        return True
+
+    def join(self, tables) -> bool:
+        self.asked.append(("join", {each.name for each in tables}))
+        destination = MemoryDestination(store=self.world.store)
+        progress = destination.progress(TOPOLOGY, APPLY)
+        destination.join_tables(TOPOLOGY, APPLY, progress.epoch, tables, through=progress.low_watermark)
+        return True
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_RETRY_S", "_IDLE_S", "_LOOK_AGAIN_S"):
+        monkeypatch.setattr(module, name, 0.01)
+
+
+def beside(world: World, until: Callable[[], bool], *, copying: TableInstantiation | None = None) -> Joins:
+    joins, looks = Joins(world), 0
+
+    def should_end() -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 3000, world.states
+        return until()
+
+    world.should_end = should_end
+    (copying or world.copying()).run_beside(joins)
+    return joins
+
+
+def test_tables_are_copied_and_proved_equal_before_anything_is_applied():
+    world = World("a", "b")
+    world.copying().run_first()
+    assert {name: each.state for name, each in world.recorded().items()} == {"a": "DONE", "b": "DONE"}
+    assert world.recorded()["a"].row_count == 20
+    assert world.source.opened == 1
+    world.assert_same("a", "b")
+
+
+def test_table_without_a_column_is_refused_alone_and_the_others_are_copied():
+    world = World("a")
+    world.create("nothing", columns=())
+    copying = world.copying()
+    copying.run_first()
+    found = world.recorded()
+    assert (found["a"].state, found["nothing"].state) == ("DONE", "FAILED")
+    assert "no column" in found["nothing"].problem
+    starts, hold_scn = copying.starts()
+    assert starts["public", "nothing"].scn is None
+    assert starts["public", "a"].scn == found["a"].scn
+    assert hold_scn is None
+
+
+@pytest.mark.parametrize("error", [DatabaseError("permission denied"), DatabaseUnavailable("it stays locked")])
+def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception):
+    world = World("a", "sick", "z")
+    world.broken["sick"] = error
+    world.copying().run_first()
+    found = world.recorded()
+    assert (found["a"].state, found["z"].state) == ("DONE", "DONE")
+    assert found["sick"].state in {"FAILED", "COPYING"}
+    assert error.args[0] in found["sick"].problem
+    world.assert_same("a", "z")
+
+
+def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_is_copied_beside_when_it_is_made():
+    world = World("a")
+    world.copying().run_first()
+    world.create("late")
+    world.store.drop_table("public", "late")
+    copying = world.copying()
+    copying.run_first()  # returns at once: a is applied meanwhile
+    assert world.source.opened == 1
+    columns = [destination_column(column) for column in ("id", "v")]
+    looked = 0
+
+    def until() -> bool:
+        nonlocal looked
+        looked += 1
+        if looked == 20:
+            assert world.recorded()["late"].state == "FAILED"
+            assert world.source.opened == 1, "a snapshot is taken when there is something to copy, not to look"
+            world.store.create_table("public", "late", columns, key=["id"])
+        return world.recorded().get("late") is not None and world.recorded()["late"].state == "DONE"
+
+    joins = beside(world, until, copying=copying)
+    world.assert_same("late")
+    # Held before the snapshot is taken, then at its SCN until it has joined.
+    held = [each for each in joins.asked if each != ("hold", None)]
+    assert held == [("hold now", 1), ("hold", world.recorded()["late"].scn), ("join", {"late"})]
+    assert joins.asked[-1] == ("hold", None)
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: bool):
+    world = World("a", "b")
+    copying = world.copying()
+    rewritten = []
+
+    def rewrite(piece: Any) -> None:
+        if piece.table.name == "b" and not piece.is_digest and len(rewritten) < 2:
+            rewritten.append(piece.place)
+            if len(rewritten) == 2:
+                world.source.rewrite("public.b")
+
+    world.workers.before_piece = rewrite
+    if is_beside:
+        beside(world, lambda: {each.state for each in world.recorded().values()} == {"DONE"}, copying=copying)
+    else:
+        copying.run_first()
+    assert len(rewritten) == 2
+    assert {each.state for each in world.recorded().values()} == {"DONE"}
+    assert world.recorded()["b"].scn >= world.recorded()["a"].scn
+    world.assert_same("a", "b")
+
+
+def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joins():
+    world = World("a", "b")
+    copying = world.copying()
+    copying.run_first()
+    world.store.insert("public", "a", [(b"only here", None)])
+    before = world.recorded()["b"]
+    with world.source.transaction() as transaction:
+        transaction.insert("public.a", id="new", v="x")
+    copying.copy_again([TableName("public", "a")])
+    joins = beside(
+        world, lambda: world.recorded()["a"].state == "DONE" and world.recorded()["a"].row_count == 21, copying=copying,
+    )
+    assert joins.asked[0] == ("leave out", {("public", "a")})
+    world.assert_same("a", "b")
+    assert world.recorded()["b"] == before
+
+
+def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pytest.MonkeyPatch):
+    sizes = {"large": 10 << 30, "small": 10, "tiny": 1}
+    world = World(*sizes)
+    tables = world.source.tables
+    monkeypatch.setattr(world.source, "tables", lambda rules: tuple(
+        module.replace(table, bytes=sizes[table.name]) for table in tables(rules)
+    ))
+    joins = beside(world, lambda: {each.state for each in world.recorded().values()} == {"DONE"})
+    assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
+
+
+def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more():
+    world = World("a")
+    world.copying().run_first()
+    world.create("late")
+    world.store.drop_table("public", "late")
+    copying = world.copying()
+    looks = 0
+
+    def until() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert ("late", "FAILED") in world.states
+            world.source.drop_table("public.late")
+        return looks >= 60
+
+    beside(world, until, copying=copying)
+    of_late = [state for name, state in world.states if name == "late"]
+    assert of_late[-1] == "GONE"
+    assert of_late.count("GONE") == 1
+
+
+def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_ROUND_BYTES", 0)  # a round for each table
+    world = World("a")
+    world.copying().run_first()
+    for name in ("sick", "z"):
+        world.create(name)
+    sizes = {"a": 1, "sick": 1, "z": 5}
+    tables = world.source.tables
+    monkeypatch.setattr(world.source, "tables", lambda rules: tuple(
+        module.replace(table, bytes=sizes[table.name]) for table in tables(rules)
+    ))
+    copying = world.copying()
+
+    def spoil(piece: Any) -> None:
+        if piece.table.name == "sick" and not piece.is_digest and not list(world.store.rows("public", "sick")):
+            world.store.insert("public", "sick", [(b"another writer", None)])
+
+    world.workers.before_piece = spoil
+
+    def until() -> bool:
+        record = world.recorded().get("sick")
+        return record is not None and record.state == "FAILED" and world.source.opened >= 6
+
+    beside(world, until, copying=copying)
+    first = world.states.index(("sick", "FAILED"))
+    assert {state for name, state in world.states[first:] if name == "sick"} == {"FAILED"}
+    assert world.recorded()["z"].state in {"DONE", "JOINING"}, "it is larger, and comes before what failed"

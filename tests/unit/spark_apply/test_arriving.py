@@ -1,0 +1,111 @@
+"""Changes belong to the table they were made in, whatever it is called when they arrive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.driver.config import TableToInstantiate
+from streams.errors import UnfitTableError
+from streams.lcr_batch import TableVersion, Truncate
+from streams.scn import ObjectNumber, Scn
+from streams.table_name import TableName
+from tests.support.lcr_batches import insert_batch, table_version
+from tests.unit.spark_apply.driver.test_reader import Reading, commits
+
+A, B = 16384, 16385
+
+
+def table(name: str, *numbers: int) -> TableToInstantiate:
+    known = TableName("public", name)
+    return TableToInstantiate(identity=f"id of {name}", source=known, destination=known, object_numbers=numbers)
+
+
+def version(name: str, number: int) -> TableVersion:
+    return replace(table_version(name), object_number=ObjectNumber(number))
+
+
+def arriving(answers: dict[int, str] | None = None, **scns: int | None) -> ArrivingTables:
+    tables = (table("t", A), table("b", B))
+    starts = dict.fromkeys(("t", "b"), 0) | scns
+    return ArrivingTables(
+        {("public", name): TableStart(scn=None if scn is None else Scn(scn)) for name, scn in starts.items()}, tables,
+        lambda number: (answers or {}).get(number, ""), apply="to_b",
+    )
+
+
+def batch(name: str, number: int, commit: int, previous: int = 0):
+    found = insert_batch([commit], previous=previous)
+    return replace(found, tables=(version(name, number),))
+
+
+def test_rows_that_arrive_under_another_tables_name_begin_at_their_own_tables_scn():
+    """After a restart: what was written before the exchange still comes under the old names, and is in the copy of its own table."""
+    reading = Reading(tables=arriving(t=100, b=10))
+    assert commits(reading.read(batch("b", A, 50))) == []
+    assert reading.reader.unfit is None
+    assert reading.reader.statistics.rows_instantiated == 1
+
+
+def test_tables_that_exchange_names_while_a_driver_runs_do_not_get_each_others_changes():
+    reading = Reading(tables=arriving())
+    assert commits(reading.read(batch("t", B, 50))) == []
+    assert reading.reader.unfit is not None
+    assert "headrace start FILE apply:to_b" in reading.reader.unfit.hint
+    assert "public.b" in reading.reader.unfit.message
+
+
+def test_renamed_table_whose_new_name_is_free_is_no_exchange():
+    tables = arriving()
+    tables.check_name(version("t2", A))
+    with pytest.raises(UnfitTableError):
+        tables.check_name(version("b", A))
+
+
+def test_new_partition_of_a_table_is_applied_and_the_source_is_asked_once():
+    asked = []
+    tables = ArrivingTables(
+        {("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], lambda number: asked.append(number) or "id of t",
+    )
+    reading = Reading(tables=tables)
+    assert commits(reading.read(batch("t", 777, 20), batch("t", 777, 40, 20), batch("t", 777, 50, 40))) == [40, 50]
+    assert asked == [777]
+
+
+def test_partition_that_was_dropped_since_is_its_tables():
+    reading = Reading(tables=arriving())
+    assert commits(reading.read(batch("t", 777, 20))) == [20]
+    assert not reading.reader.strangers
+
+
+@pytest.mark.parametrize(("name", "number", "identity"), [("t", 777, "id of another"), ("other", 777, "id of another"), ("other", 777, "")])
+def test_table_that_was_never_copied_here_is_left_out_and_reported(name: str, number: int, identity: str):
+    reading = Reading(tables=arriving({777: identity}))
+    assert commits(reading.read(batch(name, number, 20))) == []
+    assert reading.reader.strangers == {TableName("public", name)}
+    assert reading.reader.unfit is None
+    assert commits(reading.read(batch("t", A, 30, 20))) == [30], "it holds up no other table"
+
+
+def test_truncate_of_a_table_that_was_never_copied_here_is_left_out():
+    reading = Reading(tables=arriving({777: "id of another"}))
+    found = batch("t", 777, 20)
+    truncate = Truncate(row_number=0, tables=(0,), cascade=False, restart_identity=False)
+    assert commits(reading.read(replace(found, groups=(), truncates=(truncate,)))) == []
+
+
+def test_table_that_the_rules_do_not_want_is_not_asked_for():
+    asked = []
+    tables = ArrivingTables({}, [table("t", A)], lambda number: asked.append(number) or "")
+    reading = Reading(tables=tables, rules=RuleSet(include=(Rule(name="t"),)))
+    assert commits(reading.read(batch("elsewhere", 777, 20))) == []
+    assert not asked
+    assert not reading.reader.strangers
+
+
+def test_names_are_all_that_is_known_without_a_list_of_tables():
+    reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}))
+    assert commits(reading.read(batch("t", 777, 20), batch("t", 778, 40, 20))) == [40]

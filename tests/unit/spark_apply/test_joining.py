@@ -1,0 +1,93 @@
+"""Tables that are copied while the others are applied: what they have at the end, whatever dies at whatever step."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_apply.arriving import TableStart
+from spark_apply.copy.instantiation import table_starts
+from spark_apply.copy.standing import standings
+from tests.support.apply_engine import Engine, arm, table_of
+from tests.support.apply_world import MemoryPlace, World
+from tests.support.copies_beside import CopiesBeside, record_of
+
+_SETTINGS = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SEEDS = st.integers(0, 2**32)
+LATE = ("plain", "history", "twice")
+
+
+def begin(world: World, seed: int, *, again: int = 0, **options) -> tuple[Engine, CopiesBeside]:
+    engine = world.engine(
+        seed, instantiation={("public", name): TableStart(scn=None) for name in LATE}, **options,
+    )
+    beside = CopiesBeside(world, LATE, seed, again=again)
+    engine.beside = beside
+    return engine, beside
+
+
+def run(engine: Engine, beside: CopiesBeside) -> None:
+    engine.run()
+    for _ in range(40_000):
+        if beside.is_done(engine) and engine.coordinator.is_idle:
+            break
+        engine.step()
+    assert beside.is_done(engine)
+    engine.run()
+
+
+@_SETTINGS
+@given(seed=_SEEDS, parallelism=st.integers(1, 3), again=st.integers(0, 2), large=st.sampled_from([0, 3]))
+def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(seed: int, parallelism: int, again: int, large: int) -> None:
+    world = World(seed, MemoryPlace(), count=40, conflicts=0, large=large)
+    engine, beside = begin(world, seed, parallelism=parallelism, again=again)
+    run(engine, beside)
+    world.check()
+
+
+@_SETTINGS
+@given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
+def test_joins_survive_whatever_dies(seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(seed, MemoryPlace(), count=40, conflicts=0, large=large)
+    arm(monkeypatch, random.Random(seed), 0.02)
+    engine, beside = begin(world, seed, parallelism=parallelism, again=1, crash=0.006)
+    run(engine, beside)
+    world.check()
+
+
+def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
+    rewound = died = 0
+    for seed in range(12):
+        world = World(seed, MemoryPlace(), count=40, conflicts=0, large=2)
+        engine, beside = begin(world, seed, again=1, crash=0.006)
+        run(engine, beside)
+        world.check()
+        rewound, died = rewound + beside.rewound, died + beside.died
+    assert rewound > 5
+    assert died > 2
+
+
+def test_others_go_on_while_a_table_is_copied_and_the_queue_keeps_what_it_needs() -> None:
+    world = World(4, MemoryPlace(), count=30, conflicts=0)
+    engine, _ = begin(world, 4)
+    engine.beside = lambda engine: None
+    engine.joins.hold(engine.told)
+    engine.run()
+    assert engine.coordinator.low_watermark == world.batches[-1].through_scn
+    assert engine.told == 0
+    for table in world.tables:
+        expected = world.start if table.name in LATE else world.reference.rows
+        assert sorted(map(repr, world.place.rows(table))) == sorted(map(repr, expected[table.name])), table.name
+
+
+def test_what_is_recorded_says_from_where_a_table_is_applied() -> None:
+    states = ("DONE", "KEPT", "JOINING", "COPIED", "COPYING", "COMPARING", "FAILED", "PENDING", "LEFT")
+    records = [record_of(state, 70, state) for state in states]
+    new = record_of("new", 0, "PENDING")
+    starts = table_starts(standings([table_of(each) for each in [*records, new]], records))
+    assert starts["public", "new"] == TableStart(scn=None)
+    assert {name for (_, name), start in starts.items() if start.scn is not None} == {"DONE", "KEPT", "JOINING"}
+    assert starts["public", "JOINING"].is_joining
