@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
+from actors.processes import factory_of, process_of
 from actors.receivers import captured_of, identities, leave_out, note_receivers
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from actors.runtime import ActorSystem
     from databases.ports import Finding
     from streams.lcr_batch import TableVersion
-    from topology.spec import ApplySpec, SiteSpec, TopologySpec
+    from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CONTROLLER", "Controller", "build", "fingerprint_of", "gather"]
 
@@ -212,7 +213,7 @@ class Controller(Host):
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
-        """End a component's process and create it with other environment variables (armed failpoints)."""
+        """End a component and create it with other environment variables (armed failpoints), in a process of its own."""
         if name not in {component.name for component in self._components}:
             raise ConfigError(f"no component {name} in topology {self._spec.name}")
         self._overrides[name] = dict(environment)
@@ -277,9 +278,12 @@ class Controller(Host):
         }
         if component.kind == "apply":
             arguments["keep_existing"] = self._kept
+        environment = {**self._environment, **self._overrides.get(component.name, {})}
+        differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
-            component.name, _factory(site, component.kind), arguments, state_dir=self._spec.state_dir, node=dict(site.node),
-            environment={**self._environment, **self._overrides.get(component.name, {})},
+            component.name, factory_of(site, component.kind), arguments,
+            process=f"recreated:{component.name}" if differs else process_of(component, site.node),
+            state_dir=self._spec.state_dir, node=dict(site.node), environment=environment,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -494,16 +498,6 @@ def _wait_for_databases(components: list[dict[str, Any]]) -> None:
     for component in components:
         if component["kind"] == "apply" and component["site"] in away and component["state"] in _WORKING:
             component["state"] = "WAITING FOR DATABASE"
-
-
-def _factory(site: SiteSpec, kind: str) -> str:
-    """The callable that builds a component's host, as "module:callable"."""
-    if kind == "site":
-        return "actors.intermediate_database:build" if site.database.kind == "none" else "actors.source_database:build"
-    return {
-        "queue": "actors.staging.queue_host:build", "propagation": "actors.staging.propagation_host:build",
-        "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
-    }[kind]
 
 
 def _gap(source_scn: Any, applied_scn: int | None) -> int | None:  # noqa: ANN401 - from a status

@@ -133,13 +133,15 @@ class Host:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
-        """End the thread regardless of the wanted state; for an orderly end of the process."""
+    def end(self) -> bool:
+        """End the thread, whatever is wanted; for an orderly end of the component. Answers whether it ended."""
         self._ending = True
         self._wanted_changed.set()
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(_JOIN_TIMEOUT_S)
+        return not self._thread.is_alive()
 
     def shut_down(self) -> None:
         """End the thread orderly and return when it has ended: the process is about to end."""
@@ -222,7 +224,7 @@ class Host:
         except Exception as error:
             # Anything else is a defect: show it with its traceback, and do not continue.
             log.exception("%s: unexpected error", self.name)
-            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the component's log; report it")
+            bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it")
             bug.__cause__ = error
             self._failed(bug)
 

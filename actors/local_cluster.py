@@ -34,6 +34,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.ray_head import HOOK
 from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
 from streams.errors import StreamsError
@@ -198,7 +199,7 @@ class LocalCluster:
             f"--num-cpus={self.cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false",
             "--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--log-color=false",
             # Ray's fixed default ports would collide with another cluster on this machine.
-            f"--ray-client-server-port={_free_port()}", "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
         ]
         if self.resources:
             command.append(f"--resources={json.dumps(self.resources)}")
@@ -208,7 +209,7 @@ class LocalCluster:
         # Otherwise Ray would join another cluster named in the caller's environment, or start another Spark.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
-        environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS
+        environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS | HOOK
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:

@@ -4,23 +4,25 @@ Job
     Create, find, call and end named detached actors; all other modules only know components.
 
 Main path
-    connect -> RayActors.create -> ComponentActor.__init__ -> Host.start; RayActors.call -> ComponentActor.call.
+    connect -> RayActors.create -> ProcessActor.settle -> Components.settle -> Host.start; RayActors.call -> ProcessActor.call.
+    An actor is a process; which components it holds stands in Ray's key-value store (`_Records`).
 
 States
-    None here: Ray's control service knows the actors, a component knows its own state.
+    None here: Ray's control service knows the actors and the records of components, a component knows its own state.
 
 Durable when
     Never: a component rebuilds itself from its site's files and databases. Ray restarts a dead actor's process
-    (`max_restarts=-1`) and runs its constructor again with the same arguments; the constructor starts the loop, so
-    a restarted actor works without being asked.
+    (`max_restarts=-1`) and runs its constructor again; the constructor begins what is recorded for the process, so
+    a restarted actor works without being asked. Records last as long as Ray's control service, as the actors do.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import logging
 import logging.handlers
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -28,10 +30,10 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from actors.components import Components, Record
 from actors.local_cluster import HOST
-from actors.taken_over import TakenOver
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
@@ -72,23 +74,24 @@ class ActorSystem(Protocol):
     """The controller's interface to an actor system; `RayActors` is the real one."""
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
+        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
         node: Mapping[str, float], environment: Mapping[str, str],
     ) -> None:
-        """Create the actor `name` unless it exists; does not wait until it runs.
+        """Create the component `name` unless it is there; does not wait until it runs.
 
         Args:
             name: of the component.
-            factory: "module:callable" that builds the component's host.
-            arguments: for the callable.
+            factory: see `Factory`.
+            arguments: for the factory.
+            process: the component shares a process with the others that are created with the same name of one.
             state_dir: of the topology.
-            node: amounts of Ray's custom resources that place the actor.
-            environment: additional environment variables (failpoints).
+            node: Ray resources that place the process, when it does not run yet.
+            environment: of the process, when it does not run yet.
         """
         ...
 
     def names(self) -> set[str]:
-        """Every actor of the namespace that runs or is being restarted."""
+        """Every component of the namespace that runs, is being restarted, or is about to end."""
         ...
 
     def call(
@@ -102,7 +105,7 @@ class ActorSystem(Protocol):
         ...
 
     def kill(self, name: str) -> None:
-        """End the actor for good; idempotent."""
+        """End the component for good; idempotent. Its process is killed when it holds no other."""
         ...
 
 
@@ -207,30 +210,42 @@ def resolver(topology: str) -> Resolver:
 
 
 class RayActors:
-    """The actors of one namespace."""
+    """The components of one namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
+        self._records = _Records(namespace)
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
+        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
         node: Mapping[str, float], environment: Mapping[str, str],
     ) -> None:
         """See `ActorSystem.create`."""
         import ray
 
-        actor = ray.remote(ComponentActor)
-        actor.options(
-            name=name, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
+        if name in self.names():
+            return
+        record = Record(creation=uuid.uuid4().hex, factory=factory, arguments=dict(arguments), state_dir=str(state_dir))
+        # Before the process is told: whenever that dies, it finds the record when it begins again.
+        self._records.put(name, process, record)
+        actor = ray.remote(ProcessActor).options(
+            name=process, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
             max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=dict(node) or None,
-        ).remote(name, factory, dict(arguments), str(state_dir), dict(environment), uuid.uuid4().hex)
+        ).remote(process, self.namespace, str(state_dir), dict(environment))
+        actor.settle.remote(name)
 
     def names(self) -> set[str]:
         """See `ActorSystem.names`."""
-        import ray
+        alive = self._alive()
+        return {name for name, process in self._records.places() if process in alive}
 
-        named: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
-        return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
+    def processes(self) -> dict[str, set[str]]:
+        """The processes that run or are being restarted, each with its components."""
+        found: dict[str, set[str]] = {process: set() for process in self._alive()}
+        for name, process in self._records.places():
+            if process in found:
+                found[process].add(name)
+        return found
 
     def call(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401
@@ -244,7 +259,7 @@ class RayActors:
         import ray
 
         try:
-            return ray.get(self._submit(name, method, arguments), timeout=timeout_s)
+            return ray.get(self._actor_of(name).call.remote(name, method, *arguments), timeout=timeout_s)
         except (ray.exceptions.RayError, ValueError) as error:
             raise _translate(name, error) from error
 
@@ -254,9 +269,13 @@ class RayActors:
 
         answers: dict[str, Any] = {}
         pending: dict[Any, str] = {}
+        places, actors = dict(self._records.running()), dict[str, Any]()
         for name in names:
             try:
-                pending[self._submit(name, method, ())] = name
+                process = places.get(name, "")
+                if process not in actors:
+                    actors[process] = self._actor(process)
+                pending[actors[process].call.remote(name, method)] = name
             except (ray.exceptions.RayError, ValueError) as error:
                 answers[name] = _translate(name, error)
         ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=timeout_s) if pending else ([], [])
@@ -273,24 +292,117 @@ class RayActors:
         """See `ActorSystem.kill`."""
         import ray
 
+        process = dict(self._records.places()).get(name)
+        if process is None:
+            return
+        self._records.end(name, process)
         try:
-            ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
+            actor = self._actor(process)
         except ValueError:
             return  # not there
+        if process in {place for _, place in self._records.running()}:
+            actor.settle.remote(name)
+        else:
+            ray.kill(actor, no_restart=True)
 
     def pid(self, name: str) -> int:
-        """The actor's process id, on any node; fault tests and the demo kill it."""
+        """Process of the component, on whatever node it is: fault tests and the demo end it."""
         import ray
 
         try:
-            return int(ray.get(ray.get_actor(name, namespace=self.namespace).pid.remote(), timeout=CALL_TIMEOUT_S))
+            return int(ray.get(self._actor_of(name).pid.remote(), timeout=CALL_TIMEOUT_S))
         except (ray.exceptions.RayError, ValueError) as error:
             raise _translate(name, error) from error
 
-    def _submit(self, name: str, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - a Ray reference
+    def _actor_of(self, name: str) -> Any:  # noqa: ANN401 - a Ray actor's handle
+        return self._actor(self._records.process_of(name))
+
+    def _actor(self, process: str) -> Any:  # noqa: ANN401 - a Ray actor's handle
         import ray
 
-        return ray.get_actor(name, namespace=self.namespace).call.remote(method, *arguments)
+        if not process:
+            message = "no record of a process"
+            raise ValueError(message)
+        return ray.get_actor(process, namespace=self.namespace)
+
+    def _alive(self) -> set[str]:
+        import ray
+
+        named: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+        return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
+
+
+class _Records:
+    """The components of a namespace and their processes, in Ray's key-value store.
+
+    A key is "run|<component>|<process>", its value the `Record`; or "end|<component>|<process>" while the component is about to end.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def put(self, name: str, process: str, record: Record) -> None:
+        """Record a component that is to run."""
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(f"run|{name}|{process}", pickle.dumps(record), namespace=self._namespace)
+
+    def get(self, name: str, process: str) -> Record | None:
+        """What a component is built from; None: it is not to run in this process."""
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        value = _internal_kv_get(f"run|{name}|{process}", namespace=self._namespace)
+        return None if value is None else cast("Record", pickle.loads(value))  # noqa: S301 - what `put` wrote
+
+    def end(self, name: str, process: str) -> None:
+        """Record that a component is to end."""
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+
+        _internal_kv_put(f"end|{name}|{process}", b"", namespace=self._namespace)
+        _internal_kv_del(f"run|{name}|{process}", namespace=self._namespace)
+
+    def ended(self, name: str, process: str) -> None:
+        """A component has ended."""
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        _internal_kv_del(f"end|{name}|{process}", namespace=self._namespace)
+
+    def running(self) -> list[tuple[str, str]]:
+        """(component, process) of what is to run."""
+        return self._list("run|")
+
+    def places(self) -> list[tuple[str, str]]:
+        """(component, process) of what is to run or about to end; a component that moves is where it is to run."""
+        return [*self._list("end|"), *self._list("run|")]
+
+    def process_of(self, name: str) -> str:
+        """Where a component is to run; empty: nowhere."""
+        return next((process for _, process in self._list(f"run|{name}|")), "")
+
+    def _list(self, prefix: str) -> list[tuple[str, str]]:
+        from ray.experimental.internal_kv import _internal_kv_list
+
+        keys = _internal_kv_list(prefix, namespace=self._namespace)
+        return [(name, process) for _, name, process in (key.decode().split("|") for key in keys)]
+
+
+class _RecordsOfProcess:
+    """Implements `actors.components.Records`."""
+
+    def __init__(self, records: _Records, process: str) -> None:
+        self._records, self._process = records, process
+
+    def names(self) -> list[str]:
+        """See `Records.names`."""
+        return sorted({name for name, process in self._records.places() if process == self._process})
+
+    def get(self, component: str) -> Record | None:
+        """See `Records.get`."""
+        return self._records.get(component, self._process)
+
+    def ended(self, component: str) -> None:
+        """See `Records.ended`."""
+        self._records.ended(component, self._process)
 
 
 def _translate(name: str, error: Exception) -> StreamsError:
@@ -304,47 +416,31 @@ def _translate(name: str, error: Exception) -> StreamsError:
     return PropagationError(f"{name} does not answer: {words}")
 
 
-class ComponentActor:
-    """The only actor class: hosts a component in its own process.
+class ProcessActor:
+    """The one actor class: a process that holds the components that are recorded for it.
 
     Args:
-        name: of the component.
-        factory: "module:callable" that builds the host.
-        arguments: for the callable.
+        name: of the process.
+        namespace: of its topology's actors.
         state_dir: of the topology: the log is written below it.
-        environment: set before any other module of the component is imported (failpoints are armed by it).
-        creation: identifies this creation of the actor; unchanged when Ray restarts it.
+        environment: set before any module of a component is imported (failpoints are armed by it).
     """
 
-    def __init__(
-        self, name: str, factory: str, arguments: Mapping[str, Any], state_dir: str, environment: Mapping[str, str],
-        creation: str,
-    ) -> None:
+    def __init__(self, name: str, namespace: str, state_dir: str, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
         _log_to(Path(state_dir) / "logs" / f"{name.replace(':', '.')}.log")
         logging.getLogger("headrace").info("%s: process %d starts", name, os.getpid())
-        module, _, attribute = factory.partition(":")
-        try:
-            self._taken_over = TakenOver(Path(state_dir), name, creation)
-            self._host: Host = getattr(importlib.import_module(module), attribute)(**self._taken_over.arguments(arguments))
-        except BaseException:
-            # Ray does not restart an actor that fails here and does not report it: log it.
-            logging.getLogger("headrace").exception("%s: cannot be built", name)
-            raise
-        self._host.start()
+        self._components = Components(_RecordsOfProcess(_Records(namespace), name))
+        self._components.settle_all()
 
-    def call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
-        """Call a public method of the host."""
-        if method.startswith("_"):
-            raise ConfigError(f"not a public method: {method}")
-        if method == "reconfigure":
-            # Save it before the component uses it: Ray restarts the actor with the arguments of its creation.
-            self._taken_over.save(*arguments)
-        return getattr(self._host, method)(*arguments)
+    def settle(self, component: str) -> None:
+        """See `Components.settle`."""
+        with contextlib.suppress(PropagationError):  # nobody waits for the answer; it is in the log
+            self._components.settle(component)
 
-    def endpoint(self) -> str:
-        """See `Host.endpoint`; for callers that do not know hosts."""
-        return self._host.endpoint()
+    def call(self, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
+        """See `Components.call`."""
+        return self._components.call(component, method, *arguments)
 
     def pid(self) -> int:
         """The process id; fault tests and the demo kill it."""

@@ -182,14 +182,15 @@ class DatabaseSite(Host):
             self._drop_writer()
         self._fingerprint = fingerprint
 
-    def end(self) -> None:
-        """End everything in this process; the embedded server keeps running."""
-        super().end()
+    def end(self) -> bool:
+        """End everything of this process; the embedded server goes on."""
+        ended = super().end()
         self._sampler_stop.set()
         self._claim.close()
         if self._service is not None:
             self._service.stop()
         self._drop_writer()
+        return ended
 
     def detail_state(self) -> str:
         """See the module."""

@@ -28,7 +28,7 @@ STAGES = (
     (r"^postgres: bench_destination:", "destination: other"),
     (r"-m spark_apply\.application\.process", "Spark"),
     (r"-m spark_apply\.application\.daemon", "apply servers"),
-    (r"^ray::RayDPSparkMaster", "Spark"),
+    (r"^ray::SparkMaster", "Spark"),
     (r"java .*(spark|ray)", "Spark"),
     (r"^ray::IDLE", "Ray"),
     (r"^ray::(\w+)", "actor"),

@@ -73,9 +73,12 @@ class HeadracePeer:
         return () if facts is None else tuple(process.pid for process in facts.processes)
 
     def components(self) -> dict[int, str]:
-        """Process id of every component -> its name."""
+        """Process id of every component -> its name; of what shares a process, the process's name and the number of its components."""
         actors = self._actors()
-        return {actors.pid(name): name for name in actors.names()}
+        return {
+            actors.pid(next(iter(names))): process if len(names) == 1 else f"{process} ({len(names)} components)"
+            for process, names in actors.processes().items()
+        }
 
     def status(self, component: str) -> dict[str, object]:
         """A component's status."""

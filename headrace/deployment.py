@@ -14,6 +14,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.controller import CONTROLLER, fingerprint_of, gather
 from actors.local_cluster import LocalCluster
+from actors.processes import process_of
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import components_of
@@ -88,8 +89,9 @@ class Deployment:
     def cluster(self) -> LocalCluster:
         """The private cluster of the state folder; it need not run."""
         resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
-        # One worker per component, so that all start at once, and a few for Spark's executors.
-        cpus = len(components_of(self.spec)) + 2
+        nodes = {site.name: site.node for site in self.spec.sites}
+        # A worker for every process, so that all start at once, and a few for Spark's executors.
+        cpus = len({process_of(component, nodes[component.site]) for component in components_of(self.spec)}) + 3
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources)
 
     # ------------------------------------------------------------------ reaching it
@@ -270,7 +272,7 @@ class Deployment:
             "keep_call": secrets.token_hex(8) if keep_existing else "",
         }
         actors.create(
-            CONTROLLER, "actors.controller:build", arguments, state_dir=self.spec.state_dir, node={},
+            CONTROLLER, "actors.controller:build", arguments, process=CONTROLLER, state_dir=self.spec.state_dir, node={},
             environment=dict(environment),
         )
 

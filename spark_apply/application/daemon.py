@@ -1,7 +1,7 @@
 """The process that forks Spark's Python workers: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports the tasks' modules before the first fork, so that workers share those pages and begin at once: a worker needs
-about 20 MB of its own instead of 75, and starts in 0.1 s instead of 2. It only imports: no thread, gRPC channel or
+It imports the tasks' modules before the first fork and loads the kernels that were compiled before, so that workers share those pages and begin at
+once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead of 4. It only imports and loads: no thread, gRPC channel or
 connection may exist when Spark's daemon forks. The environment arms failpoints; the daemon has the same environment.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
+from typing import Any
 
-__all__ = ["TASK_MODULES", "preload"]
+__all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
 TASK_MODULES = (
     "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
@@ -25,8 +27,34 @@ def preload() -> None:
     """Import the tasks' modules, and exclude them from garbage collection, so that the pages stay shared."""
     for module in TASK_MODULES:
         importlib.import_module(module)
+    load_kernels()
     gc.collect()
     gc.freeze()
+
+
+def load_kernels() -> int:
+    """Load what Numba has in its cache for the kernels that are imported; answers how many. Compiles nothing.
+
+    Numba does that at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of CPU time. It has
+    no public way to do it earlier.
+    """
+    from numba.core.dispatcher import Dispatcher
+
+    loaded = 0
+    for name in [name for name in sys.modules if name.endswith("_kernels")]:
+        for kernel in vars(sys.modules[name]).values():
+            if isinstance(kernel, Dispatcher):
+                loaded += _load(kernel)
+    return loaded
+
+
+def _load(kernel: Any) -> int:  # noqa: ANN401 - parts of it that are not public
+    cache, target = kernel._cache, kernel.targetctx.codegen()  # noqa: SLF001
+    # Another machine's entries may be in the cache: what they say is compiled when it is needed.
+    signatures = [key[0] for key in cache._cache_file._load_index() if key == cache._index_key(key[0], target)]  # noqa: SLF001
+    for signature in signatures:
+        kernel.compile(signature)
+    return len(signatures)
 
 
 if __name__ == "__main__":

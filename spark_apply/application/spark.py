@@ -25,6 +25,7 @@ import psutil  # type: ignore[import-untyped]
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
 from spark_apply.application.ray_class import write_ray_class
+from spark_apply.application.raydp_parts import use_own_master, without_data_sets
 from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
-    "-Xms40m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
+    "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
 )
 _APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
@@ -175,9 +176,11 @@ class SparkApplication:
         os.environ["SPARK_LOCAL_IP"] = self._config.host
         if self._is_local:
             os.environ.update(LOOPBACK)
+        without_data_sets()
         import ray
         import raydp
 
+        use_own_master()
         resources, configuration = self._config.resources, self._spark_configuration()
         try:
             ray.init(

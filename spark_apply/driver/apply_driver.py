@@ -123,7 +123,7 @@ class ApplyDriver:
         except Exception as error:
             log.exception("%s: unexpected error", self._config.apply)
             self._failure = BugError(
-                f"apply {self._config.apply}: {type(error).__name__}: {error}", hint="see the component's log; report it"
+                f"apply {self._config.apply}: {type(error).__name__}: {error}", hint="see the log of its process; report it"
             )
 
     def _drive(self, destination: DestinationDatabase) -> None:

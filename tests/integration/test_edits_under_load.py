@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
 import threading
@@ -87,6 +88,18 @@ def _pids(system: System, names: set[str]) -> dict[str, int]:
     return {name: actors.pid(name) for name in names}
 
 
+def _opens(system: System) -> list[int]:
+    """How often each component between the two sites was opened: more than before, if its streams were interrupted."""
+    names = ("capture:capture_src", "queue:q_src", "propagation:src_to_old", "queue:q_old_in", APPLY)
+    return [int(system.status(name)["opens_total"]) for name in names]
+
+
+def _footprint_mb(system: System, name: str) -> float:
+    """Proportional set size of a component's process."""
+    rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
+    return int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+
+
 class _Gaps:
     """The longest time for which no row of `notes` arrived at a destination."""
 
@@ -128,13 +141,18 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
                 wait_until("rows arrive", lambda: grown.execute("old", "SELECT count(*) FROM notes") > [(20,)])
 
                 # A destination more: nothing of what ran is another process, and its changes go on all the time.
+                opens, footprint_mb = _opens(grown), _footprint_mb(grown, "queue:q_src")
                 with _Gaps(grown, "old") as gaps:
                     assert grown.deployment.up()["state"] == "RUNNING"
                 print(f"the longest time without a row at the other destination: {gaps.longest_s:.1f} s")
                 assert _pids(grown, everything) == before
                 assert grown.status("spark:old")["application_pid"] == application
-                statistics = [grown.status(c) for c in ("capture:capture_src", "queue:q_src", "propagation:src_to_old", APPLY)]
-                assert [status["opens_total"] for status in statistics] == [1, 1, 1, 1]
+                assert _opens(grown) == opens
+                # The propagation to it runs in the process of the other one and of their queue.
+                assert grown.pid("propagation:src_to_new") == before["queue:q_src"]
+                footprint_mb = _footprint_mb(grown, "queue:q_src") - footprint_mb
+                print(f"one more propagation: {footprint_mb:.1f} MB")
+                assert footprint_mb < 60
 
                 # A table more: only the apply processes, which copy it, begin anew.
                 more = Deployment(_spec(folder, "new", tables=", public.events"), system.deployment.address)
@@ -147,6 +165,13 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
             # What Ray restarts is of the topology that it took over, not of the one that it was created with.
             for name in ("capture:capture_src", "queue:q_src"):
                 wider.kill(name)
+
+            # A component is stopped alone, and stays so when its process begins again.
+            wider.call("propagation:src_to_new", "stop_component")
+            wider.wait_restarted("queue:q_src", before["queue:q_src"])
+            wider.wait_state("propagation:src_to_new", "DISABLED")
+            wider.wait_state("propagation:src_to_old", "WAITING FOR LCRS", "SENDING")
+            wider.call("propagation:src_to_new", "start_component")
             wider.execute("src", "INSERT INTO events VALUES (-1, 'after the kills')")
             wider.assert_converged(TABLES)
             assert wider.execute("new", "SELECT body FROM events WHERE id = -1") == [("after the kills",)]

@@ -94,7 +94,7 @@ def test_recycled_process_id_is_not_ended(state_dir):
 def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(state_dir):
     """In a process of its own: ray takes the address rules from the environment it was imported in."""
     program = """
-        import os, signal, sys, time
+        import contextlib, os, signal, sys, time
         from pathlib import Path
         from types import SimpleNamespace
         from actors.runtime import connect, prepare_process
@@ -106,8 +106,9 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         prepare_process(address)
         actors = connect(address, "t")
         arguments = {"spec": SimpleNamespace(state_dir=state_dir), "name": "r", "fingerprint": "f"}
-        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
-        actors.create("site:r", "actors.intermediate_database:build", arguments, state_dir=state_dir, node={}, environment={})
+        where = {"process": "site:r", "state_dir": state_dir, "node": {}, "environment": {}}
+        actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
+        actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
         assert actors.names() == {"site:r"}
         actors.call("site:r", "stop_component", timeout_s=30)
         pid = actors.pid("site:r")
@@ -129,6 +130,39 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         except Exception as error:
             assert type(error).__name__ == "BugError", error
         actors.kill("site:r")
+
+        # Two that share a process: one is ended and created again alone, both come back when it is killed, and it goes with the last.
+        def create(name):
+            itself = {**arguments, "name": name.partition(":")[2]}
+            actors.create(name, "actors.intermediate_database:build", itself, **{**where, "process": "shared"})
+
+        def wait_for(holds):
+            deadline = time.monotonic() + 60
+            while True:
+                with contextlib.suppress(PropagationError):
+                    if holds():
+                        return
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
+        for name in ("site:a", "site:b"):
+            create(name)
+        wait_for(lambda: actors.pid("site:a") == actors.pid("site:b"))
+        assert actors.processes()["shared"] == {"site:a", "site:b"}
+        pid = actors.pid("site:b")
+        started = actors.call("site:b", "status", timeout_s=30)["started_us"]
+        actors.kill("site:a")
+        wait_for(lambda: actors.names() == {"site:b"})
+        create("site:a")
+        wait_for(lambda: actors.call("site:a", "status")["state"] == "READY")
+        assert actors.pid("site:a") == actors.pid("site:b") == pid
+        assert actors.call("site:b", "status", timeout_s=30)["started_us"] == started
+        os.kill(pid, signal.SIGKILL)
+        for name in ("site:a", "site:b"):
+            wait_for(lambda: actors.pid(name) != pid and actors.call(name, "status")["state"] == "READY")
+        for name in ("site:a", "site:b"):
+            actors.kill(name)
+        wait_for(lambda: not actors.names() and not actors.processes())
         print("well")
     """
     done = subprocess.run(

@@ -18,6 +18,7 @@ class FakeActors:
     def __init__(self) -> None:
         self.running: dict[str, Mapping[str, Any]] = {}
         self.environments: dict[str, dict[str, str]] = {}
+        self.processes: dict[str, str] = {}  # by component: which one it was created in
         self.created: list[str] = []
         self.killed: list[str] = []
         self.prepared: list[str] = []
@@ -37,12 +38,13 @@ class FakeActors:
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
     def create(
-        self, name: str, factory: str, arguments: Mapping[str, Any], *, state_dir: Path,
+        self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
         node: Mapping[str, float], environment: Mapping[str, str],
     ) -> None:
         if name not in self.running:
             self.running[name] = {"factory": factory, "node": dict(node), **arguments}
             self.environments[name] = dict(environment)
+            self.processes[name] = process
             self.created.append(name)
 
     def names(self) -> set[str]:

@@ -172,7 +172,7 @@ def _masters(driver: psutil.Process) -> list[psutil.Process]:
     for process in psutil.process_iter(["name", "cmdline"]):
         with contextlib.suppress(psutil.Error):
             is_driver_s = any(word.endswith(f"/spark/{driver.pid}") for word in process.info["cmdline"] or ())
-            if process.info["name"] == "java" and is_driver_s and any("RayDPSparkMaster" in word for word in process.parent().cmdline()):
+            if process.info["name"] == "java" and is_driver_s and any("SparkMaster" in word for word in process.parent().cmdline()):
                 found.append(process)
     return found
 

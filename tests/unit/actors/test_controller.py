@@ -514,6 +514,17 @@ def test_recreated_component_gets_its_own_environment(spec, actors):
     controller.step()
     assert actors.environments["capture:c"] == {"E": "1", "F": "2"}
     assert actors.created.count("capture:c") == 2
+    assert actors.processes["capture:c"] == "recreated:capture:c"
+    controller.recreate("capture:c", {"F": ""})
+    controller.step()
+    assert actors.processes["capture:c"] == "captures:a"
+
+
+def test_queues_and_propagations_of_a_site_share_a_process(spec, actors):
+    started(spec, actors)
+    assert {name: process for name, process in actors.processes.items() if process != name} == {
+        "queue:qa": "staging:a", "propagation:p": "staging:a", "queue:qb": "staging:b@site_b=1", "capture:c": "captures:a",
+    }
 
 
 def flow(controller: Controller) -> dict[str, object]:

@@ -1,0 +1,174 @@
+"""The components that share one process: each begins, fails, restarts and ends alone.
+
+Job
+    Hold the hosts of one process, and bring them in line with the cluster's records: a component that is recorded for this
+    process begins, one that is recorded no more ends.
+
+Main path
+    Components.settle_all (a process begins) or settle (a component is created or ended) -> Records.get -> the factory ->
+    Host.start; Components.call -> a method of the host.
+
+States
+    None of its own: a component has those of its `Host`, each in a thread of its own.
+
+Durable when
+    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins with them all.
+
+Worked flow
+    queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p notice nothing ->
+    the record of p is removed, settle(p) -> its thread ends, the record's removal is confirmed -> the process is killed ->
+    it begins again with a and b
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from actors.taken_over import TakenOver
+from streams.errors import ConfigError, PropagationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from actors.host import Host
+
+__all__ = ["Components", "Record", "Records"]
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a component is built from.
+
+    Args:
+        creation: differs each time the component is created, and stays the same when its process is restarted.
+        factory: "module:callable" that builds its host.
+        arguments: for the callable.
+        state_dir: of the topology.
+    """
+
+    creation: str
+    factory: str
+    arguments: Mapping[str, Any]
+    state_dir: str
+
+
+class Records(Protocol):
+    """What the cluster knows of the components of one process."""
+
+    def names(self) -> Iterable[str]:
+        """Components that are to run in the process, and those that are to end."""
+        ...
+
+    def get(self, component: str) -> Record | None:
+        """What the component is built from; None: it is to end."""
+        ...
+
+    def ended(self, component: str) -> None:
+        """The component runs no more, as it was wanted; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    creation: str
+    host: Host
+    taken_over: TakenOver
+
+
+class Components:
+    """See the module.
+
+    Args:
+        records: of this process.
+        end_process: called when a component does not end: its thread hangs, and only the end of the process ends it. The others
+            begin again with the next process.
+    """
+
+    def __init__(self, records: Records, end_process: Callable[[], object] = lambda: os._exit(1)) -> None:
+        self._records = records
+        self._end_process = end_process
+        self._running: dict[str, _Running] = {}
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def settle_all(self) -> None:
+        """Begin what is recorded for this process; one that cannot be built does not keep the others from beginning."""
+        for name in self._records.names():
+            try:
+                self.settle(name)
+            except PropagationError:
+                continue  # in the log; whoever calls it next tries again
+
+    def settle(self, name: str) -> None:
+        """Begin a component, end it, or begin it anew, as the records want it; idempotent.
+
+        Raises:
+            PropagationError: it cannot be built; the log says why.
+        """
+        with self._locks[name]:
+            self._settle(name)
+
+    def call(self, name: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
+        """Call a public method of a component's host.
+
+        Raises:
+            PropagationError: it does not run here (now).
+            StreamsError: whatever the method raises.
+        """
+        if method.startswith("_"):
+            raise ConfigError(f"not a public method: {method}")
+        running = self._running.get(name) or self._begin_now(name)
+        if method == "reconfigure":
+            # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
+            running.taken_over.save(*arguments)
+        return getattr(running.host, method)(*arguments)
+
+    def _begin_now(self, name: str) -> _Running:
+        """Begin what is recorded and does not run: its creator died before it could say so, or it could not be built."""
+        lock = self._locks[name]
+        # A component may take long to end, and who asks for its status must not wait for that.
+        if not lock.acquire(blocking=False):
+            raise PropagationError(f"{name} is about to begin or to end")
+        try:
+            self._settle(name)
+        finally:
+            lock.release()
+        running = self._running.get(name)
+        if running is None:
+            raise PropagationError(f"{name} does not run", hint="`headrace up` starts what is missing")
+        return running
+
+    def _settle(self, name: str) -> None:
+        record, running = self._records.get(name), self._running.get(name)
+        if running is not None and (record is None or record.creation != running.creation):
+            del self._running[name]
+            if not running.host.end():
+                log.error("%s does not end: this process ends, and what else runs in it begins again", name)
+                self._end_process()
+            log.info("%s: ended", name)
+            running = None
+        if record is None:
+            self._records.ended(name)
+        elif running is None:
+            self._running[name] = self._build(name, record)
+
+    @staticmethod
+    def _build(name: str, record: Record) -> _Running:
+        log.info("%s: begins in process %d", name, os.getpid())
+        module, _, attribute = record.factory.partition(":")
+        taken_over = TakenOver(Path(record.state_dir), name, record.creation)
+        try:
+            host: Host = getattr(importlib.import_module(module), attribute)(**taken_over.arguments(record.arguments))
+        except Exception as error:  # whatever it is, it is of this component alone
+            log.exception("%s: cannot be built", name)
+            raise PropagationError(f"{name} cannot be built: {error}", hint="see the log of its process; report it") from error
+        host.start()
+        return _Running(record.creation, host, taken_over)

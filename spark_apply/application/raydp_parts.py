@@ -1,0 +1,67 @@
+"""RayDP without what a topology never uses of it.
+
+`import raydp` brings the conversion of Spark's data frames to Ray's data sets along, and with it `ray.data`, pandas and pyarrow:
+87 MB, half of them shared with nobody, and two seconds of CPU time. Two processes of each Spark application import it: the one that starts
+the application, and the actor whose child is the application master's JVM.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+__all__ = ["SparkMaster", "use_own_master", "without_data_sets"]
+
+_DATA_SETS = "raydp.spark.dataset"
+# What `raydp.spark` takes from that module when it is imported.
+_NAMES = (
+    "PartitionObjectsOwner", "from_spark_recoverable", "get_raydp_master_owner", "ray_dataset_to_spark_dataframe",
+    "release_spark_recoverable", "spark_dataframe_to_ray_dataset",
+)
+
+
+def without_data_sets() -> None:
+    """Have RayDP do without its data sets in this process; before the first `import raydp`, else without effect."""
+    if "raydp" not in sys.modules:
+        module = types.ModuleType(_DATA_SETS)
+        for name in _NAMES:
+            setattr(module, name, None)
+        sys.modules[_DATA_SETS] = module
+
+
+def use_own_master() -> None:
+    """Have RayDP's next application, started by this process, create `SparkMaster` as its master."""
+    import ray
+    import raydp.spark.ray_cluster
+
+    raydp.spark.ray_cluster.RayDPSparkMaster = ray.remote(SparkMaster)
+
+
+class SparkMaster:
+    """RayDP's own master, in an actor process that imports no data sets.
+
+    Ray sends RayDP's actor class by value, and what it refers to imports all of RayDP before any line of ours can run. This
+    class is known by its module's name.
+
+    Args:
+        configs: Spark's configuration, as RayDP completes it.
+    """
+
+    def __init__(self, configs: dict[str, str]) -> None:
+        without_data_sets()
+        from raydp.spark.ray_cluster_master import RayDPSparkMaster
+
+        self._master: Any = RayDPSparkMaster.__ray_metadata__.modified_class(configs)
+
+    def start_up(self) -> None:
+        """Start the application master's JVM; returns when it can be reached."""
+        self._master.start_up()
+
+    def get_master_url(self) -> str:
+        """Where Spark's driver finds the application master."""
+        return str(self._master.get_master_url())
+
+    def stop(self, cleanup_data: bool) -> None:  # noqa: FBT001 - as RayDP calls it
+        """End the JVM, and this actor when nothing is to be kept."""
+        self._master.stop(cleanup_data)

@@ -1,0 +1,212 @@
+"""Components that share a process, without Ray: each begins, fails, restarts and ends alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.components import Components, Record
+from actors.host import Host
+from streams.errors import BugError, DatabaseUnavailable, PropagationError
+
+MODULE = __name__
+RELEASE = threading.Event()  # what hangs, until the test is over
+
+
+class Part(Host):
+    """A component that does as its `say` says."""
+
+    kind = "part"
+
+    def __init__(self, state_dir: Path, name: str, say: str) -> None:
+        super().__init__(name, state_dir)
+        self.say = say
+        self.steps = 0
+
+    def step(self) -> float:
+        self.steps += 1
+        if self.say == "raise":
+            raise DatabaseUnavailable("no")
+        if self.say == "fail":
+            raise BugError("no")
+        if self.say == "hang":
+            RELEASE.wait()
+        return 0.005
+
+    def details(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+
+def build(state_dir: str, name: str, say: str) -> Part:
+    if say == "cannot be built":
+        message = "missing"
+        raise ValueError(message)
+    return Part(Path(state_dir), name, say)
+
+
+class FakeRecords:
+    """Implements `actors.components.Records`."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.records: dict[str, Record | None] = {}
+        self.creations = 0
+
+    def create(self, name: str, say: str = "run") -> None:
+        self.creations += 1
+        self.records[name] = Record(
+            creation=str(self.creations), factory=f"{MODULE}:build", state_dir=str(self.state_dir),
+            arguments={"state_dir": str(self.state_dir), "name": name, "say": say},
+        )
+
+    def names(self) -> list[str]:
+        return sorted(self.records)
+
+    def get(self, component: str) -> Record | None:
+        return self.records.get(component)
+
+    def ended(self, component: str) -> None:
+        self.records.pop(component, None)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[FakeRecords]:
+    RELEASE.clear()
+    yield FakeRecords(tmp_path)
+    RELEASE.set()
+
+
+def wait_for(holds: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def goes_on(components: Components, name: str) -> None:
+    """The component takes further steps, in the life that it has."""
+    before = components.call(name, "status")
+    wait_for(lambda: components.call(name, "status")["steps"] > before["steps"] + 2)
+    assert components.call(name, "status")["opens_total"] == before["opens_total"] == 1
+
+
+def ended(components: Components, records: FakeRecords, name: str) -> None:
+    records.records[name] = None
+    components.settle(name)
+
+
+@pytest.mark.parametrize(("say", "state"), [("raise", "RETRYING"), ("fail", "ABORTED"), ("hang", "ENABLED")])
+def test_component_that_fails_or_hangs_leaves_the_others_of_its_process_alone(records, say, state):
+    records.create("well")
+    records.create("sick", say)
+    components = Components(records)
+    components.settle_all()
+    wait_for(lambda: components.call("sick", "status")["steps"] > 0 and components.call("sick", "status")["state"] == state)
+    goes_on(components, "well")
+
+
+def test_component_is_stopped_and_started_alone(records):
+    records.create("one")
+    records.create("other")
+    components = Components(records)
+    components.settle_all()
+    components.call("one", "stop_component")
+    wait_for(lambda: components.call("one", "status")["state"] == "DISABLED")
+    goes_on(components, "other")
+    components.call("one", "start_component")
+    wait_for(lambda: components.call("one", "status")["state"] == "ENABLED")
+
+
+def test_component_that_is_added_or_ended_leaves_the_others_alone(records):
+    records.create("stays")
+    components = Components(records)
+    components.settle_all()
+    records.create("added")
+    components.settle("added")
+    goes_on(components, "added")
+    goes_on(components, "stays")
+    ended(components, records, "added")
+    assert records.names() == ["stays"]
+    with pytest.raises(PropagationError, match="added does not run"):
+        components.call("added", "status")
+    goes_on(components, "stays")
+
+
+def test_component_that_is_created_again_runs_with_its_new_arguments(records):
+    records.create("again", "fail")
+    components = Components(records)
+    components.settle_all()
+    wait_for(lambda: components.call("again", "status")["state"] == "ABORTED")
+    records.create("again", "run")
+    components.settle("again")
+    goes_on(components, "again")
+
+
+def test_restarted_process_begins_with_all_that_is_recorded_and_forgets_what_was_to_end(records):
+    records.create("one")
+    records.create("two")
+    records.records["ending"] = None
+    components = Components(records)
+    components.settle_all()
+    goes_on(components, "one")
+    goes_on(components, "two")
+    assert records.names() == ["one", "two"]
+
+
+def test_component_that_was_recorded_and_not_announced_begins_when_it_is_called(records):
+    components = Components(records)
+    records.create("late")
+    assert components.call("late", "status")["name"] == "late"
+    goes_on(components, "late")
+
+
+def test_component_that_cannot_be_built_says_so_and_is_tried_again(records):
+    records.create("broken", "cannot be built")
+    records.create("well")
+    components = Components(records)
+    components.settle_all()
+    goes_on(components, "well")
+    with pytest.raises(PropagationError, match="broken cannot be built: missing"):
+        components.call("broken", "status")
+    records.create("broken")
+    goes_on(components, "broken")
+
+
+def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
+    """Nothing else ends a thread that hangs; what is recorded begins again with the next process."""
+    monkeypatch.setattr("actors.host._JOIN_TIMEOUT_S", 0.05)
+    ends: list[bool] = []
+    records.create("hangs", "hang")
+    components = Components(records, end_process=lambda: ends.append(True))
+    components.settle_all()
+    wait_for(lambda: components.call("hangs", "status")["steps"] > 0)
+    ended(components, records, "hangs")
+    assert ends == [True]
+
+
+def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(records, monkeypatch):
+    monkeypatch.setattr("actors.host._JOIN_TIMEOUT_S", 30.0)
+    records.create("slow", "hang")
+    components = Components(records, end_process=lambda: None)
+    components.settle_all()
+    wait_for(lambda: components.call("slow", "status")["steps"] > 0)
+    records.records["slow"] = None
+    ending = threading.Thread(target=components.settle, args=("slow",))
+    ending.start()
+
+    def refuses() -> bool:
+        try:
+            components.call("slow", "status")
+        except PropagationError as error:
+            return "about to begin or to end" in error.message
+        return False
+
+    wait_for(refuses)
+    RELEASE.set()
+    ending.join(30)
+    assert not ending.is_alive()
