@@ -1,5 +1,7 @@
 """Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
 
+Longer than 500 lines: an actor is called by method name, so what the controller and the command line ask stands at the host.
+
 Job
     Manage one site that has a database: keep the embedded server running (or connect to the user's server),
     drain the source's log into the site's redo log, report to captures how far redo is durable, and write

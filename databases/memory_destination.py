@@ -1,5 +1,7 @@
 """A database in memory that can be a destination: tables, transactions, progress, fencing, error queue.
 
+Longer than 500 lines: one method for each promise of the ports, and nothing else.
+
 For unit tests and simulations; verified by the same contract suite as the real connector (`tests/contract`). It
 behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
 real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,

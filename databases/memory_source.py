@@ -1,5 +1,7 @@
 """A database in memory that can be a source: tables, transactions with commit SCNs, a log with its own byte format.
 
+Longer than 500 lines: the source's promises, and the user whose changes tests make.
+
 For unit tests and simulations, verified by the same contract suite as the real connectors. It behaves like the real
 thing where capture could notice: transactions are sent whole and in commit order, table descriptions once per stream
 and after every change of a table, a break in mid-transaction makes the next stream send the transaction again, what

@@ -1,5 +1,7 @@
 """Queues over gRPC: the server's side of a queue, and the clients of publishers and subscribers.
 
+Longer than 500 lines: both ends of one conversation must be read together.
+
 Job
     Carry batches into and out of a queue, with credit forwards and DURABLE backwards, waking whoever waits at once.
 

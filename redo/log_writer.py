@@ -1,5 +1,7 @@
 """Log writer: drain the source's log stream into the site's own redo log.
 
+Longer than 500 lines: reading, writing, rolling back and purging share the state of the segment that is written.
+
 Job
     Make every byte of the log stream durable in redo segments, then let the source forget it. One owner per
     site; capture processes read the same files.

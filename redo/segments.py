@@ -1,5 +1,7 @@
 """Redo segments: files of records, written by one log writer and followed by any number of readers.
 
+Longer than 500 lines: its writer and its reader must agree on every byte and on every crash between two of them.
+
 A segment is `<number>.redo` while it is online (written), `<number>.archived.redo` once it is complete. It begins
 with a preamble (a name and the format version), a SEGMENT and a DICTIONARY record; a complete one ends with a
 FOOTER record. The beginning is written under a temporary name and renamed, so it is there whole or not at all.

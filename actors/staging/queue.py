@@ -1,5 +1,7 @@
 """Buffered queue: keep LCR batches until every subscriber's destination has committed them.
 
+Longer than 500 lines: what publishers, subscribers and acknowledgements do moves one log per source, and is only right together.
+
 Job
     Take batches from publishers (capture processes, propagations) and deliver them in order to subscribers (propagations,
     apply processes), each at its own pace, without decoding them.

@@ -1,5 +1,7 @@
 """One apply server's session at a PostgreSQL destination.
 
+Longer than 500 lines: each method is a promise of `DestinationSession` over the state of one connection and transaction.
+
 Job
     Write sets of row changes and the progress they mean in one transaction, tagged and fenced.
 
