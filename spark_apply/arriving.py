@@ -6,12 +6,13 @@
     number unknown                     the source is asked, once: a new partition is its table's; any other table was not
                                        copied here: its rows are left out, `status` says so, and the next start copies it
 
+From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
 Without a list of tables (simulations) names are all that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
+    from databases.ports import Instantiation
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
@@ -40,6 +42,7 @@ class TableStart:
 
 
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
+_LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
 
 
@@ -65,18 +68,26 @@ class ArrivingTables:
         self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] = (),
         identity_of: Callable[[int], str] = lambda number: "", *, apply: str = "",  # noqa: ARG005
     ) -> None:
-        self._starts, self._identity_of, self._apply = dict(starts), identity_of, apply
+        self._identity_of, self._apply = identity_of, apply
         self._by_name = {table.destination: table for table in tables}
         self._by_identity = {table.identity: table for table in tables}
         self._by_number: dict[int, TableToInstantiate | None] = {
             int(number): table for table in tables for number in table.object_numbers
         }
+        # By identity; by name where the list has no table of that name.
+        self._starts: dict[str | tuple[str, str], TableStart] = {self._key(name): start for name, start in starts.items()}
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are left out because they were never copied here."""
 
-    def start(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
-        """From where these tables are applied has changed."""
-        self._starts.update(tables)
+    def leave_out(self, names: Collection[tuple[str, str]]) -> None:
+        """Apply nothing more of these tables, as the destination calls them."""
+        self._starts |= {self._key(name): _LEFT_OUT for name in names}
+
+    def join(self, copied: Sequence[Instantiation]) -> None:
+        """Apply these tables from their copies' SCNs on, whatever names they were recorded under."""
+        for each in copied:
+            key = each.identity if each.identity in self._by_identity else (each.owner, each.name)
+            self._starts[key] = TableStart(scn=each.scn, is_joining=True)
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""
@@ -94,10 +105,14 @@ class ArrivingTables:
         table = self._by_number.get(int(version.object_number), self._by_name.get(name))
         if table is None and int(version.object_number) in self._by_number:
             return _NEVER
-        start = self._starts.get(name if table is None else table.destination, _FROM_THE_START)
+        start = self._starts.get(name if table is None else table.identity, _FROM_THE_START)
         if start.scn is None:
             return _NEVER
         return start.scn if start.is_joining else max(start.scn, ahead_scn)
+
+    def _key(self, name: tuple[str, str]) -> str | tuple[str, str]:
+        table = self._by_name.get(TableName(*name))
+        return name if table is None else table.identity
 
     def is_unknown(self, version: TableVersion) -> bool:
         """Nobody has found out yet which table it is."""

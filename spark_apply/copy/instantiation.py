@@ -107,6 +107,7 @@ class TableInstantiation:
     _renames: RenamedTables = field(init=False)
     _again: set[TableName] = field(default_factory=set)
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
+    _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
         self._records = TableRecords(config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved)
@@ -140,7 +141,7 @@ class TableInstantiation:
         """
         found = self._standings()
         while not self.should_end():
-            shared = [each for each in found if each.occupant is not None and not each.is_finished]
+            shared = [each for each in self._pending(found) if each.occupant is not None]
             try:
                 followed, refused = self._renames.follow(found)
                 if not (followed or refused or shared):
@@ -156,8 +157,7 @@ class TableInstantiation:
     def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
         """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
         found = self._standings()
-        copied = [each.record.scn for each in found if each.record is not None and each.is_copied]
-        return table_starts(found), min(copied, default=None)
+        return table_starts(found), min((each.record.scn for each in found if each.record is not None and each.is_copied), default=None)
 
     # ------------------------------------------------------------------ beside the others
 
@@ -197,7 +197,8 @@ class TableInstantiation:
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
-        records = [each.record for each in found if each.record is not None]
+        self._awaited_scn = self._awaited(found)
+        records = [each.record for each in found if each.record is not None and not each.awaits_rename]
         is_joining = any(record.state == "JOINING" for record in records)
         if is_joining and joins.is_joined:
             for record in records:
@@ -207,15 +208,15 @@ class TableInstantiation:
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
                 self._left_out -= {TableName.of(record) for record in copied}
-                joins.hold(None)
+                joins.hold(self._awaited_scn)
             return 0.0
         pending = self._pending(found)
         if not pending:
             return 0.0 if is_joining else _LOOK_AGAIN_S
         pause_s = self._round(pending)
-        if any(each.is_copied for each in self._standings(show=False)):
+        if any(each.is_copied and not each.awaits_rename for each in self._standings(show=False)):
             return 0.0
-        joins.hold(None)
+        joins.hold(self._awaited_scn)
         return pause_s
 
     def _leave_out(self, joins: JoinCalls) -> None:
@@ -230,8 +231,19 @@ class TableInstantiation:
             self._again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
-        """What is to be copied: not what the source dropped meanwhile."""
-        return [each for each in found if not each.is_finished and each.table.identity not in self._records.gone]
+        """What is to be copied: not what the source dropped meanwhile, nor what is copied and waits for its name."""
+        return [
+            each for each in found
+            if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone
+        ]
+
+    def _awaited(self, found: Sequence[Standing]) -> Scn | None:
+        """Show the copied tables that the destination has under another name; returns what the queue must keep for them."""
+        awaiting = [each for each in found if each.awaits_rename]
+        for each in awaiting:
+            if each.table.destination not in self._records.twice:
+                self._records.show_awaited(each)
+        return min((each.record.scn for each in awaiting if each.record is not None), default=None)
 
     # ------------------------------------------------------------------ a round
 
@@ -278,7 +290,7 @@ class TableInstantiation:
             with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
                 this.snapshot, this.scn = snapshot.name, snapshot.scn
                 if self._joins is not None:
-                    self._joins.hold(snapshot.scn)
+                    self._joins.hold(snapshot.scn if self._awaited_scn is None else min(snapshot.scn, self._awaited_scn))
                 self._begin(this)
                 if this.copies:
                     self._copy(this)

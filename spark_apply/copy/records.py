@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation
-from spark_apply.copy.standing import Standing, standings
+from spark_apply.copy.standing import Standing, rename_statement, standings
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -131,6 +131,15 @@ class TableRecords:
             self.show(TableProgress(
                 owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
             ))
+
+    def show_awaited(self, each: Standing) -> None:
+        """Show that a copied table cannot join before an operator has renamed it at the destination."""
+        assert each.record is not None
+        old, new = TableName.of(each.record), each.table.destination
+        self.show(TableProgress(
+            owner=new.owner, name=new.name, state="FAILED", rows=each.record.row_count, scn=each.record.scn,
+            problem=f"it is copied, and the source renamed it: {rename_statement(old, new)}; then its changes are applied",
+        ))
 
     def show(self, progress: TableProgress) -> None:
         """Tell how far a table is."""

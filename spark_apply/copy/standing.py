@@ -67,6 +67,11 @@ class Standing:
         return record is not None and TableName.of(record) != table.destination
 
     @property
+    def awaits_rename(self) -> bool:
+        """Whether it is copied, and cannot join: its copy may still be under the name that the source gave up."""
+        return self.is_copied and self.is_renamed
+
+    @property
     def is_begun(self) -> bool:
         """Whether its copy has begun: rows at the destination are part of it, even if others write there too."""
         record = self.record

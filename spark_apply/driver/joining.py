@@ -38,7 +38,6 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
 
-from spark_apply.arriving import TableStart
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["JoinCalls", "TableJoins"]
 
 _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
-_LEFT_OUT = TableStart(scn=None)
 
 
 @dataclass(slots=True)
@@ -143,9 +141,7 @@ class TableJoins:
             )
             self.is_uncertain = False
             self._reader.all_joined()
-        starts = dict.fromkeys(asked.leave_out, _LEFT_OUT)
-        starts |= {(each.owner, each.name): TableStart(scn=each.scn, is_joining=True) for each in asked.join}
-        self._reader.start_tables(starts)
+        self._reader.change_tables(leave_out=asked.leave_out, join=asked.join)
         self._coordinator.rewound(progress)
         self._reader.restart(progress)
         self._asked.popleft().done.set()

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,8 +53,8 @@ from streams.scn import Scn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import ApplyProgress
-    from spark_apply.arriving import ArrivingTables, TableStart
+    from databases.ports import ApplyProgress, Instantiation
+    from spark_apply.arriving import ArrivingTables
     from spark_apply.tables import TableFits
     from streams.table_name import TableName
 
@@ -213,9 +213,10 @@ class ApplyReader:
         """Whether waiting transactions must wait until everything passed on is applied: then call `retry_unfit`."""
         return self._must_settle and not self._pieces
 
-    def start_tables(self, tables: Mapping[tuple[str, str], TableStart]) -> None:
-        """From where these tables are applied has changed; `restart` before the next batch."""
-        self._tables.start(tables)
+    def change_tables(self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation]) -> None:
+        """Tables are left out, or join; `restart` before the next batch."""
+        self._tables.leave_out(leave_out)
+        self._tables.join(join)
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""

@@ -6,9 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore
+from databases.ports import ApplyProgress, Instantiation
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.copy.instantiation import table_starts
+from spark_apply.copy.standing import standings
 from spark_apply.driver.config import TableToInstantiate
+from spark_apply.driver.joining import TableJoins
 from streams.errors import UnfitTableError
 from streams.lcr_batch import TableVersion, Truncate
 from streams.scn import ObjectNumber, Scn
@@ -109,3 +115,37 @@ def test_table_that_the_rules_do_not_want_is_not_asked_for():
 def test_names_are_all_that_is_known_without_a_list_of_tables():
     reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}))
     assert commits(reading.read(batch("t", 777, 20), batch("t", 778, 40, 20))) == [40]
+
+
+class Settled:
+    """A coordinator with nothing in hand."""
+
+    is_settled, may_settle, low_watermark = True, True, Scn(170)
+    progress = ApplyProgress(epoch=1, low_watermark=Scn(170), above=())
+
+    def settle(self) -> None:
+        pass
+
+    def rewound(self, progress: ApplyProgress) -> None:
+        self.progress = progress
+
+
+@pytest.mark.parametrize("recorded", ["t", "t2"])
+def test_copied_table_joins_from_its_scn_also_when_it_is_recorded_under_its_name_of_before(recorded: str):
+    """Otherwise its rows are left out for ever, and the queue is told that they are durable."""
+    renamed = replace(table("t2", 7), identity="id of t")
+    record = Instantiation(source="dbs1", identity="id of t", owner="public", name=recorded, scn=Scn(100), state="COPIED", digest="00")
+    tables = ArrivingTables(table_starts(standings([renamed], [record])), [renamed])
+    assert tables.first_scn(version("t2", 7), 170) > 10**12
+    destination = MemoryDestination(store=MemoryStore())
+    epoch = destination.raise_epoch("t", "a").epoch
+    destination.record_instantiation("t", "a", epoch, record)
+    joins = TableJoins(
+        "t", "a", epoch=epoch, destination=destination, reader=Reading(tables=tables).reader, coordinator=Settled(),
+    )
+    joins.join([record])
+    assert joins.advance()
+    assert tables.first_scn(version("t2", 7), 170) == 100
+    joins.leave_out([("public", "t2")])
+    joins.advance()
+    assert tables.first_scn(version("t2", 7), 170) > 10**12

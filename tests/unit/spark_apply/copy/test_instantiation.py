@@ -318,3 +318,38 @@ def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_afte
     first = world.states.index(("sick", "FAILED"))
     assert {state for name, state in world.states[first:] if name == "sick"} == {"FAILED"}
     assert world.recorded()["z"].state in {"DONE", "JOINING"}, "it is larger, and comes before what failed"
+
+
+def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_the_destination():
+    """It joined under the name of before, from nowhere: its changes since the copy were left out, and forgotten by the queue."""
+    world = World("a", "t")
+    world.copying().run_first()
+    destination = MemoryDestination(store=world.store)
+    record = module.replace(world.recorded()["t"], state="COPIED")
+    destination.record_instantiation(TOPOLOGY, APPLY, destination.progress(TOPOLOGY, APPLY).epoch, record)
+    world.source.rename_table("public.t", "t2")
+    world.create("late")
+    copying = world.copying()
+    copying.run_first()
+    assert copying.starts()[1] == record.scn
+    joins, looks = Joins(world), 0
+
+    def until() -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 3000, world.states
+        late = world.recorded().get("late")
+        if late is not None and late.state == "DONE" and ("public", "t") in world.store.tables:
+            assert world.recorded()["t"] == record
+            assert ("t2", "FAILED") in world.states
+            assert {scn for what, scn in joins.asked if what == "hold"} == {record.scn}
+            moved = world.store.tables.pop(("public", "t"))
+            moved.table = module.replace(moved.table, name="t2")
+            world.store.tables["public", "t2"] = moved
+        return "t2" in world.recorded() and world.recorded()["t2"].state == "DONE"
+
+    world.should_end = until
+    copying.run_beside(joins)
+    assert [names for what, names in joins.asked if what == "join"] == [{"late"}, {"t2"}]
+    assert joins.asked[-1] == ("hold", None)
+    world.assert_same("a", "late")
