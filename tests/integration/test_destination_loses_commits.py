@@ -77,6 +77,7 @@ def test_restore_under_a_running_driver_is_noticed_and_what_was_lost_is_applied_
     own.run(engine, 0.8)
     told = engine.coordinator.low_watermark
     own.restore()
+    engine.is_mined_again = True
     progress = own.place.destination.progress
     engine.run()
     assert engine.crashes["destination"] == 2, "once for the restart of the backup, once for the restore"

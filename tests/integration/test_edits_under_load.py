@@ -162,12 +162,11 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
             wider = System(more, grown.servers, grown.folder)
             wider.assert_converged(TABLES)
 
-            # What Ray restarts is of the topology that it took over, not of the one that it was created with.
+            # A component is stopped alone, and stays so when its process begins again. What Ray restarts is of the topology
+            # that it took over, not of the one that it was created with.
+            wider.call("propagation:src_to_new", "stop_component")
             for name in ("capture:capture_src", "queue:q_src"):
                 wider.kill(name)
-
-            # A component is stopped alone, and stays so when its process begins again.
-            wider.call("propagation:src_to_new", "stop_component")
             wider.wait_restarted("queue:q_src", before["queue:q_src"])
             wider.wait_state("propagation:src_to_new", "DISABLED")
             wider.wait_state("propagation:src_to_old", "WAITING FOR LCRS", "SENDING")
