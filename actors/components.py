@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Components", "Record", "Records"]
 
+# Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so that a
+# component that hangs does not take all threads that the process has for calls.
+_STATUS_CALLS_MAX = 2
+
 log = logging.getLogger("headrace")
 
 
@@ -98,6 +102,8 @@ class Components:
         self._end_process = end_process
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._to_settle: set[str] = set()
+        self._status_calls: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(_STATUS_CALLS_MAX))
 
     def settle_all(self) -> None:
         """Begin what is recorded for this process; one that cannot be built does not keep the others from beginning."""
@@ -110,11 +116,25 @@ class Components:
     def settle(self, name: str) -> None:
         """Begin a component, end it, or begin it anew, as the records want it; idempotent.
 
+        While another thread does that, this returns at once: that thread looks at the records again.
+
         Raises:
             PropagationError: it cannot be built; the log says why.
         """
-        with self._locks[name]:
-            self._settle(name)
+        self._to_settle.add(name)
+        self._settle_now(name)
+
+    def _settle_now(self, name: str) -> bool:
+        """Settle a component as long as that is asked for; False: another thread does."""
+        while name in self._to_settle:  # looked at after the lock is free: who did not get it has asked before
+            if not self._locks[name].acquire(blocking=False):
+                return False
+            try:
+                self._to_settle.discard(name)
+                self._settle(name)
+            finally:
+                self._locks[name].release()
+        return True
 
     def call(self, name: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
         """Call a public method of a component's host.
@@ -129,18 +149,25 @@ class Components:
         if method == "reconfigure":
             # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
             running.taken_over.save(*arguments)
-        return getattr(running.host, method)(*arguments)
+        if method != "status":
+            return getattr(running.host, method)(*arguments)
+        calls = self._status_calls[name]
+        if not calls.acquire(blocking=False):
+            raise PropagationError(
+                f"{name} does not answer: {_STATUS_CALLS_MAX} calls of its status wait",
+                hint="see the log of its process, and the site's disk",
+            )
+        try:
+            return running.host.status()
+        finally:
+            calls.release()
 
     def _begin_now(self, name: str) -> _Running:
         """Begin what is recorded and does not run: its creator died before it could say so, or it could not be built."""
-        lock = self._locks[name]
         # A component may take long to end, and who asks for its status must not wait for that.
-        if not lock.acquire(blocking=False):
+        self._to_settle.add(name)
+        if not self._settle_now(name):
             raise PropagationError(f"{name} is about to begin or to end")
-        try:
-            self._settle(name)
-        finally:
-            lock.release()
         running = self._running.get(name)
         if running is None:
             raise PropagationError(f"{name} does not run", hint="`headrace up` starts what is missing")

@@ -49,6 +49,10 @@ _LISTENS_TIMEOUT_S = 5.0  # a remote node answers within this
 # "queue:q_b=host:port;...": components that this process reaches at another address, for example through a tunnel.
 ROUTES_ENVIRONMENT = "HEADRACE_ROUTES"
 _CALLS_AT_ONCE = 16  # concurrent calls of an actor: a waiting one must never block `status`
+# Threads of their own, whatever the other calls wait for: `settle` ends a component that hangs, and with it its process, which
+# takes 45 s; endpoints are asked for on every reconnect.
+_GROUPS = {"settle": 4, "prompt": 2}
+_GROUP_OF = {"endpoint": "prompt"}  # other methods: the actor's own 16
 _LOG_BYTES_MAX = 8 << 20
 _connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -215,6 +219,7 @@ class RayActors:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._records = _Records(namespace)
+        self._late: dict[tuple[str, str], Any] = {}  # answers of `call_all` that were given up: a late call is not cancelled
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
@@ -228,11 +233,11 @@ class RayActors:
         record = Record(creation=uuid.uuid4().hex, factory=factory, arguments=dict(arguments), state_dir=str(state_dir))
         # Before the process is told: whenever that dies, it finds the record when it begins again.
         self._records.put(name, process, record)
-        actor = ray.remote(ProcessActor).options(
+        actor = ray.remote(concurrency_groups=_GROUPS)(ProcessActor).options(
             name=process, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
             max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=dict(node) or None,
         ).remote(process, self.namespace, str(state_dir), dict(environment))
-        actor.settle.remote(name)
+        _settle(actor, name)
 
     def names(self) -> set[str]:
         """See `ActorSystem.names`."""
@@ -259,7 +264,7 @@ class RayActors:
         import ray
 
         try:
-            return ray.get(self._actor_of(name).call.remote(name, method, *arguments), timeout=timeout_s)
+            return ray.get(_call(self._actor_of(name), name, method, *arguments), timeout=timeout_s)
         except (ray.exceptions.RayError, ValueError) as error:
             raise _translate(name, error) from error
 
@@ -271,11 +276,14 @@ class RayActors:
         pending: dict[Any, str] = {}
         places, actors = dict(self._records.running()), dict[str, Any]()
         for name in names:
+            if self._is_late(name, method):
+                answers[name] = PropagationError(f"{name} has not answered the last call of {method} yet")
+                continue
             try:
                 process = places.get(name, "")
                 if process not in actors:
                     actors[process] = self._actor(process)
-                pending[actors[process].call.remote(name, method)] = name
+                pending[_call(actors[process], name, method)] = name
             except (ray.exceptions.RayError, ValueError) as error:
                 answers[name] = _translate(name, error)
         ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=timeout_s) if pending else ([], [])
@@ -285,8 +293,19 @@ class RayActors:
             except (ray.exceptions.RayError, ValueError) as error:
                 answers[pending[reference]] = _translate(pending[reference], error)
         for reference in late:
+            self._late[pending[reference], method] = reference
             answers[pending[reference]] = PropagationError(f"{pending[reference]} does not answer within {timeout_s:g} s")
         return answers
+
+    def _is_late(self, name: str, method: str) -> bool:
+        """Whether the last call still waits for its answer; another one would only take one more thread of the process."""
+        import ray
+
+        reference = self._late.pop((name, method), None)
+        if reference is None or ray.wait([reference], timeout=0)[0]:
+            return False
+        self._late[name, method] = reference
+        return True
 
     def kill(self, name: str) -> None:
         """See `ActorSystem.kill`."""
@@ -301,7 +320,7 @@ class RayActors:
         except ValueError:
             return  # not there
         if process in {place for _, place in self._records.running()}:
-            actor.settle.remote(name)
+            _settle(actor, name)
         else:
             ray.kill(actor, no_restart=True)
 
@@ -310,7 +329,7 @@ class RayActors:
         import ray
 
         try:
-            return int(ray.get(self._actor_of(name).pid.remote(), timeout=CALL_TIMEOUT_S))
+            return int(ray.get(self._actor_of(name).pid.options(concurrency_group="prompt").remote(), timeout=CALL_TIMEOUT_S))
         except (ray.exceptions.RayError, ValueError) as error:
             raise _translate(name, error) from error
 
@@ -330,6 +349,16 @@ class RayActors:
 
         named: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
         return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
+
+
+def _settle(actor: Any, component: str) -> None:  # noqa: ANN401 - a Ray actor's handle
+    actor.settle.options(concurrency_group="settle").remote(component)
+
+
+def _call(actor: Any, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - a handle, a reference
+    call = actor.call
+    group = _GROUP_OF.get(method)
+    return (call if group is None else call.options(concurrency_group=group)).remote(component, method, *arguments)
 
 
 class _Records:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -42,6 +43,7 @@ __all__ = [
     "CONNECT_TIMEOUT_S", "DequeueClient", "EnqueueClient", "EnqueueProgress", "QueueServer", "QueueService", "Resume",
 ]
 
+_STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
 
 _Publisher = TypeVar("_Publisher", bound=SessionPort)
@@ -71,6 +73,7 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
     def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
         self._core = core
         self._changed = threading.Condition(threading.Lock())
+        self._seen, self._seen_at = core.status(), time.monotonic()
 
     def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
         """Add the service to a server."""
@@ -107,9 +110,16 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
             self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
-        """The queue's statistics."""
-        with self._changed:
-            return self._core.status()
+        """The queue's statistics. While something holds the queue (a disk that hangs) the last ones, with that as their `problem`."""
+        if not self._changed.acquire(timeout=_STATUS_WAIT_S):
+            age_s = time.monotonic() - self._seen_at
+            problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
+            return {**self._seen, "problem": self._seen["problem"] or problem}
+        try:
+            self._seen, self._seen_at = self._core.status(), time.monotonic()
+        finally:
+            self._changed.release()
+        return dict(self._seen)
 
     def close(self) -> None:
         """Close the queue; end the server first. Idempotent."""

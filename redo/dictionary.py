@@ -64,6 +64,7 @@ class Dictionary:
         self._partitions: dict[tuple[str, str], set[int]] = {}  # of each table, every one that any build named
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
+        self._roots: dict[int, tuple[str, str]] = {}  # the table of each object in force, as the builds name it
 
     @property
     def build(self) -> DictionaryBuild:
@@ -110,6 +111,7 @@ class Dictionary:
         # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
         if entry is not None and _is_partition(entry):
             owner, name = entry.owner, entry.name
+        self._roots[description.object_number] = owner, name
         table = replace(description, owner=owner, name=name)
         table = replace(table, version=content_version(table))
         known = KnownTable(
@@ -141,12 +143,16 @@ class Dictionary:
         nothing. So every partition counts that any build named, dropped ones, too: without them a TRUNCATE of the others is
         one of each of them, which leaves the destination's rows of the missing one as they are.
 
+        The table is the one of the description in force, as `KnownTable.is_partition` is: a later build may say that the
+        partition is a table of its own by now. Where nothing is known of the table's partitions, they are not all there.
+
         Args:
             object_number: of a partition.
             objects: what was truncated together.
         """
-        entry = self._tables.get(object_number)
-        return entry is not None and self._partitions.get((entry.owner, entry.name), set()) <= set(objects)
+        root = self._roots.get(object_number)
+        partitions = self._partitions.get(root) if root is not None else None
+        return bool(partitions) and partitions <= set(objects)
 
     def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:
         """Return the version for a TRUNCATE of one partition alone, with the rows the partition held then, if they are known.
@@ -194,6 +200,7 @@ class Dictionary:
             dictionary._partitions.setdefault((owner, name), set()).add(number)
         dictionary._bounds.update(snapshot.bounds)
         for table, stored_owner, stored_name, scn, rows in snapshot.versions:
+            dictionary._roots[table.object_number] = table.owner, table.name
             dictionary._current[table.object_number] = KnownTable(
                 table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
             )

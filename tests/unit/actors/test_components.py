@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ class Part(Host):
         return 0.005
 
     def details(self) -> dict[str, Any]:
+        if self.say == "hang in status":
+            RELEASE.wait()
         return {"steps": self.steps}
 
 
@@ -71,7 +74,8 @@ class FakeRecords:
         return self.records.get(component)
 
     def ended(self, component: str) -> None:
-        self.records.pop(component, None)
+        if self.records.get(component) is None:  # else it was created again meanwhile
+            self.records.pop(component, None)
 
 
 @pytest.fixture
@@ -210,3 +214,43 @@ def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(rec
     RELEASE.set()
     ending.join(30)
     assert not ending.is_alive()
+
+
+def test_component_whose_status_hangs_takes_no_threads_from_the_others_and_can_be_ended(records):
+    """The process has 16 threads for calls; a call that nobody waits for any more is not cancelled."""
+    records.create("hangs", "hang in status")
+    records.create("well")
+    components = Components(records)
+    components.settle_all()
+    polls = [threading.Thread(target=call_quietly, args=(components, "hangs"), daemon=True) for _ in range(20)]
+    for poll in polls:
+        poll.start()
+    wait_for(lambda: sum(poll.is_alive() for poll in polls) <= 2)
+    goes_on(components, "well")
+    with pytest.raises(PropagationError, match="hangs does not answer: 2 calls of its status wait"):
+        components.call("hangs", "status")
+    ended(components, records, "hangs")
+    assert records.names() == ["well"]
+
+
+def call_quietly(components: Components, name: str) -> None:
+    with contextlib.suppress(PropagationError):
+        components.call(name, "status")
+
+
+def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records):
+    """Whoever asks does not wait: a thread for each try would take them all."""
+    records.create("slow", "hang")
+    components = Components(records, end_process=lambda: None)
+    components.settle_all()
+    wait_for(lambda: components.call("slow", "status")["steps"] > 0)
+    records.records["slow"] = None
+    ending = threading.Thread(target=components.settle, args=("slow",))
+    ending.start()
+    wait_for(lambda: "slow" not in components._running)
+    records.create("slow")
+    components.settle("slow")  # returns
+    RELEASE.set()
+    ending.join(30)
+    assert not ending.is_alive()
+    goes_on(components, "slow")

@@ -66,12 +66,19 @@ def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
 def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_attached_again():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "e2", "e")))
+    known = [dictionary.describe(described(number, f"e{number}", "a"), 5) for number in (1, 2)]
     dictionary.add_build(build(9, entry(1, "e1", "e"), entry(2, "e2")))
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     assert again.snapshot() == dictionary.snapshot()
     for one in (dictionary, again):
         assert not one.covers_all_partitions(1, [1])
-        assert one.covers_all_partitions(2, [2])  # by itself
+        # LCRs name it `e` until it is described again: a TRUNCATE of it alone must not become one of `e`.
+        assert one.current(2).table.name == "e"
+        assert not one.covers_all_partitions(2, [2])
+        assert one.covers_all_partitions(2, [1, 2])
+        one.rename(known[1].renamed("s", "other"))  # by the rules' names; the builds' name counts
+        assert not one.covers_all_partitions(2, [2])
+        assert one.covers_all_partitions(2, [1, 2])
 
 
 def test_snapshot_says_everything_that_is_in_force():
