@@ -151,7 +151,7 @@ class Dictionary:
             objects: what was truncated together.
         """
         root = self._roots.get(object_number)
-        partitions = self._partitions.get(root) if root is not None else None
+        partitions = self._partitions.get(root, set()) if root is not None else set()
         return bool(partitions) and partitions <= set(objects)
 
     def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:

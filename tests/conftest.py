@@ -47,13 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[SESSION_VARIABLE] = config.stash[SESSION]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one topology in one worker: starting Ray and Spark takes half a minute each time."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session when a server outlives it; end what was left, so that the next one starts clean."""
