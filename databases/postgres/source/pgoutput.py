@@ -45,6 +45,7 @@ class PostgresLogDecoder:
         self._binary = options.binary
         self._encoding = "utf-8"  # of names: the session's client_encoding, whatever the database's
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._changed_before = False  # the open transaction has rows in an earlier chunk
         self._type_names: dict[int, str] = {}
         self._tables: dict[int, TableVersion] = {}
         self._origins: list[tuple[bytes, int]] = []
@@ -59,6 +60,7 @@ class PostgresLogDecoder:
     def reset(self) -> None:
         """See `LogDecoder.reset`."""
         self._state[:] = 0
+        self._changed_before = False
 
     def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
         """See `LogDecoder.decode`. May stop early, so go on until `consumed` covers the data.
@@ -76,6 +78,8 @@ class PostgresLogDecoder:
         continues = bool(state[kernels.STATE_OPEN]) and start < data.shape[0]
         if continues:
             scratch.continue_transaction(state)
+        else:
+            self._changed_before = False
         # A form that was corrected when the last call stopped belongs to this call's rows.
         versions, self._versions = self._versions, {}
         self._truncates, self._messages = {}, []
@@ -86,6 +90,7 @@ class PostgresLogDecoder:
             if why in {kernels.AT_END, kernels.FULL} or not self._handle(why, data, versions):
                 break
         consumed = int(state[kernels.STATE_POSITION]) - start
+        self._changed_before = bool(state[kernels.STATE_OPEN]) and self._has_changed()
         if why == kernels.AT_END and start + consumed != data.shape[0]:
             raise ProtocolError("a redo record ends inside a message", position=start + consumed)
         return scratch.chunk(
@@ -215,8 +220,21 @@ class PostgresLogDecoder:
         order_scn = int(self._state[kernels.STATE_ORDER_SCN]) if is_transactional else position
         self._messages.append((order_scn, prefix, content))
 
+    def _has_changed(self) -> bool:
+        """Tell whether the open transaction has changed a row, in this chunk or in an earlier one."""
+        transaction = int(self._state[kernels.STATE_TRANSACTIONS]) - 1
+        is_continued = transaction == 0 and self._changed_before
+        return is_continued or int(self._state[kernels.STATE_ROWS]) > int(self._scratch.first_row[transaction])
+
     def _set_tag(self, tag: Tag) -> None:
-        """A user tags the open transaction."""
+        """Tag the open transaction, as its user asks.
+
+        A transaction has one tag. So a message behind its first change says nothing any more: that change may have gone on without it.
+        And what an apply process did keeps the apply process's tag, which is what keeps it from going home.
+        """
+        known = int(self._state[kernels.STATE_TAG])
+        if self._has_changed() or (known >= 0 and (self._tags[known].topology or self._tags[known].apply)):
+            return
         number = self._state[kernels.STATE_TAG] = self._tag_number(tag)
         self._scratch.tag[int(self._state[kernels.STATE_TRANSACTIONS]) - 1] = number
 

@@ -187,13 +187,29 @@ def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -
     )
     decoder = PostgresLogDecoder(options())
     chunk = decode(data, decoder)
-    assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x0c"]
+    assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x00\xff"], "an apply process's stays"
     assert chunk.messages == ()
     decoder = PostgresLogDecoder(options())
     first = decode(data, decoder, rows_max=1)
     second = decode(data, decoder, first.consumed, rows_max=1)
     assert second.continues
     assert (first.tags[first.tag[0]], second.tags[second.tag[0]]) == (Tag(value=b"\x0b"), Tag(value=b"\x0b"))
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 100])
+def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(rows_max: int) -> None:
+    """Rules would keep one half of the transaction and drop the other."""
+    data = pg.stream(
+        pg.begin(1, 1), pg.insert(5, [b"1"]), pg.insert(5, [b"2"]), pg.message("headrace.tag", b"\x0b"), pg.insert(5, [b"3"]), pg.commit(1, 2),
+        pg.begin(3, 3), pg.message("headrace.tag", b"\x0c"), pg.insert(5, [b"4"]), pg.commit(3, 4),
+    )
+    decoder, place, found = PostgresLogDecoder(options()), 0, {}
+    while place < len(data):
+        chunk = decode(data, decoder, place, rows_max=rows_max)
+        place += chunk.consumed
+        for number, tag in zip(chunk.transaction_id.tolist(), chunk.tag.tolist(), strict=True):
+            found.setdefault(number, set()).add(None if tag < 0 else chunk.tags[tag].value)
+    assert list(found.values()) == [{None}, {b"\x0c"}]
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 2001])
