@@ -42,7 +42,9 @@ _JVM_OPTIONS = (
     # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
     "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
 )
-_APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xmx256m"
+# The application master forgets a lost executor's handle. If it collects it before the executor that Ray is restarting has reported again, Ray
+# destroys that executor, and none comes back: with a young generation of 6 MB it did so each time both were killed.
+_APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xms40m -Xmn16m -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
 _MASTER_CPUS = "0.01"  # the application master is idle; it must never wait for a CPU
 # Spark runs an apply server's task again however often it is killed: the watchdog decides, not a count.
