@@ -12,7 +12,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from redo.names import NameOfNow
-from rules.rule import TruthValue
 from streams.durable_file import replace_file
 from topology.receivers import Receivers
 from topology.stored import as_json, from_json
@@ -98,5 +97,4 @@ class CapturedTables:
         self._told += 1
 
     def _is_selected(self, spec: TopologySpec, table: CapturedTable) -> bool:
-        rules = spec.capture_rules(self._site)
-        return any(each.prefilter(table.owner, table.name) is not TruthValue.FALSE for each in rules)
+        return any(each.keeps(table.owner, table.name) for each in spec.capture_rules(self._site))

@@ -216,7 +216,7 @@ class MemoryDestination:
         process = self._process(topology, apply, epoch)
         for key, found in self.store.instantiations.items():
             if key[:2] == (topology, apply) and found.state == "JOINING":
-                self.store.instantiations[key] = replace(found, state="DONE" if found.digest else "KEPT")
+                self.store.instantiations[key] = replace(found, state="KEPT" if found.is_kept else "DONE")
         for each in joining:
             key = (topology, apply, each.source, each.identity)
             self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")

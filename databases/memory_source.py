@@ -28,7 +28,7 @@ from databases.ports import (
     StreamOptions,
     TableShape,
 )
-from rules.rule import RuleSet, TruthValue
+from rules.rule import RuleSet
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
@@ -340,7 +340,7 @@ class MemorySource:
             version = table.version
             owner, name = table.root or (version.owner, version.name)
             rule_sets = [rule_set for rule_set in rules if isinstance(rule_set, RuleSet)]
-            if any(rule_set.prefilter(owner, name) is not TruthValue.FALSE for rule_set in rule_sets):
+            if any(rule_set.keeps(owner, name) for rule_set in rule_sets):
                 rows = sum(len(rows) for rows in table.rows.values())
                 before = found.get((owner, name))
                 found[owner, name] = SourceTable(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
+from headrace.entry import INTERRUPTED
 from headrace.process_end import defect, of_the_machine, reader_left, terminated, wrong_use
 from streams.errors import ConfigError, StreamsError
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from headrace.deployment import Deployment
 
 __all__ = ["app", "main"]
-
-INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 app = typer.Typer(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "main"]
 
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import copying_line
-from headrace.verification import NOT_REPLICATED
-from streams.errors import ApplyError, ConfigError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors

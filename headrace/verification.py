@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
-from streams.errors import ApplyError, ConfigError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
     from topology.spec import TopologySpec
 
-__all__ = ["NOT_REPLICATED", "comparison_line", "difference_lines", "table_name", "verify_topology"]
+__all__ = ["comparison_line", "difference_lines", "table_name", "verify_topology"]
 
 # A table that is written meanwhile differs until the destination has caught up: compare it again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
-NOT_REPLICATED = "does not replicate it"  # as `spark_apply.driver.control` says it
 COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 

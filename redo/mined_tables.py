@@ -32,6 +32,7 @@ class MinedTables:
         self.versions: list[TableVersion] = []
         self.tags: list[Tag] = []
         self._places: dict[TableVersion, int] = {}
+        self._tag_places: dict[Tag, int] = {}
         self._current: dict[int, int] = {}
         self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
 
@@ -52,10 +53,12 @@ class MinedTables:
 
     def tag_place(self, tag: Tag) -> int:
         """The place of a tag in `tags`."""
-        if tag not in self.tags:
+        place = self._tag_places.get(tag)
+        if place is None:
+            place = self._tag_places[tag] = len(self.tags)
             self.tags.append(tag)
             self._index = None
-        return self.tags.index(tag)
+        return place
 
     def keeps(self, version: TableVersion) -> list[bool]:
         """What prefiltering says of a version's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""

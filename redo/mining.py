@@ -363,8 +363,10 @@ class Miner:
         self._mined_commit_scn = Scn(int(mined[-1]))
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
 
-        tag_place = np.array([self._tables.tag_place(tag) for tag in chunk.tags] + [-1], np.int64)  # the last one for -1
-        tag = tag_place[chunk.tag]
+        # A chunk lists every tag that its decoder has met; few of them are its own.
+        tags, numbers = np.unique(chunk.tag, return_inverse=True)
+        places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]
+        tag = np.array(places, np.int64)[numbers]
         truncate_keep, truncates = self._truncates(chunk, tag)
         row_count = chunk.command.shape[0]
         row_slot = np.empty(row_count, np.int32)

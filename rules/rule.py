@@ -132,6 +132,16 @@ class RuleSet:
             return TruthValue.MAYBE
         return positive
 
+    def keeps(self, owner: str, name: str, *, tag: KnownTag = UNKNOWN_TAG) -> bool:
+        """Whether row LCRs of a table may pass, as far as `prefilter` tells.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+            tag: of the LCRs.
+        """
+        return self.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
+
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that speak of none of `tables` (owner, name): probably a misspelt name."""
         known = tuple(tables)

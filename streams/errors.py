@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
     "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
@@ -44,7 +44,9 @@ __all__ = [
 INSTANTIATE_AGAIN = (
     "`headrace down --purge`, empty the replicated tables at the destinations, then `headrace up`: the tables are copied again"
 )
-# The same for one destination, while the others go on.
+# What an apply process says of a table that is not its own; whoever asked several of them looks for it.
+NOT_REPLICATED = "does not replicate it"
+# As INSTANTIATE_AGAIN, for one destination, while the others go on.
 COPY_ONE_AGAIN = (
     "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"
     " again and run `headrace up`: its tables are copied again. Or restore a later backup, then `headrace start` its apply process"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from rules.rule import Rule, RuleSet, TruthValue, tags_told_apart
+from rules.rule import Rule, RuleSet, tags_told_apart
 from topology.patterns import examples
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ChangeClasses:
             taken = self._taken[rules] = sum(
                 1 << (number + place * len(self.tables))
                 for number, (owner, name) in enumerate(self.tables) for place, tag in enumerate(self.tags)
-                if rules.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
+                if rules.keeps(owner, name, tag=tag)
             )
         return taken
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from databases.ports import CapturedTable
-from rules.rule import RuleSet, TruthValue, tags_told_apart
+from rules.rule import RuleSet, tags_told_apart
 from streams.scn import ObjectNumber
 from topology.spec import TopologySpec
 from topology.ways import Way, ways_to
@@ -39,7 +39,7 @@ class NotedWay:
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
         """Whether changes of a table with a tag arrive; as `topology.ways.Way.carry`."""
-        return all(rules.prefilter(owner, name, tag=tag) is not TruthValue.FALSE for rules in self.rules)
+        return all(rules.keeps(owner, name, tag=tag) for rules in self.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from typing import Generic, TypeVar
 
 import networkx as nx
 
-from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, TruthValue, tags_told_apart
+from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
@@ -79,10 +79,7 @@ class Way:
             The table as the apply process gets it; None: it does not arrive.
         """
         tags = tags_told_apart(client.rules for client in self.clients) if tag is UNKNOWN_TAG else (tag,)
-        arrives = any(
-            all(client.rules.prefilter(table.owner, table.name, tag=each) is not TruthValue.FALSE for client in self.clients)
-            for each in tags
-        )
+        arrives = any(all(client.rules.keeps(table.owner, table.name, tag=each) for client in self.clients) for each in tags)
         return table if arrives else None
 
 

@@ -39,12 +39,13 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
-    # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
-    "-Xms24m -Xmn6m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
+    "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
 )
+# The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
+_HEAP = "-Xms24m -Xmn6m"
 # The application master forgets a lost executor's handle. If it collects it before the executor that Ray is restarting has reported again, Ray
 # destroys that executor, and none comes back: with a young generation of 6 MB it did so each time both were killed.
-_APP_MASTER_OPTIONS = f"{_JVM_OPTIONS} -Xms40m -Xmn16m -Xmx256m"
+_APP_MASTER_HEAP = "-Xms40m -Xmn16m -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
 _MASTER_CPUS = "0.01"  # the application master is idle; it must never wait for a CPU
 # Spark runs an apply server's task again however often it is killed: the watchdog decides, not a count.
@@ -207,7 +208,7 @@ class SparkApplication:
 
     def _spark_configuration(self) -> dict[str, str]:
         resources, host = self._config.resources, self._config.host
-        options, app_master_options = _JVM_OPTIONS, _APP_MASTER_OPTIONS
+        options, app_master_options = f"{_JVM_OPTIONS} {_HEAP}", f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
         scratch: dict[str, str] = {}
         if self._config.state_dir and self._is_local:
             # Everything runs on this machine, so files of killed JVMs are found in this folder. On a real cluster, an executor's

@@ -203,7 +203,7 @@ class TableInstantiation:
         if is_joining and joins.is_joined:
             for record in records:
                 if record.state == "JOINING":
-                    self._records.settle(replace(record, state="DONE" if record.digest else "KEPT"))
+                    self._records.settle(replace(record, state="KEPT" if record.is_kept else "DONE"))
             is_joining = False
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):

@@ -153,8 +153,7 @@ class CopyRound:
         try:
             plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=self.snapshot)
         except DatabaseError as error:
-            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
-            self.fail(copy)
+            self._cannot_read(copy, error)
             return None
         return [self._piece(copy, piece, snapshot=self.snapshot, form=plan.form) for piece in plan.pieces]
 
@@ -198,8 +197,7 @@ class CopyRound:
         try:
             pieces = self.destination_reader.plan(*copy.key, {}).pieces
         except DatabaseError as error:
-            copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
-            self.fail(copy)
+            self._cannot_read(copy, error)
             return
         copy.digests = len(pieces)
         self.board.add(self._piece(copy, piece, is_digest=True) for piece in pieces)
@@ -221,6 +219,10 @@ class CopyRound:
             copy.table, copy.scn, self.copied_state, rows=copy.copied.row_count, digest=str(copy.copied),
             estimated=copy.rows_estimated,
         )
+
+    def _cannot_read(self, copy: TableCopy, error: DatabaseError) -> None:
+        copy.problem, copy.is_final = error.message, not isinstance(error, DatabaseUnavailable)
+        self.fail(copy)
 
     def fail(self, copy: TableCopy) -> None:
         """The table is copied again in the next round; at once after a transient error."""

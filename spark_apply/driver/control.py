@@ -21,7 +21,7 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
-from streams.errors import ApplyError, StreamsError
+from streams.errors import NOT_REPLICATED, ApplyError, StreamsError
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class ApplyControl:
             found, problems = tables_of_now(source, self.config)
             tables = [table for table in found if not wanted or table.source in wanted]
             for name in wanted - {table.source for table in found} - problems.keys():
-                problems[name] = f"apply process {self.config.apply} does not replicate it"
+                problems[name] = f"apply process {self.config.apply} {NOT_REPLICATED}"
             for table in tables:
                 progress = self.tables.get(table.destination)
                 if progress is not None and progress.state not in _COMPARABLE:
@@ -154,7 +154,7 @@ class ApplyControl:
         wanted = {TableName(table.owner, table.name) for table in request.tables}
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
-            raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} does not replicate it")
+            raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}")
         if shared := [str(name) for name, table in found.items() if not table.may_empty]:
             raise ApplyError(
                 f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",

@@ -12,7 +12,7 @@ import psycopg
 
 from databases.ports import CapturedTable, DictionaryTable, SourceTable
 from databases.postgres.partitions import partition_rows
-from rules.rule import RuleSet, TruthValue
+from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
@@ -134,7 +134,7 @@ def table_names(connection: psycopg.Connection[Any]) -> tuple[tuple[str, str], .
 
 
 def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
-    return any(isinstance(r, RuleSet) and r.prefilter(owner, name) is not TruthValue.FALSE for r in rules)
+    return any(isinstance(r, RuleSet) and r.keeps(owner, name) for r in rules)
 
 
 def unlogged_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[UnloggedTable, ...]:

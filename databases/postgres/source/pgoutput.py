@@ -50,6 +50,7 @@ class PostgresLogDecoder:
         self._tables: dict[int, TableVersion] = {}
         self._origins: list[tuple[bytes, int]] = []
         self._tags: list[Tag] = []
+        self._tag_numbers: dict[Tag, int] = {}
         self._versions: dict[int, TableVersion] = {}
         self._truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         self._messages: list[tuple[int, str, bytes]] = []
@@ -239,9 +240,10 @@ class PostgresLogDecoder:
         self._scratch.tag[int(self._state[kernels.STATE_TRANSACTIONS]) - 1] = number
 
     def _tag_number(self, tag: Tag) -> int:
-        if tag not in self._tags:
+        number = self._tag_numbers.setdefault(tag, len(self._tags))
+        if number == len(self._tags):
             self._tags.append(tag)
-        return self._tags.index(tag)
+        return number
 
     def _index_tables(self) -> None:
         ordered = sorted(self._tables.items())

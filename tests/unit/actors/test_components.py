@@ -104,6 +104,18 @@ def ended(components: Components, records: FakeRecords, name: str) -> None:
     components.settle(name)
 
 
+def is_ending(records: FakeRecords) -> tuple[Components, threading.Thread]:
+    """A process whose component "slow" is about to end until `RELEASE`, and the thread that waits for that."""
+    records.create("slow", "hang")
+    components = Components(records, end_process=lambda: None)
+    components.settle_all()
+    wait_for(lambda: components.call("slow", "status")["steps"] > 0)
+    records.records["slow"] = None
+    ending = threading.Thread(target=components.settle, args=("slow",))
+    ending.start()
+    return components, ending
+
+
 @pytest.mark.parametrize(("say", "state"), [("raise", "RETRYING"), ("fail", "ABORTED"), ("hang", "ENABLED")])
 def test_component_that_fails_or_hangs_leaves_the_others_of_its_process_alone(records, say, state):
     records.create("well")
@@ -195,13 +207,7 @@ def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
 
 def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(records, monkeypatch):
     monkeypatch.setattr("actors.host._JOIN_TIMEOUT_S", 30.0)
-    records.create("slow", "hang")
-    components = Components(records, end_process=lambda: None)
-    components.settle_all()
-    wait_for(lambda: components.call("slow", "status")["steps"] > 0)
-    records.records["slow"] = None
-    ending = threading.Thread(target=components.settle, args=("slow",))
-    ending.start()
+    components, ending = is_ending(records)
 
     def refuses() -> bool:
         try:
@@ -240,13 +246,7 @@ def call_quietly(components: Components, name: str) -> None:
 
 def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records):
     """Whoever asks does not wait: a thread for each try would take them all."""
-    records.create("slow", "hang")
-    components = Components(records, end_process=lambda: None)
-    components.settle_all()
-    wait_for(lambda: components.call("slow", "status")["steps"] > 0)
-    records.records["slow"] = None
-    ending = threading.Thread(target=components.settle, args=("slow",))
-    ending.start()
+    components, ending = is_ending(records)
     wait_for(lambda: "slow" not in components._running)
     records.create("slow")
     components.settle("slow")  # returns

@@ -27,6 +27,17 @@ def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, Subscrib
     return queue, publisher, one, two
 
 
+def goes_on_without_the_refused(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession]:
+    """`apply_b` is refused, and `apply_a` has everything through 50."""
+    queue, publisher, one, _ = restored_below_redo(folder)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([50], previous=40))
+    queue.taken(one)
+    queue.core.acknowledge(one, "dbs1", 50)
+    return queue, publisher, one
+
+
 def test_subscriber_that_needs_purged_redo_is_refused_alone_and_told_which(tmp_path: Path) -> None:
     queue, publisher, one, two = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
@@ -43,24 +54,14 @@ def test_subscriber_that_needs_purged_redo_is_refused_alone_and_told_which(tmp_p
 
 
 def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_path: Path) -> None:
-    queue, publisher, one, _ = restored_below_redo(tmp_path)
-    queue.core.gone(publisher, 30)
-    queue.core.publisher_news(publisher)
-    queue.send(publisher, insert_batch([50], previous=40))
-    queue.taken(one)
-    queue.core.acknowledge(one, "dbs1", 50)
+    queue, publisher, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
     assert queue.core.publisher_news(publisher).durable_scn == 50
     assert queue.core.status()["batches"] == 0
 
 
 def test_refused_subscriber_that_begins_anew_gets_everything_after_its_beginning(tmp_path: Path) -> None:
-    queue, publisher, one, _ = restored_below_redo(tmp_path)
-    queue.core.gone(publisher, 30)
-    queue.core.publisher_news(publisher)
-    queue.send(publisher, insert_batch([50], previous=40))
-    queue.taken(one)
-    queue.core.acknowledge(one, "dbs1", 50)
+    queue, publisher, one = goes_on_without_the_refused(tmp_path)
     anew = queue.subscriber("apply_b", needed=0)
     queue.send(publisher, insert_batch([60], previous=50))
     assert queue.spans(anew) == [(0, 50), (50, 60)]

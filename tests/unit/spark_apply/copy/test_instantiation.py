@@ -178,6 +178,15 @@ def test_table_without_a_column_is_refused_alone_and_the_others_are_copied():
     assert hold_scn is None
 
 
+def with_missing_table() -> World:
+    """`a` is copied, and the source has a table `late` that the destination lacks."""
+    world = World("a")
+    world.copying().run_first()
+    world.create("late")
+    world.store.drop_table("public", "late")
+    return world
+
+
 @pytest.mark.parametrize("error", [DatabaseError("permission denied"), DatabaseUnavailable("it stays locked")])
 def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception):
     world = World("a", "sick", "z")
@@ -191,10 +200,7 @@ def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception)
 
 
 def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_is_copied_beside_when_it_is_made():
-    world = World("a")
-    world.copying().run_first()
-    world.create("late")
-    world.store.drop_table("public", "late")
+    world = with_missing_table()
     copying = world.copying()
     copying.run_first()  # returns at once: a is applied meanwhile
     assert world.source.opened == 1
@@ -270,10 +276,7 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
 
 
 def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more():
-    world = World("a")
-    world.copying().run_first()
-    world.create("late")
-    world.store.drop_table("public", "late")
+    world = with_missing_table()
     copying = world.copying()
     looks = 0
 
