@@ -348,7 +348,7 @@ class Assembly:
     def _fit(self, slot: int, table: TableVersion, forms: NDArray[np.uint8]) -> TableVersion:
         """The table version with each column's form as its values have it.
 
-        A description cannot tell of every type whether it has a binary form; the values can.
+        The description of a column does not always say whether its type has a binary form; the values do.
         """
         declared = np.array([BINARY_FORM if c.is_binary else TEXT_FORM for c in table.columns], np.uint8)
         if not (forms & ~declared).any():

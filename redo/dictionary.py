@@ -160,7 +160,7 @@ class Dictionary:
         A build reads the catalog as it is when redo is written, which may be later than the changes it is written for. A
         partition that gets other bounds, and the default partition when another one is made, is described again before its
         next change, and brings another build. So the rows are those of the build before the partition's last description;
-        but when that build told of other bounds than the one before it, they may have changed behind this TRUNCATE.
+        but when that build gives other bounds than the one before it, the bounds may have changed after this TRUNCATE.
 
         Args:
             known: the partition, as it is in force.

@@ -271,7 +271,7 @@ class LogWriter:
         self._taken.clear()
 
     def step(self, timeout_s: float) -> bool:
-        """Take one gulp from the stream and make it durable; purge what nobody needs.
+        """Take one gulp from the stream and make it durable; purge what no capture process needs.
 
         Args:
             timeout_s: how long to wait for data.

@@ -24,7 +24,7 @@ class MinedTables:
 
     Attributes:
         versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.
-        tags: likewise.
+        tags: one entry per tag met; rows refer to their tag by its place here. Grows only.
     """
 
     def __init__(self, rules: RuleEvaluation) -> None:

@@ -33,8 +33,8 @@ class NameOfNow:
 
     Args:
         identity: see `databases.ports.CapturedTable`.
-        owner: schema; of a partition: its root's.
-        name: of the table; likewise.
+        owner: schema; of a partition: the schema of its root.
+        name: of the table; of a partition: the name of its root.
         is_wanted: a capture process of the source has a rule for this name.
     """
 

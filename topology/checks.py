@@ -251,7 +251,7 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
     """Things that do nothing: not wrong, but hardly meant."""
     for queue in spec.queues:
         if not spec.subscribers(queue.name):
-            yield _warning(f"queues.{queue.name}", "nobody dequeues from it", "add a propagation or an apply process, or remove it")
+            yield _warning(f"queues.{queue.name}", "no client dequeues from it", "add a propagation or an apply process, or remove it")
     for propagation in spec.propagations:
         if not propagation.sources:
             yield _warning(

@@ -222,7 +222,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work = f"holds LCRs: {_size(queue.memory_bytes_max)} in memory, then {_size(queue.spill_bytes_max)} on disk"
         yield actor(f"queue:{queue.name}", queue.site, work)
     for propagation in spec.propagations:
-        work = f"sends LCRs of {', '.join(propagation.sources) or 'nobody'} from {propagation.from_queue} to {propagation.to_queue}"
+        work = f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to {propagation.to_queue}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"

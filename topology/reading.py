@@ -237,7 +237,7 @@ def _places(content: object, path: Path_) -> dict[Path_, str]:
 
 
 def _spoke_places(spokes: object, path: Path_) -> dict[Path_, str]:
-    """Likewise below a hub."""
+    """Every site that the spokes of a hub name, by where it stands."""
     places: dict[Path_, str] = {}
     for number, spoke in enumerate(spokes if isinstance(spokes, list) else ()):
         if isinstance(spoke, str):

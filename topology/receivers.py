@@ -1,8 +1,8 @@
 """Who gets the changes of each captured table of a source, as it was when the topology was prepared last.
 
 Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while the
-capture process still takes it: its rows would be left out with nobody the wiser. What is noted here tells such a rename
-from a table that an operator left out.
+capture process still takes it: its rows would be left out silently. What is noted here distinguishes such a rename from a
+table that an operator left out.
 
     noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
     noted when everything runs with the wanted topology, together with what each destination records as LEFT
@@ -54,7 +54,7 @@ class NotedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Receivers:
-    """See the module. Nothing noted: nobody can lose a table.
+    """See the module. Nothing noted: no apply process can lose a table.
 
     Args:
         ways: from the source to every apply process that gets changes of it.
@@ -97,7 +97,7 @@ class Receivers:
         return tuple(sorted({apply for apply, _ in noted - self._who_get(owner, name)}))
 
     def is_strayed(self, table: CapturedTable) -> bool:
-        """Whether a table was renamed since, and somebody does not get it any more."""
+        """Whether a table was renamed since, and an apply process that got it does not get it any more."""
         names = self._names.get(table.identity)
         return names not in {None, (table.owner, table.name)} and bool(self.lost_by(table.identity, table.owner, table.name))
 

@@ -127,7 +127,7 @@ def flows_between(sites: Sequence[str]) -> tuple[Flow, ...]:
 
 
 def flows_of_tree(hub: Spoke) -> tuple[Flow, ...]:
-    """Between a hub and its spokes, both ways, and likewise below every spoke that has spokes of its own."""
+    """Between a hub and its spokes, and between every spoke and its own spokes, both ways."""
     flows = []
     for spoke in hub.spokes:
         flows.append(Flow(source=hub.site, destination=spoke.site, forwards=True))

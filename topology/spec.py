@@ -14,7 +14,7 @@ __all__ = [
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # of a queue: seconds of work at full speed, small next to a node
 SPILL_BYTES_DEFAULT = 16 << 30  # of a queue: an outage of an hour at a few MB/s
-REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: likewise
+REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: as much as a queue may spill, for the same outage
 SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 

@@ -136,7 +136,7 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
-    """Whether an apply process is the only one of the topology that writes a table, and nobody captures it at its site.
+    """Whether an apply process is the only one of the topology that writes a table, and no capture process at its site captures it.
 
     Args:
         spec: routed (see `route`).

@@ -108,9 +108,9 @@ class DictionaryTable:
     Args:
         object_number: the source's number of the table (of a partition: its own).
         owner: schema of the table that LCRs shall name; of a partition: of its partitioned root.
-        name: likewise.
+        name: of the same table.
         stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
-        stored_name: likewise.
+        stored_name: of the same stored table; else as `name`.
         rows: of a partition, which rows of the root it holds (`streams.lcr_batch.Partition`); else empty.
     """
 
@@ -145,7 +145,7 @@ class DecodedChunk:
         object_number: int64[n].
         old_image: uint8[n], `OldImage` of the row's old values (NONE: no old values in the log).
         old_first: int64[n], index of the row's first old value in the value arrays; -1 for none.
-        new_first: int64[n], likewise of its first new value.
+        new_first: int64[n], index of the row's first new value; -1 for none.
         value_offset: int64[v], where the value's bytes begin.
         value_length: int32[v], their number, or NULL, UNCHANGED.
         value_binary: bool[v], the value is in binary form.

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["TableInstantiation", "table_starts"]
 
 _RETRY_S = 1.0  # after something that time heals
-_LOOK_AGAIN_S = 10.0  # at a table that needs somebody to act
+_LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 # Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,

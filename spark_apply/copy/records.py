@@ -83,7 +83,7 @@ class TableRecords:
         return found
 
     def put(self, record: Instantiation) -> None:
-        """Record it as it is; nobody is told."""
+        """Record it as it is, without showing it."""
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
     def settle(self, record: Instantiation) -> None:

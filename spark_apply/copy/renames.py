@@ -75,7 +75,7 @@ class RenamedTables:
         last: Standing | None = each
         for _ in range(len(wanted) + 1):
             if last is None:
-                return True  # nobody takes the name: what has it is the old one
+                return True  # no table takes the name: what has it is the old one
             if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
                 return False
             last = wanted.get(TableName.of(last.record))  # has the name at the destination too, unless it is still under its own old name

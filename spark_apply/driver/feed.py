@@ -137,7 +137,7 @@ class QueueFeed:
             except StreamsError as error:
                 self._client = None
                 self._problem = error.message
-                # Not on the bell, which the stream's end has rung.
+                # Not a wait for the bell: the end of the stream has rung it.
                 self._stopped.wait(backoff.next_s())
                 # Even if there was none yet: a frozen process may have slept since the request.
                 done = mark

@@ -74,8 +74,8 @@ class SetStatement:
 
     Args:
         sql: with the old values' parameters first, then the new ones'.
-        old: None: no old values are needed.
-        new: likewise.
+        old: None: the statement needs no old values.
+        new: None: the statement needs no new values.
     """
 
     sql: str

@@ -286,7 +286,7 @@ class PostgresLogStream:
         try:
             self._wire.send(_STATUS.pack(b"d", _STATUS.size - 1, b"r", *body))
         except DatabaseUnavailable as error:
-            # What came before the break still counts; the next read tells of it.
+            # What came before the break still counts; the next read raises the error.
             self._ended = error
 
 

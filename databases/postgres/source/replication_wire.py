@@ -100,7 +100,7 @@ class Wire(Protocol):
     socket: socket.socket
 
     def fill(self, buffer: Buffer) -> bool:
-        """Append what is there without waiting; True: the socket may not tell of more that is there already."""
+        """Append what is there without waiting; True: more may be there already that the socket does not report."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -164,7 +164,7 @@ class LibpqWire:
             while buffer.filled < GULP_BYTES:
                 count, data = self._connection.get_copy_data(1)
                 if count == 0:
-                    # TLS decrypts whole records: libpq may have read more than the socket still tells of.
+                    # TLS decrypts whole records: libpq may hold more than the socket still reports.
                     return came
                 if count < 0:
                     self._end(buffer)

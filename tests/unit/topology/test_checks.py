@@ -254,7 +254,7 @@ def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflic
 
 IDLE = {
     "queue nobody reads": ("  q2: {site: dbs2}", "  q2: {site: dbs2}\n  q9: {site: dbs3}",
-                           "queues.q9: nobody dequeues from it: add a propagation or an apply process, or remove it"),
+                           "queues.q9: no client dequeues from it: add a propagation or an apply process, or remove it"),
     "propagation for nobody": ("  p2: {from", "  p9: {from: q2, to: qr}\n  p2: {from",
                                "propagations.p9: no apply process behind it wants what it could forward: add an apply "
                                "process behind queue qr, or remove it"),
