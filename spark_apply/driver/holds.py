@@ -76,8 +76,8 @@ class ErrorHolds:
 
         Args:
             number: of the error transaction.
-            hashes: uint64, what is stored with it (`spark_apply.driver.dependencies.stored_hashes`). When all transactions together
-                have too many, exclusive use of its tables is kept instead.
+            hashes: uint64, what is stored with it (`spark_apply.driver.dependencies.stored_hashes`). When all transactions
+                together have too many, exclusive use of its tables is kept instead.
         """
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
