@@ -108,14 +108,14 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         topology: its name.
         apply: name of the apply process.
         worker: number of this task, from 0.
-        items: one: the number of this task's session at the destination.
+        items: one: number and incarnation of this task's session at the destination.
     """
     from databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
     from spark_apply.messages import access_from_wire
 
     die_with_parent()
-    server = next(int(item) for item in items)
+    server, incarnation = next(map(int, item.split()) for item in items)
     link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
@@ -124,7 +124,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         source=partial(open_reader, source, application_name=name),
         destination=partial(open_reader, destination, application_name=name),
         session=lambda epoch, tag: open_destination(destination).open_session(
-            topology, apply, server=server, epoch=epoch, tag=tag
+            topology, apply, server=server, epoch=epoch, tag=tag, incarnation=incarnation
         ),
     ))
     try:
