@@ -134,7 +134,15 @@ class MemoryTransaction:
         )
 
     def delete(self, table: str, key: Mapping[str, Value]) -> None:
-        """Delete the row that `key` finds."""
+        """Delete the row that `key` finds; the first of several equal ones.
+
+        Args:
+            table: qualified name.
+            key: values of the key columns; of a table without a key, of all columns.
+
+        Raises:
+            ConfigError: there is no such table or row.
+        """
         target = self._source.table(table)
         old = self._find(target, key)
         target.remove(old)
@@ -142,7 +150,13 @@ class MemoryTransaction:
         self._changes.append(Change(command=Command.DELETE, version=target.version, old=old))
 
     def truncate(self, *tables: str, cascade: bool = False, restart_identity: bool = False) -> None:
-        """Truncate tables together."""
+        """Truncate tables together.
+
+        Args:
+            tables: qualified names, at least one; partitions too. All travel in one TRUNCATE.
+            cascade: what the LCR says; no other table is truncated here.
+            restart_identity: what the LCR says; there are no sequences here.
+        """
         targets = [self._source.table(table) for table in tables]
         for target in targets:
             rows, target.rows = target.rows, {}
@@ -236,7 +250,12 @@ class MemorySource:
         return number
 
     def attach(self, partition: str, root: str) -> None:
-        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it."""
+        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it.
+
+        Args:
+            partition: qualified name of an existing table.
+            root: qualified name of the partitioned table; it is known by its partitions only.
+        """
         owner, _, name = root.partition(".")
         table = self.table(partition)
         table.root = self.roots[table.version.object_number] = (owner, name)
@@ -250,7 +269,13 @@ class MemorySource:
         self._advance()
 
     def add_column(self, table: str, column: str, default: Value = None) -> None:
-        """ALTER TABLE ... ADD COLUMN: every row gets `default`."""
+        """ALTER TABLE ... ADD COLUMN: every row gets `default`.
+
+        Args:
+            table: qualified name.
+            column: name of the new column, the table's last; of type text, nullable, in no key.
+            default: what the rows that are there get; None: NULL. Later rows do not get it.
+        """
         target = self.table(table)
         added = Column(name=column, type_name="pg_catalog.text", type_number=25)
         rows = [row for rows in target.rows.values() for row in rows]
@@ -261,7 +286,12 @@ class MemorySource:
         self._advance()
 
     def rename_table(self, table: str, name: str) -> None:
-        """ALTER TABLE ... RENAME; `name` without the schema."""
+        """ALTER TABLE ... RENAME: the object number and the rows stay.
+
+        Args:
+            table: qualified name now.
+            name: new name, without the schema, which stays.
+        """
         target = self._tables.pop(table)
         target.version = replace(target.version, name=name)
         self._tables[target.version.qualified_name] = target

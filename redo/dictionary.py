@@ -46,7 +46,12 @@ class KnownTable:
         return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
 
     def renamed(self, owner: str, name: str) -> KnownTable:
-        """Return the same table under another name for its LCRs."""
+        """Return the same table with another name for its LCRs; its version changes with the name.
+
+        Args:
+            owner: schema that LCRs are to name.
+            name: of the table in that schema. A partition's own name stays.
+        """
         table = replace(self.table, owner=owner, name=name)
         table = replace(table, version=content_version(table))
         if self.is_partition:

@@ -154,7 +154,12 @@ _KINDS = {int(kind): kind for kind in RecordType}
 
 
 def checksum(data: bytes, start: int = 0) -> int:
-    """CRC-32C of `data`, going on from `start`."""
+    """CRC-32C of bytes, or of more bytes behind others.
+
+    Args:
+        data: the bytes.
+        start: the checksum of what comes before them; 0: nothing does.
+    """
     return int(google_crc32c.extend(start, data))
 
 

@@ -178,7 +178,12 @@ class ColumnValues:
         return offsets
 
     def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow."""
+        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow.
+
+        Args:
+            column: place of the column, from 0.
+            row: place of the row among the n.
+        """
         length = int(self.lengths[column, row])
         if length < 0:
             return length

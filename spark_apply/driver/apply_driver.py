@@ -175,7 +175,7 @@ class ApplyDriver:
             yield TableInstantiation(
                 config=config, source=source, destination=destination, source_reader=source_reader,
                 destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
-                workers=SparkCopyWorkers(runner, workers=config.parallelism, should_end=self._copies_end),
+                workers=SparkCopyWorkers(runner, should_end=self._copies_end),
                 should_end=self._copies_end,
             )
 
