@@ -1,11 +1,15 @@
 """Ray's start hook: the head of a private cluster runs only what a topology uses.
 
 `ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told that there
-is to be none. Nobody connects to either: commands and components are drivers and workers of the cluster.
+is to be none. No process connects to either: commands and components are drivers and workers of the cluster. Two more processes are needed, but not the 50 MB
+that each of them imports: see `actors.ray_stand_in`.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 __all__ = ["HOOK", "omit_servers"]
@@ -13,16 +17,46 @@ __all__ = ["HOOK", "omit_servers"]
 HOOK = {"RAY_START_HOOK": f"{__name__}.omit_servers"}
 """Environment of `ray start`."""
 
+# Python without site-packages: it starts in 20 ms, and nothing that is imported by mistake makes it large.
+_STAND_IN = (sys.executable, "-I", "-S", str(Path(__file__).with_name("ray_stand_in.py")))
+
 
 def omit_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401, FBT001 - as Ray calls it
-    """Have this process start neither server.
+    """Have this process start neither server, and the stand-ins.
 
     Args:
         ray_params: Ray's settings of the node, before it starts.
         head: the node is the cluster's head; only that one would start them.
     """
+    from ray._private import ray_constants, services
     from ray._private.node import Node
 
-    if head:
-        ray_params.ray_client_server_port = None
-        Node.start_api_server = lambda *_, **__: None
+    if not head:
+        return
+    ray_params.ray_client_server_port = None
+    Node.start_api_server = lambda *_, **__: None
+    # Called once a second from when the node is up, to see whether it still is.
+    Node.dead_processes = _become_watch
+    python_command = services._build_python_executable_command_memory_profileable  # noqa: SLF001 - no setting leads there
+
+    def command(component: str, *arguments: Any, **options: Any) -> list[str]:  # noqa: ANN401
+        if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
+            return [*_STAND_IN, "agent"]
+        return list(python_command(component, *arguments, **options))
+
+    services._build_python_executable_command_memory_profileable = command  # noqa: SLF001
+
+
+def _become_watch(node: Any) -> None:  # noqa: ANN401
+    """Go on as the stand-in, under the same process id and with the same children."""
+    from ray._private import ray_constants
+
+    pids = {
+        name: node.all_processes[kind][0].process.pid
+        for name, kind in (("raylet", ray_constants.PROCESS_TYPE_RAYLET), ("gcs", ray_constants.PROCESS_TYPE_GCS_SERVER))
+    }
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The folder names the cluster that the process belongs to.
+    arguments = (*(f"--{name}={pid}" for name, pid in pids.items()), f"--temp-dir={node.get_temp_dir_path()}")
+    os.execv(_STAND_IN[0], [*_STAND_IN, "watch", *arguments])  # noqa: S606 - no argument comes from outside

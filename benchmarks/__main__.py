@@ -290,8 +290,10 @@ def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
             yield Bench(servers, native, headrace)
         finally:
             for peer in (headrace, native):
-                with contextlib.suppress(RuntimeError, psycopg.Error):
+                try:
                     peer.tear_down()
+                except (RuntimeError, psycopg.Error) as error:
+                    _say(f"{peer.name} still runs, stop it by hand: {error}")
 
 
 def main() -> int:

@@ -63,7 +63,7 @@ class HeadracePeer:
 
     def tear_down(self) -> None:
         """Stop the topology and remove everything it created."""
-        self._headrace("down", str(self.file), "--purge")
+        self._headrace("down", str(self.file), "--purge", "--yes")
 
     def roots(self) -> tuple[int, ...]:
         """Process ids whose descendants are Headrace's."""

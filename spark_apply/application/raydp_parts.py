@@ -1,17 +1,21 @@
 """RayDP without what a topology never uses of it.
 
 `import raydp` brings the conversion of Spark's data frames to Ray's data sets along, and with it `ray.data`, pandas and pyarrow:
-87 MB, half of them shared with nobody, and two seconds of CPU time. Two processes of each Spark application import it: the one that starts
+87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application import it: the one that starts
 the application, and the actor whose child is the application master's JVM.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from typing import Any
 
-__all__ = ["SparkMaster", "use_own_master", "without_data_sets"]
+__all__ = ["SPARK_HOME", "SparkMaster", "use_own_master", "without_data_sets"]
+
+SPARK_HOME = "spark.headrace.home"
+"""Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed one."""
 
 _DATA_SETS = "raydp.spark.dataset"
 # What `raydp.spark` takes from that module when it is imported.
@@ -50,6 +54,8 @@ class SparkMaster:
 
     def __init__(self, configs: dict[str, str]) -> None:
         without_data_sets()
+        if SPARK_HOME in configs:
+            os.environ["SPARK_HOME"] = configs[SPARK_HOME]
         from raydp.spark.ray_cluster_master import RayDPSparkMaster
 
         self._master: Any = RayDPSparkMaster.__ray_metadata__.modified_class(configs)

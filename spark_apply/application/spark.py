@@ -25,7 +25,8 @@ import psutil  # type: ignore[import-untyped]
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
 from spark_apply.application.ray_class import write_ray_class
-from spark_apply.application.raydp_parts import use_own_master, without_data_sets
+from spark_apply.application.raydp_parts import SPARK_HOME, use_own_master, without_data_sets
+from spark_apply.application.spark_home import write_spark_home
 from streams.errors import ApplyError, Retry
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scrat
 # and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
-    "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData"
+    "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
+    # Task descriptions and results are small: chunks of 64 KiB for network buffers instead of 4 MB, and 128 log messages under way (the
+    # least that log4j takes) instead of 262,144.
+    "-Dio.netty.allocator.maxOrder=3 -Dlog4j2.asyncLoggerConfigRingBufferSize=128"
 )
 # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
 _HEAP = "-Xms24m -Xmn6m"
@@ -185,6 +189,8 @@ class SparkApplication:
 
         use_own_master()
         resources, configuration = self._config.resources, self._spark_configuration()
+        if SPARK_HOME in configuration:
+            os.environ["SPARK_HOME"] = configuration[SPARK_HOME]
         try:
             ray.init(
                 address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
@@ -220,6 +226,8 @@ class SparkApplication:
             if ":" not in str(folder):
                 write_ray_class(folder / "classes", folder / "ray")
                 scratch["spark.ray.preferClassPath"] = str(folder / "classes")
+                if home := write_spark_home(folder / "home"):
+                    scratch[SPARK_HOME] = str(home)
             if " " not in str(folder):  # options are split at blanks
                 options, app_master_options = (f"{each} -Djava.io.tmpdir={folder}" for each in (options, app_master_options))
         configuration = {

@@ -1,0 +1,87 @@
+"""Small processes in the place of two of Ray's, each of which imports all of Ray (50 MB, a second of CPU time).
+
+    watch   Ray's first process (`ray start --block`), once the node is up: it ends what is left when GCS or raylet has ended,
+            and both when it is ended itself
+    agent   the node's dashboard agent, which does nothing in a cluster without a dashboard, and without which the raylet ends
+
+A program by its path, for a Python that imports nothing else; see `actors.ray_head`.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_UNUSED_PORT = "-1"  # as Ray's own agent writes it for what it does not serve
+_ORDERLY_S = 4.0  # a raylet ends its workers in 1 to 3 s
+_LOOK_S = 1.0  # how soon an agent whose raylet was killed ends
+_POLL_S = 0.05
+
+
+def watch(raylet: int, gcs: int) -> int:
+    """Wait until one of them ends, or this process is told to end; then end the rest.
+
+    Args:
+        raylet: process id of the raylet, a child of this process.
+        gcs: process id of Ray's control service, a child too.
+
+    Returns:
+        The exit status: 0 when told to end, 1 when one of them ended by itself.
+    """
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))
+        while os.wait()[0] not in {raylet, gcs}:
+            pass
+    except SystemExit:
+        # The raylet first: it tells its workers, and they the control service.
+        for pid in (raylet, gcs):
+            _end(pid, signal.SIGTERM)
+            _wait(pid)
+        return 0
+    finally:
+        for pid in (raylet, gcs):
+            _end(pid, signal.SIGKILL)
+    return 1
+
+
+def agent(session: Path, node: str) -> None:
+    """Tell the raylet that nothing is served here; ends with the raylet.
+
+    Args:
+        session: Ray's folder of the session, in which a node's processes leave their ports.
+        node: hexadecimal id of the node.
+    """
+    raylet = os.getppid()
+    for name in _PORTS:
+        file = session / f"{name}_{node}"
+        unfinished = file.with_name(f"{file.name}.unfinished")
+        unfinished.write_text(_UNUSED_PORT)
+        unfinished.replace(file)
+    while os.getppid() == raylet:
+        time.sleep(_LOOK_S)
+
+
+def _end(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _wait(pid: int) -> None:
+    deadline = time.monotonic() + _ORDERLY_S
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def _value(name: str) -> str:
+    return next(each.partition("=")[2] for each in sys.argv if each.startswith(f"--{name}="))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "watch":
+        sys.exit(watch(int(_value("raylet")), int(_value("gcs"))))
+    agent(Path(_value("session-dir")), _value("node-id"))

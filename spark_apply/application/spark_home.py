@@ -1,0 +1,59 @@
+"""Spark's installation, without the jars of what an apply process never uses.
+
+A JVM keeps the directory of every jar that it has opened, and looks a missing class up in every jar of its class path. The class path of each of an
+application's five JVMs is Spark's whole folder of jars: 260 files with 150,000 entries, of which a job of Python tasks needs 60. So
+Spark gets a home of links, in which what belongs to Hive, Kubernetes, Mesos, YARN, machine learning, streams and file formats is left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+__all__ = ["write_spark_home"]
+
+_UNUSED = (
+    # Hive and its store
+    "hive-", "spark-hive", "datanucleus-", "derby-", "javax.jdo-", "jdo-api-", "HikariCP-", "bonecp-", "libthrift-", "libfb303-", "ST4-",
+    "antlr-runtime-", "jodd-", "super-csv-", "stax-api-", "jta-", "transaction-api-", "commons-dbcp-", "commons-pool-",
+    # other cluster managers and what they coordinate with
+    "spark-kubernetes", "kubernetes-", "okhttp-", "okio-", "zjsonpatch-", "spark-mesos", "mesos-", "spark-yarn", "curator-", "zookeeper-",
+    # machine learning, graphs, streams
+    "spark-mllib", "breeze", "spire", "algebra_", "cats-", "arpack", "blas-", "lapack-", "JTransforms-", "JLargeArrays-", "spark-graphx",
+    "spark-streaming", "rocksdbjni-", "leveldbjni-", "datasketches-", "RoaringBitmap-", "stream-",
+    # Spark's shell and its pages
+    "spark-repl", "scala-compiler-", "jline-", "jersey-", "hk2-", "javassist-",
+    # file formats
+    "parquet-", "orc-", "avro-mapred-", "avro-ipc-", "univocity-", "tink-", "snakeyaml-engine-",
+)
+"""Starts of the names of the jars that are left out."""
+
+
+def write_spark_home(home: Path) -> Path | None:
+    """Make a Spark home of links to the installed one.
+
+    The jars are hard links: Ray opens them once more under the path that a symbolic link leads to, and a JVM would keep every directory twice.
+
+    Args:
+        home: folder to make; may exist.
+
+    Returns:
+        `home`, for SPARK_HOME; None: the installed one must do, because it is on another file system, or belongs to
+        another user, whose files Linux does not let this user link.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    jars = home / "jars"
+    jars.mkdir(parents=True, exist_ok=True)
+    try:
+        for jar in (installed / "jars").glob("*.jar"):
+            if not jar.name.startswith(_UNUSED) and not (jars / jar.name).exists():
+                (jars / jar.name).hardlink_to(jar)
+    except OSError:
+        shutil.rmtree(home)
+        return None
+    for name in ("bin", "sbin", "python"):
+        if not (home / name).is_symlink():
+            (home / name).symlink_to(installed / name)
+    return home

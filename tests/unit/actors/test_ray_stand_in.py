@@ -1,0 +1,88 @@
+"""Actors: the small processes in the place of two of Ray's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors import ray_stand_in
+from tests.support.system import wait_until
+
+_STAND_IN = [sys.executable, "-I", "-S", ray_stand_in.__file__]
+_TIMEOUT_S = 60.0
+
+# Starts two children, says their ids, and becomes the watch, as Ray's first process does.
+_FIRST = """
+import os, subprocess, sys
+children = [subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]) for _ in range(2)]
+print(*(child.pid for child in children), flush=True)
+os.execv(sys.argv[1], [*sys.argv[1:], "watch", *(f"--{name}={child.pid}" for name, child in zip(("raylet", "gcs"), children))])
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def first() -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-I", "-S", "-c", _FIRST, *_STAND_IN], stdout=subprocess.PIPE, text=True)
+
+
+def _children(first: subprocess.Popen[str]) -> list[int]:
+    assert first.stdout is not None
+    with first.stdout:
+        return [int(pid) for pid in first.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_watch_ends_the_other_process_and_fails_when_one_ends(first: subprocess.Popen[str], killed: int) -> None:
+    children = _children(first)
+    wait_until("the watch runs", lambda: "watch" in psutil.Process(first.pid).cmdline(), _TIMEOUT_S)
+    os.kill(children[killed], signal.SIGKILL)
+    assert first.wait(_TIMEOUT_S) == 1
+    wait_until("both have ended", lambda: not any(_is_alive(pid) for pid in children), _TIMEOUT_S)
+
+
+def test_watch_that_is_told_to_end_ends_both(first: subprocess.Popen[str]) -> None:
+    children = _children(first)
+    wait_until("the watch runs", lambda: "watch" in psutil.Process(first.pid).cmdline(), _TIMEOUT_S)
+    # Until it has its handlers, SIGTERM ends it at once, and the caller ends what is left (`actors.local_cluster`).
+    wait_until("the watch handles SIGTERM", lambda: _handles_sigterm(first.pid), _TIMEOUT_S)
+    first.terminate()
+    assert first.wait(_TIMEOUT_S) == 0
+    assert not any(_is_alive(pid) for pid in children)
+
+
+def _handles_sigterm(pid: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_agent_says_that_it_serves_no_port_and_ends_with_its_raylet(tmp_path: Path) -> None:
+    started = (
+        "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); sys.stdin.read()"
+    )
+    raylet = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", started, *_STAND_IN, "agent", "ray/dashboard/agent.py", "--node-id=ab12",
+         f"--session-dir={tmp_path}", "--minimal"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    assert raylet.stdin is not None
+    assert raylet.stdout is not None
+    with raylet.stdin, raylet.stdout:
+        agent = int(raylet.stdout.readline())
+        names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+        files = [tmp_path / f"{name}_ab12" for name in names]
+        wait_until("the ports are told", lambda: all(file.exists() for file in files), _TIMEOUT_S)
+        assert {file.read_text() for file in files} == {"-1"}
+        assert _is_alive(agent)
+        raylet.kill()
+        raylet.wait(_TIMEOUT_S)
+    wait_until("the agent has ended", lambda: not _is_alive(agent), _TIMEOUT_S)
