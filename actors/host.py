@@ -29,7 +29,7 @@ import errno
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -194,29 +194,35 @@ class Host:
 
     def _run(self) -> None:
         while not self._ending:
-            self._adopt_change()
-            if not self._wanted:
+            self._wanted_changed.clear()
+            if not self._attempt(self._adopt_change):
+                # It does not go by the earlier topology meanwhile: that may have rules that the others do not have any more.
+                self._pause_after_refusal()
+            elif not self._wanted:
                 self._enter("DISABLED")
                 self._pause(None)
             elif self._state == "ABORTED" and not self._restart:
                 self._pause(None)
             else:
                 self._restart = False
-                self._run_once()
+                self._attempt(self._run_once)
         self._enter("DISABLED")
 
     def _run_once(self) -> None:
         """Open and step until it is stopped or an error ends it."""
-        self._wanted_changed.clear()
+        self._enter("INITIALIZING")
+        self._opens_total += 1
         try:
-            self._enter("INITIALIZING")
-            self._opens_total += 1
-            try:
-                self.open()
-                self._enter("ENABLED")
-                self._step_until_stopped()
-            finally:
-                self._close_quietly()
+            self.open()
+            self._enter("ENABLED")
+            self._step_until_stopped()
+        finally:
+            self._close_quietly()
+
+    def _attempt(self, call: Callable[[], None]) -> bool:
+        """Call it; an error becomes the component's state. Returns whether there was none."""
+        try:
+            call()
         except StreamsError as error:
             self._failed(error)
         except OSError as error:
@@ -227,6 +233,16 @@ class Host:
             bug = BugError(f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it")
             bug.__cause__ = error
             self._failed(bug)
+        else:
+            return True
+        return False
+
+    def _pause_after_refusal(self) -> None:
+        """Pause after a changed topology could not be adopted, unless `_failed` has done so."""
+        if not self._wanted:
+            self._wanted_changed.wait(self._backoff.next_s())
+        elif self._state == "ABORTED":
+            self._pause(None)
 
     def _step_until_stopped(self) -> None:
         began = self._clock.monotonic()

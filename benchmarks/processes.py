@@ -32,7 +32,7 @@ STAGES = (
     (r"java .*(spark|ray)", "Spark"),
     (r"^ray::IDLE", "Ray"),
     (r"^ray::(\w+)", "actor"),
-    (r"raylet|gcs_server|ray/_private|ray/dashboard|RuntimeEnvAgent|DashboardAgent", "Ray"),
+    (r"raylet|gcs_server|ray/_private|ray/dashboard|ray_stand_in|RuntimeEnvAgent", "Ray"),
 )
 
 

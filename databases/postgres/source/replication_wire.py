@@ -109,7 +109,7 @@ class Wire(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Send a CopyData frame, without waiting; what does not fit now goes with the next."""
+        """Send a status, without waiting; one that does not fit is dropped for the next, or the rest of it goes with the next."""
         ...
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class RawWire:
 
     def __init__(self, duplicate: socket.socket) -> None:
         self.socket = duplicate
-        self._unsent = b""
+        self._rest = b""  # of a message of which the socket took only the beginning
 
     def fill(self, buffer: Buffer) -> bool:
         """See `Wire.fill`."""
@@ -140,14 +140,17 @@ class RawWire:
 
     def send(self, data: bytes) -> None:
         """See `Wire.send`."""
-        self._unsent += data
+        begun = len(self._rest)
+        unsent = self._rest + data
         try:
-            self._unsent = self._unsent[self.socket.send(self._unsent) :]
+            sent = self.socket.send(unsent)
         except (BlockingIOError, InterruptedError):
-            # A server that does not read for so long is no reason to pile up: the last status says it all.
-            self._unsent = self._unsent[: 64 * len(data)]
+            sent = 0
         except OSError as error:
             raise broken(str(error)) from error
+        # A message that was begun must end, or the server could not read any later one. A status that was not begun is dropped: the
+        # next one says more.
+        self._rest = unsent[sent:] if sent > begun else self._rest[sent:]
 
     def close(self) -> None:
         """See `Wire.close`."""

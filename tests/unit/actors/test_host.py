@@ -250,3 +250,63 @@ def test_component_that_gave_up_tries_again_with_the_changed_topology_and_a_stop
         assert host.opened == opened
     finally:
         host.end()
+
+
+class RefusingHost(ChangingHost):
+    """Cannot adopt a changed topology as long as there is an error."""
+
+    refusals: list[Exception]
+    tries = 0
+
+    def adopt(self, spec, fingerprint):
+        self.tries += 1
+        if self.refusals:
+            raise self.refusals.pop(0)
+        super().adopt(spec, fingerprint)
+
+
+class RefusingOpenHost(RefusingHost):
+    adopts_open = True
+
+
+@pytest.fixture(params=[RefusingHost, RefusingOpenHost])
+def refusing(request, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("actors.host.Backoff.next_s", lambda _self: 0.01)
+    host = request.param(tmp_path, [])
+    host.refusals = []
+    yield host
+    host.end()
+
+
+def test_topology_that_cannot_be_adopted_for_a_while_is_adopted_later(refusing):
+    refusing.start()
+    wait_state(refusing, "ENABLED")
+    refusing.refusals = [OSError(errno.ENOSPC, "No space left on device") for _ in range(3)]
+    refusing.reconfigure("changed", "two")
+    wait_taken(refusing, "two")
+    wait_state(refusing, "ENABLED")
+    assert refusing.tries == 4
+    assert refusing.status()["errors_total"] == 3
+
+
+def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_and_stays_stopped(refusing):
+    refusing.start()
+    refusing.stop_component()
+    wait_state(refusing, "DISABLED")
+    refusing.refusals = [DatabaseUnavailable("gone"), DatabaseUnavailable("gone")]
+    refusing.reconfigure("changed", "two")
+    wait_taken(refusing, "two")
+    wait_state(refusing, "DISABLED")
+
+
+def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_started(refusing):
+    refusing.start()
+    wait_state(refusing, "ENABLED")
+    # A component that fails between two steps tries once more when it is closed.
+    refusing.refusals = [LogGone("the slot is gone", hint="instantiate again") for _ in range(1 + refusing.adopts_open)]
+    refusing.reconfigure("changed", "two")
+    wait_state(refusing, "ABORTED")
+    assert refusing.status()["last_error"]["message"] == "the slot is gone"
+    refusing.start_component()
+    wait_taken(refusing, "two")
+    wait_state(refusing, "ENABLED")
