@@ -20,13 +20,13 @@ _UNUSED = (
     "spark-kubernetes", "kubernetes-", "okhttp-", "okio-", "zjsonpatch-", "spark-mesos", "mesos-", "spark-yarn", "curator-", "zookeeper-",
     # machine learning, graphs, streams
     "spark-mllib", "breeze", "spire", "algebra_", "cats-", "arpack", "blas-", "lapack-", "JTransforms-", "JLargeArrays-", "spark-graphx",
-    "spark-streaming", "rocksdbjni-", "leveldbjni-", "datasketches-", "RoaringBitmap-", "stream-",
+    "spark-streaming",
     # Spark's shell and its pages
     "spark-repl", "scala-compiler-", "jline-", "jersey-", "hk2-", "javassist-",
     # file formats
-    "parquet-", "orc-", "avro-mapred-", "avro-ipc-", "univocity-", "tink-", "snakeyaml-engine-",
+    "parquet-", "orc-", "avro-mapred-", "avro-ipc-", "snakeyaml-engine-",
 )
-"""Starts of the names of the jars that are left out."""
+"""Starts of the names of the jars that are left out. py4j asks for all methods of a class, so what Spark's core mentions anywhere must be there."""
 
 
 def write_spark_home(home: Path) -> Path | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -47,3 +50,46 @@ def test_installed_home_serves_where_jars_cannot_be_linked(tmp_path: Path, monke
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     assert write_spark_home(tmp_path / "home") is None
     assert not (tmp_path / "home").exists()
+
+
+CORE = ("spark-core", "spark-common", "spark-network", "spark-unsafe", "spark-launcher", "spark-kvstore", "spark-catalyst", "spark-sql-api")
+# The core mentions these too: leader election of Spark's own cluster manager, and pages. A topology has neither. The others
+# have classes that the JDK has.
+NOT_USED = {"curator-framework", "curator-client", "curator-recipes", "zookeeper", "jersey-common", "jersey-container-servlet-core",
+            "jta", "transaction-api", "stax-api"}
+
+
+def mentioned(data: bytes) -> Iterator[str]:
+    """The classes that a class file names (Java Virtual Machine Specification, 4.4): its constants, and types in them."""
+    sizes = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
+    number, count, at = 1, int.from_bytes(data[8:10], "big"), 10
+    while number < count:
+        mark = data[at]
+        if mark == 1:
+            end = at + 3 + int.from_bytes(data[at + 1:at + 3], "big")
+            text = data[at + 3:end].decode("utf-8", "replace")
+            yield text
+            yield from re.findall(r"L([\w/$]+);", text)
+            at = end
+        else:
+            at += 1 + sizes[mark]
+        number += 2 if mark in {5, 6} else 1
+
+
+def test_nothing_that_spark_itself_mentions_is_left_out(tmp_path: Path):
+    kept = {jar.name for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
+    left_out: dict[str, set[str]] = {}
+    for jar in (INSTALLED / "jars").glob("*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            for name in archive.namelist():
+                if name.endswith(".class"):
+                    left_out.setdefault(name.removesuffix(".class"), set()).add(jar.name)
+    left_out = {name: jars for name, jars in left_out.items() if not jars & kept}
+    missing: dict[str, str] = {}
+    for jar in (INSTALLED / "jars").glob("*.jar"):
+        if jar.name.startswith(CORE):
+            with zipfile.ZipFile(jar) as archive:
+                for each in archive.namelist():
+                    if each.endswith(".class"):
+                        missing |= {lost: each for name in mentioned(archive.read(each)) for lost in left_out.get(name, ())}
+    assert {jar.rpartition("-")[0] for jar in missing} <= NOT_USED, missing
