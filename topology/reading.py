@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,12 +43,42 @@ from topology.spec import (
 )
 from topology.ways import route
 
-__all__ = ["read_topology"]
+__all__ = ["Examination", "examine", "read_topology"]
 
+_LINE = re.compile(r"\bline (\d+)\)$")
+_STEP = re.compile(r"[^.\[\]]+")
 STATE_DIR_DEFAULT = ".headrace/{topology}"  # two topologies in one folder must not share redo logs
 
 T = TypeVar("T")
 N = TypeVar("N", TopologySpec, QueueSpec, CaptureSpec, PropagationSpec, ApplySpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What a topology file says, and what is wrong with it.
+
+    Args:
+        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
+            read. None: nothing could.
+        findings: errors in the order of the file, then warnings, with their places in the file.
+    """
+
+    spec: TopologySpec | None
+    findings: tuple[Finding, ...]
+
+
+def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Examination:
+    """Read a topology file and find what is wrong with it.
+
+    Args:
+        path: the YAML file.
+        environment: what `${NAME}` in a dsn refers to.
+    """
+    file = Path(path)
+    reader = _Reader(read_document(file), environment)
+    spec = reader.read(file.resolve()) if reader.document.content else None
+    findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
+    return Examination(spec=spec, findings=tuple(findings))
 
 
 def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ) -> TopologySpec:
@@ -63,19 +94,17 @@ def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ)
     Raises:
         TopologyError: with every problem of the file, each as `path: what is wrong: how to fix it`.
     """
-    file = Path(path)
-    reader = _Reader(read_document(file), environment)
-    spec = reader.read(file.resolve()) if reader.document.content else None
-    errors = [finding for finding in reader.document.findings if finding.is_error]
-    if spec is None or errors:
-        raise TopologyError.of(str(file), sorted(errors, key=_line))
-    return spec
+    found = examine(path, environment)
+    errors = [finding for finding in found.findings if finding.is_error]
+    if found.spec is None or errors:
+        raise TopologyError.of(str(Path(path)), errors)
+    return found.spec
 
 
 def _line(finding: Finding) -> int:
     """The line a finding speaks of; those without one first."""
-    _, _, rest = finding.path.partition("(line ")
-    return int(rest.rstrip(")")) if rest else 0
+    found = _LINE.search(finding.path)
+    return int(found[1]) if found else 0
 
 
 class _Reader:
@@ -109,7 +138,8 @@ class _Reader:
         )
         if top is not None:
             spec = _with(
-                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s
+                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
+                allow_cycle=top.allow_cycle,
             )
         spec = route(spec)
         self._check(spec)
@@ -193,8 +223,15 @@ class _Reader:
         )
         self._check_unreadable(spec)
         for finding in check(spec, broken):
-            located = self.document.locate(tuple(finding.path.split(".")))
-            self.document.findings.append(replace(finding, path=located))
+            self.document.findings.append(replace(finding, path=self._located(finding.path)))
+
+    def _located(self, path: str) -> str:
+        """A path with its line; of a part that the file does not write out, the line of what it was made from."""
+        steps = tuple(int(step) if step.isdigit() else step for step in _STEP.findall(path))
+        section = self.document.content.get(str(steps[0]))
+        is_made = steps[0] in _REFERENCES and len(steps) > 1 and not (isinstance(section, dict) and steps[1] in section)
+        line = self.document.lines.get(("replicate",))
+        return f"{path} (made by replicate, line {line})" if is_made and line else self.document.locate(steps)
 
     def _check_unreadable(self, spec: TopologySpec) -> None:
         """Names that lead nowhere, in entries that have other problems: `check` never sees those."""
