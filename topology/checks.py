@@ -266,9 +266,9 @@ def _meetings(proof: Proof) -> Iterator[Finding]:
     written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
     for origin in proof.origins:
         elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
-        for site, tables in elsewhere.items():
-            written.setdefault(site, {})[origin] = tables
-            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | tables
+        for site, arrived in elsewhere.items():
+            written.setdefault(site, {})[origin] = arrived
+            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
     meeting: dict[tuple[str, ...], tuple[int, dict[str, None]]] = {}  # origins -> tables, sites
     for site, tables in written.items():
         for number in range(len(classes.tables)):

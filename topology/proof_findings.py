@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from databases.ports import Finding
-from rules.rule import ANY_TAG, RuleSet
+from rules.rule import ANY_TAG, RuleSet, TruthValue
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.proof import Hop, Place, Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
@@ -34,6 +34,7 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
     yield from _Duplicates(proof).findings()
     yield from _never_arriving(proof)
     yield from _lost(proof)
+    yield from _kept_back(proof)
     yield from _unclaimed(proof)
 
 
@@ -274,7 +275,8 @@ class _Duplicates:
         for hop in self._proof.hops[last.source]:
             if hop.site != last.site and hop.carried[tag] & found.tables and self._is_needed(hop, found.tables):
                 needed.update(hop.way.components)
-        return next((client for client in (last.way.capture, *last.way.propagations) if client.name not in needed), last)
+        clients: tuple[CaptureSpec | PropagationSpec, ...] = (last.way.capture, *last.way.propagations)
+        return next((client for client in clients if client.name not in needed), last)
 
     def _is_needed(self, hop: Hop, tables: int) -> bool:
         """Some changes come to the site of a hop by this hop alone."""
@@ -298,7 +300,8 @@ def _exclusion(tag: bytes) -> str:
 
 
 def _never_arriving(proof: Proof) -> Iterator[Finding]:
-    """Rules of apply processes that no change ever comes to."""
+    """Rules of apply processes that no change ever comes to, or none that its user did not tag."""
+    live = _live(proof)
     by_apply: dict[str, list[Hop]] = {}
     for hops in proof.hops.values():
         for hop in hops:
@@ -311,8 +314,24 @@ def _never_arriving(proof: Proof) -> Iterator[Finding]:
         for way in ways:
             coming |= proof.classes.carried_by(way.clients[:-1])
         for number, rule in enumerate(apply.rules.include or ()):
-            if rule.dml and not proof.classes.matched_by((rule,)) & coming:
+            arriving = proof.classes.matched_by((rule,)) & coming
+            if rule.dml and not arriving:
                 yield _never_arrives(proof, by_apply[apply.name][0], number)
+            elif rule.dml and rule.tags.answer(None) is TruthValue.TRUE and not arriving & _there(proof, live, apply.source):
+                yield _finding(
+                    f"applies.{apply.name}.rules.include[{number}]", f"of {rule} only changes arrive that users of {apply.source} tag themselves, on "
+                    f"the way {' -> '.join(ways[0].components)}", "let the rules on the way take untagged changes (tagged: false), or write here "
+                    "which tags are meant", is_error=False,
+                )
+
+
+def _there(proof: Proof, live: dict[Place, int], site: str) -> int:
+    """The changes that are in a site's redo without users who tag them, as classes."""
+    there = 0
+    for (at, tag), tables in live.items():
+        if at == site:
+            there |= tables << tag * len(proof.classes.tables)
+    return there
 
 
 def _never_arrives(proof: Proof, hop: Hop, number: int) -> Finding:
@@ -406,17 +425,36 @@ def _lost(proof: Proof) -> Iterator[Finding]:
         yield _told_of_loss(proof, loss)
 
 
-def _going_on(proof: Proof) -> dict[Hop, int]:
-    """The tables of which a hop takes changes that are really there: users', or those of apply processes."""
+def _live(proof: Proof) -> dict[Place, int]:
+    """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
         for place, tables in proof.spread((origin, 0)).once.items():
             live[place] = live.get(place, 0) | tables
+    return live
+
+
+def _going_on(proof: Proof) -> dict[Hop, int]:
+    """The tables of which a hop takes live changes."""
     going: dict[Hop, int] = {}
-    for (site, tag), tables in live.items():
+    for (site, tag), tables in _live(proof).items():
         for hop in proof.hops.get(site, ()):
             going[hop] = going.get(hop, 0) | hop.carried[tag] & tables
     return going
+
+
+def _kept_back(proof: Proof) -> Iterator[Finding]:
+    """Sites that send on what others write, and not what their own users write."""
+    for hop, tables in _going_on(proof).items():
+        arrived = proof.arrived((hop.source, 0))
+        left = tables & ~hop.carried[0] & ~(arrived[hop.site].once if hop.site in arrived else 0)
+        if left:
+            client = next(client for client in _clients(hop) if left & ~_taken(proof, client))
+            yield _finding(
+                f"{_place_in_file(client)}.rules", f"changes of {_some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
+                f"while those that {hop.source} gets from others do: {_place_in_file(client)} does not take untagged changes",
+                "let its rules take untagged changes, too; nothing needs to be done if this is meant", is_error=False,
+            )
 
 
 def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
