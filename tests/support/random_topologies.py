@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -20,10 +21,11 @@ from topology.spec import (
 )
 from topology.ways import route
 
-__all__ = ["TABLES", "edited", "form", "relayed", "wild"]
+__all__ = ["TABLES", "TAGS", "edited", "form", "relayed", "wild"]
 
 SITES = ("s1", "s2", "s3", "s4", "s5")
 TABLES = [("hr", "a"), ("hr", "ab"), ("hr", "b"), ("crm", "a"), ("z", "z")]  # rules speak of all but the last
+RULE_SETS = 500
 TAGS = [b"\x00", b"\x11", b"\x12"]
 
 
@@ -48,8 +50,13 @@ def _rule(random: Random) -> Rule:
 
 
 def _rules(random: Random, *, positive: bool) -> RuleSet:
-    if not positive and random.random() < 0.6:
-        return RuleSet()
+    return RuleSet() if not positive and random.random() < 0.6 else _rule_set(random.randrange(RULE_SETS), positive=positive)
+
+
+@cache
+def _rule_set(number: int, *, positive: bool) -> RuleSet:
+    """One of `RULE_SETS`: evaluating each of them once makes thousands of topologies affordable."""
+    random = Random(number)
     include = tuple(_rule(random) for _ in range(random.randint(1, 2)))
     exclude = (_rule(random),) if random.random() < 0.2 else ()
     return RuleSet(include=include if positive or random.random() < 0.6 else None, exclude=exclude)
@@ -208,23 +215,31 @@ def _added(random: Random, parts):
     if start.name == end.name or end.site == capture.source:
         return _added(random, parts)
     more = PropagationSpec(name="more", from_queue=start.name, to_queue=end.name)
-    applies = parts["applies"]
-    if any({each.site, each.source} == {end.site, capture.source} for each in applies):
-        applies = [*applies, ApplySpec(name="more_applied", site=end.site, source=capture.source, queue=end.name, tag=random.choice(applies).tag)]
-    return parts | {"propagations": [*parts["propagations"], more], "applies": applies}
+    return parts | {"propagations": [*parts["propagations"], more], "applies": [*parts["applies"], *_applied(random, parts, capture.source, end)]}
 
 
 def _added_aside(random: Random, parts):
-    """A second flow to a site that a source has one to already, or that sends it something; a flow to any other site is a wish."""
-    capture = random.choice(parts["captures"])
-    sites = [a.site for a in parts["applies"] if a.source == capture.source] + [a.source for a in parts["applies"] if a.site == capture.source]
+    """A second flow between two sites, in a queue of its own."""
+    known = random.choice(parts["applies"])
+    ends = random.choice([(known.source, known.site), (known.site, known.source)])
+    captures = [each for each in parts["captures"] if each.source == ends[0]]
+    if not captures:
+        return _added_aside(random, parts)
+    aside = QueueSpec(name="aside", site=ends[1])
     return parts | {
-        "queues": [*parts["queues"], QueueSpec(name="aside", site=(site := random.choice(sites)))],
-        "propagations": [*parts["propagations"], PropagationSpec(name="more", from_queue=capture.queue, to_queue="aside")],
-        "applies": [*parts["applies"], ApplySpec(
-            name="more_applied", site=site, source=capture.source, queue="aside", tag=random.choice(parts["applies"]).tag,
-        )],
+        "queues": [*parts["queues"], aside],
+        "propagations": [*parts["propagations"], PropagationSpec(name="more", from_queue=captures[0].queue, to_queue="aside")],
+        "applies": [*parts["applies"], *_applied(random, parts, ends[0], aside)],
     }
+
+
+def _applied(random: Random, parts, source: str, queue: QueueSpec) -> list[ApplySpec]:
+    """Somebody who applies more changes of a source, of tables that go between the two sites already; nobody, if there are none."""
+    known = [each for each in parts["applies"] if {each.site, each.source} == {source, queue.site}]
+    tag = random.choice(parts["applies"]).tag
+    return [
+        ApplySpec(name="more_applied", site=queue.site, source=source, queue=queue.name, tag=tag, rules=each.rules) for each in known[:1]
+    ]
 
 
 def _removed(kind: str):

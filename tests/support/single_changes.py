@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -42,11 +43,13 @@ class SingleChanges:
         self.spec = spec
         self.tables = tuple(tables)
         self.tags = tuple(dict.fromkeys((None, *tags, *(apply.tag for apply in spec.applies))))
-        self._kept: dict[RuleSet, set[tuple[Table, bytes | None]]] = {}
+        self._kept: dict[int, frozenset[tuple[Table, bytes | None]]] = {}  # by the identity of the rules: their hash costs more
         self._sent: dict[Change, list[Change]] = {}
 
     def reached(self, change: Change) -> dict[str, str]:
         """The sites that get a change, and how often: ONCE, TWICE (or more) or in a CYCLE."""
+        if not self.sent(change):
+            return {}
         times: Counter[str] = Counter()
         circling: set[Change] = set()
         pending: list[tuple[Change, ...]] = [(change,)]
@@ -92,34 +95,35 @@ class SingleChanges:
             ]
 
     def _keeps(self, rules: RuleSet, change: Change) -> bool:
-        if rules not in self._kept:
-            left = RuleEvaluation(rules).filter(self._batch)
-            # One row per transaction: whose row is left was kept.
-            with_row = np.diff(left.transactions.first_row) > 0
-            kept = {int(number) for number in left.transactions.commit_scn[with_row]}
-            self._kept[rules] = {each for number, each in enumerate(self._changes, 1) if number in kept}
-        return change[1:] in self._kept[rules]
+        if id(rules) not in self._kept:
+            self._kept[id(rules)] = _kept(rules, self.tables, self.tags)
+        return change[1:] in self._kept[id(rules)]
 
-    @property
-    def _changes(self) -> list[tuple[Table, bytes | None]]:
-        return [(table, tag) for table in self.tables for tag in self.tags]
 
-    @cached_property
-    def _batch(self) -> LcrBatch:
-        """One transaction with one row for every table and tag; its commit SCN is its number."""
-        count, each = len(self._changes), len(self.tags)
-        return LcrBatch(
-            source="s", previous_scn=0, through_scn=count,
-            tables=tuple(table_version(name, owner=owner) for owner, name in self.tables),
-            tags=tuple(Tag(value=tag, apply="") for tag in self.tags if tag is not None),
-            transactions=transactions(list(range(1, count + 1)), [1] * count, tags=[
-                number - 1 for _ in self.tables for number in range(each)  # the first one is NULL, whose place is -1
-            ]),
-            groups=tuple(
-                RowGroup(
-                    table=number, command=Command.INSERT, row_numbers=np.arange(number * each, (number + 1) * each, dtype=np.int32), old=None,
-                    new=column_values([[b"\0\0\0\1"] * each] * 2),
-                )
-                for number in range(len(self.tables))
-            ),
-        )
+@lru_cache(maxsize=10_000)
+def _kept(rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> frozenset[tuple[Table, bytes | None]]:
+    """What the rule evaluation leaves of a batch that has one row for every table and tag."""
+    left = RuleEvaluation(rules).filter(_batch(tables, tags))
+    # One row per transaction: whose row is left was kept.
+    with_row = np.diff(left.transactions.first_row) > 0
+    numbers = {int(number) for number in left.transactions.commit_scn[with_row]}
+    return frozenset(each for number, each in enumerate(product(tables, tags), 1) if number in numbers)
+
+
+@lru_cache(maxsize=100)
+def _batch(tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> LcrBatch:
+    """One transaction with one row for every table and tag; its commit SCN is its number."""
+    count, each = len(tables) * len(tags), len(tags)
+    assert tags[0] is None  # whose place is -1
+    return LcrBatch(
+        source="s", previous_scn=0, through_scn=count,
+        tables=tuple(table_version(name, owner=owner) for owner, name in tables), tags=tuple(Tag(value=tag) for tag in tags if tag is not None),
+        transactions=transactions(list(range(1, count + 1)), [1] * count, tags=[number - 1 for _ in tables for number in range(each)]),
+        groups=tuple(
+            RowGroup(
+                table=number, command=Command.INSERT, row_numbers=np.arange(number * each, (number + 1) * each, dtype=np.int32), old=None,
+                new=column_values([[b"\0\0\0\1"] * each] * 2),
+            )
+            for number in range(len(tables))
+        ),
+    )
