@@ -103,9 +103,12 @@ def check(
     from headrace.inspection import check_topology
 
     output = Output(as_json=as_json)
-    findings = check_topology(file, ask_databases=not offline)
-    output.json({"findings": [asdict(finding) for finding in findings]})
+    checked = check_topology(file, ask_databases=not offline)
+    findings = checked.findings
+    output.json({"findings": [asdict(finding) for finding in findings], "reach": [asdict(line) for line in checked.reach]})
     output.findings(findings)
+    if checked.is_proven:
+        output.result("proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan` shows who gets what)")
     problems = sum(1 for finding in findings if finding.is_error)
     output.result(f"{file}: {problems} problems, {len(findings) - problems} warnings")
     return FINDING if problems else DONE
@@ -137,7 +140,7 @@ def doctor(
 
     output = Output(as_json=as_json)
     report = examine()
-    findings = [*report.findings, *(check_topology(file, ask_databases=True) if file is not None else ())]
+    findings = [*report.findings, *(check_topology(file, ask_databases=True).findings if file is not None else ())]
     output.json({"facts": report.facts, "findings": [asdict(finding) for finding in findings]})
     output.result("\n".join(f"{name}: {fact}" for name, fact in report.facts.items()))
     output.findings(findings)

@@ -39,6 +39,7 @@ class ChangeClasses:
         self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
         self._places = {table: number for number, table in enumerate(self.tables)}
         self._named: dict[tuple[str, str], int] = {}
+        self._alike: dict[tuple[bool, ...], int] = {}
         # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets are kept.
         self._taken: dict[int, tuple[RuleSet, int]] = {}
 
@@ -101,6 +102,14 @@ class ChangeClasses:
             found |= classes & self.untagged
             classes >>= len(self.tables)
         return found
+
+    def class_of(self, owner: str, name: str) -> int:
+        """The class of a table's untagged changes."""
+        if not self._alike:
+            matched = ((tuple(rule.matches_object(*table) for rule in self.rules), number) for number, table in enumerate(self.tables))
+            self._alike.update((matches, 1 << number) for matches, number in matched)
+        # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to treat it apart.
+        return self._alike.get(tuple(rule.matches_object(owner, name) for rule in self.rules), 0)
 
     def place_of(self, tag: bytes | None) -> int:
         """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""

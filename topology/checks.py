@@ -17,7 +17,7 @@ from topology.proof_findings import proof_findings
 from topology.spec import TopologySpec
 from topology.ways import halves, ways_to
 
-__all__ = ["Declared", "check", "one_database_twice"]
+__all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,25 @@ class Declared:
     components: frozenset[str] = frozenset()
 
 
-def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What is wrong with a topology, and who gets what; no proof where names or positions lead nowhere."""
+
+    findings: tuple[Finding, ...]
+    proof: Proof | None
+
+
+def check(spec: TopologySpec) -> tuple[Finding, ...]:
     """Every problem and warning of a topology.
+
+    Args:
+        spec: the topology, routed (see `topology.ways.route`).
+    """
+    return check_and_prove(spec).findings
+
+
+def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Checked:
+    """Every problem and warning of a topology, and the proof of who gets what.
 
     Args:
         spec: the topology, routed (see `topology.ways.route`).
@@ -38,17 +55,18 @@ def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, 
     """
     broken = broken or Declared()
     findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec)]
+    proof = None
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
         chained = [*_unreachable(spec), *_halves(spec, classes), *_publishers(spec)]
         findings += chained
-        # Likewise, the proof goes by the ways: a queue that two publishers feed has none to speak of.
+        # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
             proof = Proof(spec, classes)
             findings += [*_without_changes(proof), *proof_findings(proof), *_meetings(proof)]
         findings += _idle(spec)
-    return tuple(findings)
+    return Checked(findings=tuple(findings), proof=proof)
 
 
 def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
@@ -278,7 +296,7 @@ def _meetings(proof: Proof) -> Iterator[Finding]:
                 meeting[origins] = met | 1 << number, sites | {site: None}
     for origins, (met, sites) in meeting.items():
         yield _warning(
-            "sites", f"{' and '.join(origins)} write the same tables, such as {classes.example(met)}, and no conflict handler is set: "
+            "sites", f"{' and '.join(origins)} write the same tables, such as {next(iter(proof.names(met)))}, and no conflict handler is set: "
             f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
             f"{', '.join(sites)}",
             "let each site write rows of its own (conflict handlers are known but not yet built)",

@@ -123,12 +123,14 @@ class Reach:
         origin: the site where the changes are made.
         tables: they are made in; patterns of the file.
         tags: that they may have: "none", hexadecimal, "any other".
+        is_forwarding: apply processes of the origin have all of these tags: this is how it sends on what others wrote.
         reached: sites that get them; the sites that are not in it never do.
     """
 
     origin: str
     tables: tuple[str, ...]
     tags: tuple[str, ...]
+    is_forwarding: bool
     reached: tuple[ReachedSite, ...]
 
 
@@ -232,22 +234,38 @@ class Proof:
                     sites.append(site)
         return tuple(sites)
 
+    def writers(self, owner: str, name: str) -> tuple[str, ...]:
+        """The sites where users write a table together: rows of each of them are at a site where another's are, too."""
+        table = self.classes.class_of(owner, name)
+        at: dict[str, set[str]] = {}
+        for origin in self.origins:
+            sites = {site for site, there in self.arrived((origin, 0)).items() if there.once & table}
+            if sites:
+                at[origin] = sites | {origin}
+        return tuple(origin for origin in at if any(at[origin] & at[other] for other in at if other != origin))
+
     # ----------------------------------------------------------------------- for people
 
     def reach(self) -> tuple[Reach, ...]:
         """Who gets what, in as few lines as possible: tables that all go alike together, and tags likewise."""
         lines = []
+        listed = set(range(1, len(self.classes.tags) - 1))
         for tables in self._tables_alike():
             example = tables & -tables
             names = self.names(tables)
             for origin in self.origins:
-                by_reached: dict[tuple[ReachedSite, ...], list[str]] = {}
+                by_reached: dict[tuple[ReachedSite, ...], list[int]] = {}
                 for tag in range(len(self.classes.tags)):
                     reached = tuple(self._reached((origin, tag), example))
                     if reached:
-                        by_reached.setdefault(reached, []).append(self.tag_name(tag))
+                        by_reached.setdefault(reached, []).append(tag)
+                written = {hop.place for hops in self.hops.values() for hop in hops if hop.site == origin} & listed
                 lines += [
-                    Reach(origin=origin, tables=names, tags=tuple(tags), reached=reached) for reached, tags in by_reached.items()
+                    Reach(
+                        origin=origin, tables=names, tags=tuple(self.tag_name(tag) for tag in tags), is_forwarding=written >= set(tags),
+                        reached=reached,
+                    )
+                    for reached, tags in by_reached.items()
                 ]
         return tuple(lines)
 

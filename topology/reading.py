@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from databases.ports import Finding
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from topology.checks import Declared, check
+from topology.checks import Declared, check_and_prove
 from topology.connection_strings import ConnectionStringError, references, resolve
 from topology.document import Document, Path_, read_document
 from topology.models import (
@@ -31,6 +31,7 @@ from topology.models import (
     valid_name,
 )
 from topology.problems import TopologyError, nearest
+from topology.proof import Reach
 from topology.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,
@@ -61,10 +62,12 @@ class Examination:
         spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
             read. None: nothing could.
         findings: errors in the order of the file, then warnings, with their places in the file.
+        reach: who gets what; empty where the file has errors that leave that open.
     """
 
     spec: TopologySpec | None
     findings: tuple[Finding, ...]
+    reach: tuple[Reach, ...] = ()
 
 
 def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Examination:
@@ -78,7 +81,7 @@ def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Ex
     reader = _Reader(read_document(file), environment)
     spec = reader.read(file.resolve()) if reader.document.content else None
     findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
-    return Examination(spec=spec, findings=tuple(findings))
+    return Examination(spec=spec, findings=tuple(findings), reach=reader.reach)
 
 
 def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ) -> TopologySpec:
@@ -114,6 +117,7 @@ class _Reader:
         self.document = document
         self._environment = environment
         self._unreadable: dict[str, set[str]] = {}
+        self.reach: tuple[Reach, ...] = ()
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
@@ -222,7 +226,9 @@ class _Reader:
             ),
         )
         self._check_unreadable(spec)
-        for finding in check(spec, broken):
+        checked = check_and_prove(spec, broken)
+        self.reach = checked.proof.reach() if checked.proof is not None else ()
+        for finding in checked.findings:
             self.document.findings.append(replace(finding, path=self._located(finding.path)))
 
     def _located(self, path: str) -> str:

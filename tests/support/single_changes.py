@@ -62,7 +62,7 @@ class SingleChanges:
                 else:
                     pending.append((*history, following))
         found = {site: ONCE if count == 1 else TWICE for site, count in times.items()}
-        return found | {site: CYCLE for site in self._everywhere_behind(circling)}
+        return found | dict.fromkeys(self._everywhere_behind(circling), CYCLE)
 
     def _everywhere_behind(self, changes: set[Change]) -> set[str]:
         """The sites that get what follows from some changes."""

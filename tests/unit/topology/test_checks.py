@@ -266,8 +266,8 @@ def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_c
 MEETING = "where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
 MEETINGS = {
     # entry of `replicate` -> who writes what, and where they meet
-    "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.x", "dbs2, dbs1")],
-    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}": [("dbs1 and dbs2 and dbs3", "hr.x", "dbs1, dbs2, dbs3")],
+    "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.*", "dbs2, dbs1")],
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}": [("dbs1 and dbs2 and dbs3", "hr.*", "dbs1, dbs2, dbs3")],
     "{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}": [],
     "{schemas: [hr], from: dbs1, to: [dbs3]}, {tables: [hr.t], from: dbs2, to: [dbs3]}": [("dbs1 and dbs2", "hr.t", "dbs3")],
     "{schemas: [hr], from: dbs1, to: [dbs3]}, {schemas: [crm], from: dbs2, to: [dbs3]}": [],
