@@ -40,7 +40,7 @@ class Checked:
     @property
     def is_proven(self) -> bool:
         """Every change arrives once wherever it arrives, and none comes home."""
-        return bool(self.reach) and all(
+        return bool(self.reach) and not any(finding.is_error for finding in self.findings) and all(
             each.times == "once" and each.site != line.origin for line in self.reach for each in line.reached
         )
 

@@ -10,7 +10,7 @@ What has one cause is reported once: duplicates behind a duplicate are not, nor 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from databases.ports import Finding
 from rules.rule import ANY_TAG, RuleSet, TruthValue
@@ -123,8 +123,13 @@ class _Duplicates:
             self._find_homecomings(place)
         for place in places:
             self._find_second_arrivals(place)
+        told: dict[tuple[str, str], list[Finding]] = {}
         for duplicate in self._found.values():
-            yield self._told(duplicate)
+            finding = self._told(duplicate)
+            told.setdefault((finding.path, finding.fix), []).append(finding)
+        for first, *others in told.values():
+            more = f" ({len(others)} more that the same mends)" if others else ""
+            yield replace(first, problem=first.problem + more)
 
     def _find_cycles(self, places: list[Place]) -> None:
         """One cycle through every place that is on one, with the changes of a user that enter it: untagged ones if there are any."""
@@ -155,7 +160,7 @@ class _Duplicates:
         tables = there.once & ~there.endless if there else 0
         while tables:
             hops = self._proof.path(place, tables & -tables, lambda hop, _: hop.site == origin)
-            tables &= ~self._note(place, hops, tables)
+            tables &= ~(self._common(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables))
 
     def _find_second_arrivals(self, place: Place) -> None:
         origin, _ = place
@@ -173,7 +178,8 @@ class _Duplicates:
                     continue
                 first, *others = sorted(paths, key=len)
                 for hops in others:
-                    self._note(place, hops, tables, first)
+                    if not _is_behind_another(hops):
+                        self._note(place, hops, tables, first)
                 tables &= ~self._common(place, first, tables) | ~self._common(place, others[-1], tables)
 
     def _common(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
@@ -214,7 +220,7 @@ class _Duplicates:
             problem = f"{changes} arrive at {found.hops[-1].site} twice: {_path(proof, found.first)}; and {_path(proof, found.hops)}"
         others = [site for site in found.origins if site != origin]
         if others and not found.is_cycle:
-            problem += f"; so do changes made at {_some(others, 'sites')}"
+            problem += f"; likewise those made at {_some(others, 'sites')}"
         path, fix = self._mended(found)
         return _finding(path, problem, fix, is_error=not self._spec.allow_cycle)
 
@@ -223,7 +229,7 @@ class _Duplicates:
         return _finding(
             f"applies.{last.apply.name}",
             f"applies.{first.apply.name} applies the same changes of {last.source} to {last.site}, "
-            f"such as those of {self._proof.classes.example(found.tables)}{_made_with(self._proof, found.place)}",
+            f"such as those of {self._proof.names(found.tables)[0]}{_made_with(self._proof, found.place)}",
             "keep one of them, or let their rules include different tables", is_error=not self._spec.allow_cycle,
         )
 
@@ -290,6 +296,12 @@ class _Duplicates:
             if by.get(hop, 0) & tables & ~brought:
                 return True
         return False
+
+
+def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
+    """Whether a path comes to one of its sites twice before its end: the cause is there, and is reported of that site."""
+    sites = [hops[0].source, *(hop.site for hop in hops[:-1])]
+    return len(set(sites)) < len(sites)
 
 
 def _exclusion(tag: bytes) -> str:
@@ -384,7 +396,7 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
                 tables = _some(proof.names(left), "tables")
                 yield _finding(
                     f"queues.{queue}", f"changes of {tables} made at {source} come to this queue, and nobody takes them from it: they end here",
-                    f"let one of {_some(spec.subscribers(queue), 'subscribers')} take them, or leave them out where they are captured",
+                    f"let {'one of ' if len(spec.subscribers(queue)) > 1 else ''}{_some(spec.subscribers(queue), 'subscribers')} take them, or leave them out where they are captured",
                     is_error=False,
                 )
 
@@ -394,13 +406,15 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class _Loss:
-    """Changes that stop at a site which sends others of the same tables on."""
+    """Changes that stop at a site which sends others of the same tables on, or that a direct way does not take."""
 
     tables: int
     origin: str
-    hops: tuple[Hop, ...]  # to where they stop
+    hops: tuple[Hop, ...]  # to where they stop; none: the way on begins where they are made
     stopped: Hop  # that does not take them on
+    stopping: _Client  # on that hop
     is_error: bool
+    tags: dict[bytes | None, None] = field(default_factory=dict)
     pairs: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
@@ -408,7 +422,7 @@ def _lost(proof: Proof) -> Iterator[Finding]:
     """Changes that are at a site, and do not go on to where the site sends others of the same tables."""
     going = _going_on(proof)
     together = _writing_together(proof)
-    found: dict[tuple[str, Place, bool], _Loss] = {}
+    found: dict[tuple[str, bool], _Loss] = {}
     for origin in proof.origins:
         arrived = proof.arrived((origin, 0))
         for place, tables in proof.spread((origin, 0)).once.items():
@@ -420,9 +434,28 @@ def _lost(proof: Proof) -> Iterator[Finding]:
                 shared = lost & together.get((origin, hop.site), 0)
                 for part, is_error in ((shared, True), (lost & ~shared, False)):
                     if part:
-                        _note_loss(proof, found, _Loss(part, origin, (), hop, is_error), place)
+                        loss = _loss(proof, origin, place, hop, part)
+                        loss.is_error = is_error
+                        known = found.setdefault((_place_in_file(loss.stopping), is_error), loss)
+                        known.tables |= loss.tables
+                        known.tags |= loss.tags
+                        known.pairs[origin, hop.site] = None
     for loss in found.values():
         yield _told_of_loss(proof, loss)
+
+
+def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Loss:
+    """A loss, with the client that does not take the changes: on a direct way if there is one, else where they stop behind others."""
+    table = tables & -tables
+    direct = next((each for each in proof.hops[origin] if each.site == hop.site), None)
+    if direct is not None:
+        stopping = _stopping(proof, direct, 0, table)
+        return _Loss(tables=tables, origin=origin, hops=(), stopped=direct, stopping=stopping, is_error=True)
+    hops = proof.path((origin, 0), table, lambda hop, _: (hop.site, hop.place) == place)
+    return _Loss(
+        tables=tables, origin=origin, hops=hops, stopped=hop, stopping=_stopping(proof, hop, place[1], table), is_error=True,
+        tags={hops[-1].apply.tag: None},
+    )
 
 
 def _live(proof: Proof) -> dict[Place, int]:
@@ -469,57 +502,46 @@ def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
     return {(a, b): tables & to.get((b, a), 0) for (a, b), tables in to.items()}
 
 
-def _note_loss(proof: Proof, found: dict[tuple[str, Place, bool], _Loss], loss: _Loss, place: Place) -> None:
-    table = loss.tables & -loss.tables
-    loss.hops = proof.path((loss.origin, 0), table, lambda hop, _: (hop.site, hop.place) == place)
-    stopping = _stopping(proof, loss, place[1])
-    known = found.setdefault((_place_in_file(stopping), place, loss.is_error), loss)
-    known.tables |= loss.tables
-    known.pairs[loss.origin, loss.stopped.site] = None
-
-
-def _stopping(proof: Proof, loss: _Loss, tag: int) -> _Client:
-    """The first client on the hop that does not take the changes."""
-    table = loss.tables & -loss.tables
-    return next(
-        client for client in _clients(loss.stopped) if not proof.classes.with_tag(_taken(proof, client), tag) & table
-    )
+def _stopping(proof: Proof, hop: Hop, tag: int, table: int) -> _Client:
+    """The first client on a hop that does not take changes of a table."""
+    return next(client for client in _clients(hop) if not proof.classes.with_tag(_taken(proof, client), tag) & table)
 
 
 def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
-    at, to, written = loss.stopped.source, loss.stopped.site, loss.hops[-1].apply
-    stopping = _stopping(proof, loss, loss.hops[-1].place)
-    tag = "changes without a tag" if written.tag is None else f"tag {written.tag.hex()}"
-    problem = (
-        f"changes of {_some(proof.names(loss.tables), 'tables')} made at {loss.origin} never arrive at {to}: "
-        f"{_path(proof, loss.hops, with_last=True)}, and {_place_in_file(stopping)} does not take {tag} on to {to}"
-    )
+    at, to, place = loss.stopped.source, loss.stopped.site, _place_in_file(loss.stopping)
+    problem = f"changes of {_some(proof.names(loss.tables), 'tables')} made at {loss.origin} never arrive at {to}: "
+    if loss.hops:
+        tag = "changes without a tag" if loss.hops[-1].apply.tag is None else f"tag {loss.hops[-1].apply.tag.hex()}"
+        problem += f"{_path(proof, loss.hops, with_last=True)}, and {place} does not take {tag} on to {to}"
+    else:
+        problem += f"on the direct way {place} does not take them, and no other site sends them on"
     if others := len(loss.pairs) - 1:
         problem += f" (and so between {others} other pair{'' if others == 1 else 's'} of sites)"
     problem += "; both write these tables, which become different" if loss.is_error else f"; {to} gets what users of {at} write, and not this"
-    return _finding(*_mended_loss(proof, loss, stopping, problem), is_error=loss.is_error)
-
-
-def _mended_loss(proof: Proof, loss: _Loss, stopping: _Client, problem: str) -> tuple[str, str, str]:
-    at, to, written = loss.stopped.source, loss.stopped.site, loss.hops[-1].apply
-    place = f"{_place_in_file(stopping)}.rules"
-    tag = "null" if written.tag is None else f'"{written.tag.hex()}"'
-    for hops in proof.hops.values():
-        for hop in hops:
-            is_same = hop.site == at and hop.source == to and hop.place == loss.hops[-1].place and hop.apply is not written
-            if is_same and loss.stopped.carried[-1] & loss.tables:  # another tag would pass
-                own = loss.origin.encode().hex()
-                return f"applies.{written.name}.tag", problem, (
-                    f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home: give this one a tag of "
-                    f'its own, such as tag: "{own}"'
-                )
-    if isinstance(stopping, CaptureSpec):
-        fix = (
-            f"if {at} is to send on what others write: let its include rules take tag {tag} too (tagged: true takes all), and leave out on the "
-            f"way to each neighbour what came from it; or replicate from {loss.origin} to {to} without {at} between"
-        )
-    else:
-        fix = f"let its rules take tag {tag}, or replicate from {loss.origin} to {to} without {at} between"
+    path, fix = _mended_loss(proof, loss)
     if not loss.is_error:
         fix += "; nothing needs to be done if this is meant"
-    return place, problem, fix
+    return _finding(path, problem, fix, is_error=loss.is_error)
+
+
+def _mended_loss(proof: Proof, loss: _Loss) -> tuple[str, str]:
+    at, to = loss.stopped.source, loss.stopped.site
+    place = f"{_place_in_file(loss.stopping)}.rules"
+    if not loss.hops:
+        excluded = proof.classes.matched_by(_rules(loss.stopping).exclude) & loss.tables
+        return place, "take them out of its exclude rules" if excluded else "let its include rules take them"
+    written = loss.hops[-1].apply
+    for hop in (hop for hops in proof.hops.values() for hop in hops):
+        is_same = hop.site == at and hop.source == to and hop.place == loss.hops[-1].place and hop.apply is not written
+        if is_same and loss.stopped.carried[-1] & loss.tables:  # another tag would pass
+            return f"applies.{written.name}.tag", (
+                f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home: give this one a tag of "
+                f'its own, such as tag: "{loss.origin.encode().hex()}"'
+            )
+    tags = " and ".join("null" if tag is None else f'"{tag.hex()}"' for tag in loss.tags)
+    if isinstance(loss.stopping, CaptureSpec):
+        return place, (
+            f"if {at} is to send on what others write: let its include rules take tag {tags} too (tagged: true takes all), and leave out on "
+            f"the way to each neighbour what came from it; or replicate from {loss.origin} to {to} without {at} between"
+        )
+    return place, f"let its rules take tag {tags}, or replicate from {loss.origin} to {to} without {at} between"

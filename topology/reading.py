@@ -229,15 +229,20 @@ class _Reader:
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
-            self.document.findings.append(replace(finding, path=self._located(finding.path)))
+            self.document.findings.append(self._located(finding))
 
-    def _located(self, path: str) -> str:
-        """A path with its line; of a part that the file does not write out, the line of what it was made from."""
-        steps = tuple(int(step) if step.isdigit() else step for step in _STEP.findall(path))
+    def _located(self, finding: Finding) -> Finding:
+        """A finding with its line; of a part that the file does not write out, the line of what it was made from."""
+        steps = tuple(int(step) if step.isdigit() else step for step in _STEP.findall(finding.path))
         section = self.document.content.get(str(steps[0]))
         is_made = steps[0] in _REFERENCES and len(steps) > 1 and not (isinstance(section, dict) and steps[1] in section)
         line = self.document.lines.get(("replicate",))
-        return f"{path} (made by replicate, line {line})" if is_made and line else self.document.locate(steps)
+        if not is_made or not line:
+            return replace(finding, path=self.document.locate(steps))
+        return replace(
+            finding, path=f"{finding.path} (made by replicate, line {line})",
+            fix=f"change the entries of replicate that share these tables, or write {steps[0]}.{steps[1]} out with this change: {finding.fix}",
+        )
 
     def _check_unreadable(self, spec: TopologySpec) -> None:
         """Names that lead nowhere, in entries that have other problems: `check` never sees those."""

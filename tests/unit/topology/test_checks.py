@@ -87,7 +87,7 @@ PLANTED = {
     ),
     "two applies of the same changes": (
         "applies:\n", "applies:\n  a0: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{schema: h*}]}}\n",
-        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2, such as those of hr.x: keep one of "
+        ["applies.a1 (line 19): applies.a0 applies the same changes of dbs1 to dbs2, such as those of hr.*: keep one of "
          "them, or let their rules include different tables"],
     ),
     "one name for two components": (
