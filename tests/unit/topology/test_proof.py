@@ -23,7 +23,7 @@ from topology.spec import TopologySpec
 
 SEED = int(os.environ.get("HEADRACE_PROOF_SEED", "0")) or secrets.randbelow(1 << 32)
 TOPOLOGIES = 2_000
-EDITS = 1_000
+EDITS = 600
 KINDS_OF_EDITS = 12
 OTHER_TAG = b"\x55"  # that no topology knows
 # Words of findings that say nothing about who gets what.
