@@ -81,10 +81,10 @@ def _options(
 
 
 @contextmanager
-def _deployment(file: Path, address: str = "") -> Iterator[Deployment]:
+def _deployment(file: Path, address: str = "", *, to_start: bool = False) -> Iterator[Deployment]:
     from headrace.deployment import Deployment
 
-    deployment = Deployment.read(file, address)
+    deployment = Deployment.read(file, address, to_start=to_start)
     try:
         yield deployment
     finally:
@@ -167,7 +167,7 @@ def up(
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
-    with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
+    with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
@@ -388,7 +388,7 @@ def sequences(
     from topology.reading import read_topology
 
     output = Output(as_json=as_json)
-    lines = compare_sequences(read_topology(file), advance=advance, ahead=ahead, at=at)
+    lines = compare_sequences(read_topology(file, to_start=False), advance=advance, ahead=ahead, at=at)
     behind = [line for line in lines if line.problem and line.destination_next is not None]
     output.json({"sequences": [line.as_dict() for line in lines]})
     for line in lines:

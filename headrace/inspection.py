@@ -17,7 +17,7 @@ from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof import Proof, Reach
-from topology.reading import examine, read_topology
+from topology.reading import examine
 from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
@@ -144,8 +144,8 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     Raises:
         TopologyError: the file has problems.
     """
-    spec = read_topology(file)
-    checked = examine(file).findings
+    found = examine(file)
+    spec, checked = found.topology(to_start=False), found.findings
     prepared = prepared_topology(spec.state_dir)
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked)

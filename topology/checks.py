@@ -31,9 +31,16 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What is wrong with a topology, and who gets what; no proof where names or positions lead nowhere."""
+    """What is wrong with a topology, and who gets what.
+
+    Args:
+        findings: all of them.
+        of_proof: those that say who gets what wrongly: it can run, and must not be started.
+        proof: None where names or positions lead nowhere.
+    """
 
     findings: tuple[Finding, ...]
+    of_proof: tuple[Finding, ...]
     proof: Proof | None
 
 
@@ -55,7 +62,8 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
     """
     broken = broken or Declared()
     findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec)]
-    proof = None
+    proof: Proof | None = None
+    of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
@@ -64,9 +72,10 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
             proof = Proof(spec, classes)
-            findings += [*_without_changes(proof), *proof_findings(proof), *_meetings(proof)]
+            of_proof = tuple(proof_findings(proof))
+            findings += [*_without_changes(proof), *of_proof, *_meetings(proof)]
         findings += _idle(spec)
-    return Checked(findings=tuple(findings), proof=proof)
+    return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 
 
 def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:

@@ -59,15 +59,33 @@ class Examination:
     """What a topology file says, and what is wrong with it.
 
     Args:
+        file: as it was named.
         spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
             read. None: nothing could.
         findings: errors in the order of the file, then warnings, with their places in the file.
+        of_proof: those that say who gets what wrongly: what runs already can be looked at and stopped all the same.
         reach: who gets what; empty where the file has errors that leave that open.
     """
 
+    file: str
     spec: TopologySpec | None
     findings: tuple[Finding, ...]
+    of_proof: frozenset[Finding] = frozenset()
     reach: tuple[Reach, ...] = ()
+
+    def topology(self, *, to_start: bool = True) -> TopologySpec:
+        """The topology.
+
+        Args:
+            to_start: refuse it also where the wrong sites get changes. What an earlier version started must be seen and stopped.
+
+        Raises:
+            TopologyError: with every error of the file.
+        """
+        errors = [finding for finding in self.findings if finding.is_error and (to_start or finding not in self.of_proof)]
+        if self.spec is None or errors:
+            raise TopologyError.of(self.file, errors)
+        return self.spec
 
 
 def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Examination:
@@ -81,15 +99,16 @@ def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Ex
     reader = _Reader(read_document(file), environment)
     spec = reader.read(file.resolve()) if reader.document.content else None
     findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
-    return Examination(spec=spec, findings=tuple(findings), reach=reader.reach)
+    return Examination(file=str(file), spec=spec, findings=tuple(findings), of_proof=frozenset(reader.of_proof), reach=reader.reach)
 
 
-def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ) -> TopologySpec:
+def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True) -> TopologySpec:
     """Read a topology file.
 
     Args:
         path: the YAML file.
         environment: what `${NAME}` in a dsn refers to.
+        to_start: see `Examination.topology`.
 
     Returns:
         The topology with the shorthand expanded, defaults filled in and every propagation routed.
@@ -97,11 +116,7 @@ def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ)
     Raises:
         TopologyError: with every problem of the file, each as `path: what is wrong: how to fix it`.
     """
-    found = examine(path, environment)
-    errors = [finding for finding in found.findings if finding.is_error]
-    if found.spec is None or errors:
-        raise TopologyError.of(str(Path(path)), errors)
-    return found.spec
+    return examine(path, environment).topology(to_start=to_start)
 
 
 def _line(finding: Finding) -> int:
@@ -117,6 +132,7 @@ class _Reader:
         self.document = document
         self._environment = environment
         self._unreadable: dict[str, set[str]] = {}
+        self.of_proof: set[Finding] = set()
         self.reach: tuple[Reach, ...] = ()
 
     def read(self, file: Path) -> TopologySpec:
@@ -229,7 +245,10 @@ class _Reader:
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
-            self.document.findings.append(self._located(finding))
+            located = self._located(finding)
+            self.document.findings.append(located)
+            if finding in checked.of_proof:
+                self.of_proof.add(located)
 
     def _located(self, finding: Finding) -> Finding:
         """A finding with its line; of a part that the file does not write out, the line of what it was made from."""
