@@ -34,7 +34,19 @@ _RETRY_DELAY_S = 1.0  # after a database did not answer
 def digest_pieces(
     access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
 ) -> Iterator[bytes]:
-    """Digest pieces (serialized `DigestItem`s); it writes nothing, so Spark may repeat it at any time."""
+    """Digest pieces of tables in a Spark task; it writes nothing, so Spark may repeat it at any time.
+
+    Args:
+        access: endpoint and token of the driver, which knows the databases.
+        items: serialized `DigestItem`s: a piece, its side, its columns and its snapshot.
+
+    Yields:
+        One serialized `DigestResult` per item. A piece that cannot be read has a `problem` there; the others go on.
+
+    Raises:
+        PropagationError: the driver does not answer.
+        ProtocolError: another driver runs by now.
+    """
     from databases.connectors import open_reader
     from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access

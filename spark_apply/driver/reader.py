@@ -214,7 +214,12 @@ class ApplyReader:
         return self._must_settle and not self._pieces
 
     def change_tables(self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation]) -> None:
-        """Tables are left out, or join; `restart` before the next batch."""
+        """Change which tables are applied; the caller calls `restart` before the next batch.
+
+        Args:
+            leave_out: names at the destination of tables whose rows are left out from now on.
+            join: copied tables whose rows are applied from their instantiation SCN on.
+        """
         self._tables.leave_out(leave_out)
         self._tables.join(join)
 

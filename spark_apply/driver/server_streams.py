@@ -159,13 +159,23 @@ class ApplyServers:
         )))
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """A server spoke; words of a stream that was replaced are ignored."""
+        """Take a server's message; one of a stream that was replaced is ignored.
+
+        Args:
+            stream: on which it came; its hello has the server's number.
+            message: whole.
+        """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._hear(server, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """A stream ended."""
+        """Note that a stream ended: its server has no session until a new task opens another one.
+
+        Args:
+            stream: which one; nothing happens when it was replaced.
+            problem: why, shown in the status; empty: the task ended in order.
+        """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._lose(server, problem)

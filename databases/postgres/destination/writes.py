@@ -358,7 +358,8 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         write: the write that is cut.
 
     Yields:
-        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row goes alone.
+        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row goes
+        alone.
     """
     count = write.row_count
     large = [

@@ -239,7 +239,8 @@ def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
 
     Raises:
         LogGone: the slot does not exist or was invalidated.
-        DatabaseUnavailable: the connection broke, nothing came for `HANDSHAKE_TIMEOUT_S`, or another session reads the slot.
+        DatabaseUnavailable: the connection broke, nothing came for `HANDSHAKE_TIMEOUT_S`, or another session reads the
+            slot.
         ProtocolError: the answer is none that PostgreSQL gives.
     """
     wire.settimeout(HANDSHAKE_TIMEOUT_S)
