@@ -69,11 +69,11 @@ class Deployment:
 
     @classmethod
     def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
-        """Read a topology file.
+        """Read a topology file, and the address of the cluster that it runs on.
 
         Args:
-            file: the topology file.
-            address: of a Ray cluster; empty: the one of the last `up`.
+            file: the topology's YAML file.
+            address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
             to_start: see `topology.reading.read_topology`.
 
         Raises:

@@ -104,7 +104,12 @@ class ChangeClasses:
         return found
 
     def class_of(self, owner: str, name: str) -> int:
-        """The class of a table's untagged changes."""
+        """The class of a table's untagged changes.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
         if not self._alike:
             matched = ((tuple(rule.matches_object(*table) for rule in self.rules), number) for number, table in enumerate(self.tables))
             self._alike.update((matches, 1 << number) for matches, number in matched)
@@ -116,7 +121,12 @@ class ChangeClasses:
         return self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
 
     def with_tag(self, classes: int, place: int) -> int:
-        """The tables of which `classes` has the changes with the tag at a place, as a set of untagged changes."""
+        """The tables of which a set has the changes with one tag, as a set of untagged changes.
+
+        Args:
+            classes: the set.
+            place: of the tag in `tags`.
+        """
         return classes >> place * len(self.tables) & self.untagged
 
     def example(self, classes: int) -> str:

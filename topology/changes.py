@@ -84,7 +84,15 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
 
 
 def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
-    """What the edit from `before` to `after` means for every component of the two; one of them may lack its secrets."""
+    """What an edit of a topology means for every component of it, before and after.
+
+    Args:
+        before: the topology that was prepared last; connection strings or their digests make no difference.
+        after: the one that is wanted. Both are routed (`topology.ways.route`).
+
+    Returns:
+        The components of `after` in the order of `components_of`, then those that end.
+    """
     before, after = without_secrets(before), without_secrets(after)
     known = {component.name: component for component in components_of(before)}
     classes = ChangeClasses(
@@ -107,13 +115,26 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue and the sources each of them takes."""
+    """Subscribers of a queue, and the sources that each of them takes.
+
+    Args:
+        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        queue: its name.
+
+    Returns:
+        Names of propagations and apply processes -> names of source sites.
+    """
     interests = {each.name: each.sources for each in spec.propagations if each.from_queue == queue}
     return interests | {each.name: (each.source,) for each in spec.applies if each.queue == queue}
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
-    """The sources whose LCRs come into a queue."""
+    """The sources whose LCRs come into a queue, from capture processes and propagations.
+
+    Args:
+        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        queue: its name.
+    """
     captured = {each.source for each in spec.captures if each.queue == queue}
     return captured | {source for each in spec.propagations if each.to_queue == queue for source in each.sources}
 

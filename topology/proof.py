@@ -212,7 +212,12 @@ class Proof:
         return ()
 
     def last_hops(self, place: Place, site: str) -> dict[Hop, int]:
-        """The hops by which changes made at a place come to a site, with the tables that come by each."""
+        """The hops by which changes come to a site, with the tables that come by each.
+
+        Args:
+            place: where the changes are made.
+            site: where they come to.
+        """
         found: dict[Hop, int] = {}
         here = {place: self.classes.untagged, **self.spread(place).once}
         if place in self.spread(place).once:
@@ -235,7 +240,12 @@ class Proof:
         return tuple(sites)
 
     def writers(self, owner: str, name: str) -> tuple[str, ...]:
-        """The sites where users write a table together: rows of each of them are at a site where another's are, too."""
+        """The sites where users write a table together: rows of each of them are at a site where another's are, too.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
         table = self.classes.class_of(owner, name)
         at: dict[str, set[str]] = {}
         for origin in self.origins:

@@ -18,7 +18,12 @@ Client = CaptureSpec | PropagationSpec | Hop
 
 
 def some(names: Iterable[str], what: str) -> str:
-    """A few names: `a, b, c and 297 other tables`."""
+    """A few names: `a, b, c and 297 other tables`.
+
+    Args:
+        names: one at least.
+        what: they are the names of, in the plural.
+    """
     known = list(names)
     if len(known) <= NAMED_MAX:
         return " and ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
@@ -26,7 +31,13 @@ def some(names: Iterable[str], what: str) -> str:
 
 
 def path_text(proof: Proof, hops: tuple[Hop, ...], *, with_last: bool = False) -> str:
-    """A path in plain words: `dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2)`; the last tag too, on request."""
+    """A path in plain words: `dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2)`.
+
+    Args:
+        proof: that found it.
+        hops: of the path, one at least.
+        with_last: say the tag at its end, too.
+    """
     words = []
     for number, hop in enumerate(hops):
         over = "".join(f" -> {site}" for site in proof.sites_of((hop,))[1:-1])
@@ -36,7 +47,12 @@ def path_text(proof: Proof, hops: tuple[Hop, ...], *, with_last: bool = False) -
 
 
 def made_with(proof: Proof, place: Place) -> str:
-    """How changes of a place must be tagged, where that matters."""
+    """How changes must be tagged, where that matters.
+
+    Args:
+        proof: that found them.
+        place: where they are made.
+    """
     _, tag = place
     if tag == 0:
         return ""
@@ -63,10 +79,22 @@ def rules_of(client: Client) -> RuleSet:
 
 
 def taken_by(proof: Proof, client: Client) -> int:
-    """The classes that a client takes."""
+    """The classes that a client takes.
+
+    Args:
+        proof: of the client's topology.
+        client: of any hop.
+    """
     return proof.classes.taken_by(rules_of(client))
 
 
 def finding_at(path: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:
-    """A finding about a place in the file."""
+    """A finding.
+
+    Args:
+        path: of the part of the file to change.
+        problem: what is wrong.
+        fix: how to change it.
+        is_error: nobody can want it.
+    """
     return Finding(path=path, problem=problem, fix=fix, is_error=is_error)
