@@ -14,6 +14,7 @@ N_WAY = SITES + "replicate:\n  - {tables: [hr.*], between: [dbs1, dbs2, dbs3]}\n
 TO_DBS2 = "{from: q_dbs1, to: q_dbs2_in, rules: {include: [{table: stock.*, not_tags: [\"64627332\"]}]}}"
 AT_DBS2 = "source: dbs1, queue: q_dbs2_in}"
 HUB_PATH = "dbs2 -> dbs1 (applied by apply_from_dbs2_at_dbs1 with tag 64627332)"
+USUAL = ("no conflict handler", "takes part in nothing", "no apply process behind it")
 LOST = "both write these tables, which become different"
 CHAIN = "dbs1 -> dbs2 (applied by apply_from_dbs1_at_dbs2 with tag 00)"
 LEFT_TO_WISH = (
@@ -158,8 +159,38 @@ applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr
 
 @pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG.keys())
 def test_a_topology_somebody_got_wrong(tmp_path, text, expected):
-    usual = ("no conflict handler", "takes part in nothing", "no apply process behind it")
-    assert [line for line in findings(tmp_path, text)[1] if not any(words in line for words in usual)] == expected
+    assert [line for line in findings(tmp_path, text)[1] if not any(words in line for words in USUAL)] == expected
+
+
+# What the findings above say to do, done: nothing is left to say.
+MENDED = {
+    "a hub forgets to leave out what came from a spoke": (
+        "dbs1_to_dbs2: {from: q_dbs1, to: q_dbs2_in}",
+        'dbs1_to_dbs2: {from: q_dbs1, to: q_dbs2_in, rules: {exclude: [{global: true, tags: ["64627332"]}]}}',
+    ),
+    "a spoke has the tag of another": ('source: dbs3, queue: q_dbs1_in, tag: "64627332"', 'source: dbs3, queue: q_dbs1_in, tag: "64627333"'),
+    "an apply process at a spoke takes untagged changes alone": (
+        "queue: q_dbs2_in, rules: {include: [{table: stock.*}]}}",
+        'queue: q_dbs2_in, rules: {include: [{table: stock.*, tags: [null, "64627333", "64627334"]}]}}',
+    ),
+    "a hub forwards nothing, and all write": (
+        "source: dbs1, queue: q_dbs1, rules: {include: [{table: stock.*}]}", "source: dbs1, queue: q_dbs1, rules: {include: [{table: stock.*, tagged: true}]}",
+    ),
+    "a spoke captures what the hub wrote": (
+        "queue: q_dbs3, rules: {include: [{table: stock.*, tagged: true}]}", "queue: q_dbs3, rules: {include: [{table: stock.*, tagged: false}]}",
+    ),
+    "an apply process at a spoke has no tag": ("queue: q_dbs2_in, tag: null}", 'queue: q_dbs2_in, tag: "00"}'),
+    "one of many propagations leaves out a table": (", rules: {exclude: [{table: hr.salaries}]}}", "}"),
+    "an apply process names a table that nobody captures": ("{table: stok.items, tagged: true}, ", ""),
+    "a queue from which nobody takes a table": ("include: [{table: hr.a}]}}}\n", "include: [{table: hr.a}, {table: hr.b}]}}}\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "edit"), MENDED.items(), ids=MENDED.keys())
+def test_the_fix_that_is_printed_mends_it(tmp_path, name, edit):
+    text, old = WRONG[name][0], edit[0]
+    assert text.count(old) == 1
+    assert [line for line in findings(tmp_path, text.replace(*edit))[1] if not any(words in line for words in USUAL)] == []
 
 
 def test_a_propagation_excludes_what_an_apply_process_names(tmp_path):
