@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
+    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
     "open_source", "plan_copy", "plan_unseen", "value_reader",
 ]
 
 _POSTGRES = ("postgres", "embedded")
+SESSION_MODULES = (
+    "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
+    "databases.postgres.destination.write_kernels",
+)
+"""What apply servers and copying tasks import of the connectors, for a process that forks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

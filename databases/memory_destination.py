@@ -450,7 +450,7 @@ class MemorySession:
             for index, key in found.keys_of(row):
                 if found.unique[index].get(key, number) != number:
                     raise DataError(
-                        f"duplicate key in unique key {index}", sqlstate=_UNIQUE_VIOLATION,
+                        f"duplicate key in unique key {index}", sqlstate=_UNIQUE_VIOLATION, violates="unique",
                         table=f"{table.owner}.{table.name}",
                     )
         found.put(number, row)

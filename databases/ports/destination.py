@@ -212,8 +212,10 @@ class DestinationSession(TableWriter, Protocol):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
     Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,
-    `DataError` (with `context["sqlstate"]`) when the database refuses the data, `FencedError` when a newer
-    epoch or a newer incarnation of the server exists. After any error the transaction must be rolled back.
+    `DataError` when the database refuses the data, `FencedError` when a newer epoch or a newer incarnation of the
+    server exists. After any error the transaction must be rolled back. A `DataError` has `context["sqlstate"]`, the
+    database's own number of the error, and `context["violates"]` when a row may not be there beside another one
+    ("unique": a unique key or the like) or without one ("foreign_key").
 
     What `commit` answered is on disk, whatever the database's own settings are.
     """

@@ -48,6 +48,8 @@ _CONNECTION_DEFAULTS = {
 _UNAVAILABLE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 # 25006: the server is (for now) a standby. 25P03, 25P04: a time-out set at the server ended the session.
 _UNAVAILABLE_STATES = frozenset({"25006", "25P03", "25P04"})
+# Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
+_VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 
 
@@ -162,14 +164,16 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
 
     Returns:
         `DatabaseUnavailable` when the environment is at fault or the outcome is unknown, `DataError` when the
-        database refused the data itself, else a plain `DatabaseError`; `context["sqlstate"]` is set.
+        database refused the data itself, else a plain `DatabaseError`; `context["sqlstate"]` is set, and
+        `context["violates"]` as `DestinationSession` says.
     """
     kind: type[DatabaseError] = DatabaseError
     if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate in _UNAVAILABLE_STATES:
         kind = DatabaseUnavailable
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError
-    return kind(message, hint=hint, **_texts({**context, "sqlstate": sqlstate}))
+    violated = {"violates": _VIOLATIONS[sqlstate]} if sqlstate in _VIOLATIONS else {}
+    return kind(message, hint=hint, **_texts({**context, **violated, "sqlstate": sqlstate}))
 
 
 def database_identity(connection: psycopg.Connection[Any]) -> str:

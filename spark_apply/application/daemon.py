@@ -12,14 +12,15 @@ import importlib
 import sys
 from typing import Any
 
+from databases.connectors import SESSION_MODULES
+
 __all__ = ["TASK_MODULES", "load_kernels", "preload"]
 
 TASK_MODULES = (
     "spark_apply.application.runs", "spark_apply.server.task", "spark_apply.copy.tasks", "spark_apply.server.apply_server",
-    "spark_apply.messages", "protos.apply_link", "protos.codec", "databases.connectors",
-    "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
+    "spark_apply.messages", "protos.apply_link", "protos.codec", *SESSION_MODULES,
     # numba, and the compiled kernels.
-    "databases.postgres.destination.write_kernels", "spark_apply.server.collapse_kernels", "streams.cells_kernels",
+    "spark_apply.server.collapse_kernels", "streams.cells_kernels",
 )
 
 

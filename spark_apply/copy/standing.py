@@ -170,7 +170,7 @@ def missing_rename(
     Returns:
         The old name; None: no rename is known.
     """
-    found = next((table for table in tables if int(version.object_number) in table.object_numbers), None)
+    found = next((table for table in tables if int(version.table_number) in table.object_numbers), None)
     if found is None:
         return None
     record = next((record for record in recorded if record.identity == found.identity), None)

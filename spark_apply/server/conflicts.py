@@ -36,9 +36,6 @@ ShowValue = Callable[[Column, bytes], str]
 
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 _READABLE_CHARACTERS_MAX = 200  # of one value in a listing
-# SQLSTATEs that are conflicts of their own.
-_EXISTS_STATES = frozenset({"23505", "23P01"})  # a unique or exclusion constraint
-_FOREIGN_KEY_STATE = "23503"
 
 
 def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | None:
@@ -125,7 +122,7 @@ def _apply_row(
             message = f"{error.message}. {error.hint}" if error.hint else error.message
             return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=message)
         return Failure(
-            position=position, conflict_type=_refused(step.write.command, sqlstate), sqlstate=sqlstate,
+            position=position, conflict_type=_refused(step.write.command, error), sqlstate=sqlstate,
             message=error.message, readable=(*_readable(step.write, show), *_detail(error)),
         )
     if count == step.expected:
@@ -143,10 +140,11 @@ def _truncate(session: DestinationSession, step: Step) -> None:
     session.truncate(step.tables, restart_identity=step.restart_identity)
 
 
-def _refused(command: Command, sqlstate: str) -> str:
-    if sqlstate in _EXISTS_STATES:
+def _refused(command: Command, error: DataError) -> str:
+    violates = error.context.get("violates")
+    if violates == "unique":
         return "insert_exists" if command is Command.INSERT else "update_exists"
-    return "foreign_key" if sqlstate == _FOREIGN_KEY_STATE else ""
+    return "foreign_key" if violates == "foreign_key" else ""
 
 
 def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[str, str]:

@@ -190,6 +190,7 @@ def test_unique_violation_is_a_data_error_and_fails_the_transaction(harness, ses
     with pytest.raises(DataError) as caught:
         session.write([insert(table, [(int4(1), b"again", None)])])
     assert caught.value.context["sqlstate"] == "23505"
+    assert caught.value.context["violates"] == "unique"
     assert caught.value.context["table"] == "public.t"
     with pytest.raises(BugError):
         session.write([insert(table, [(int4(3), b"x", None)])])
@@ -203,6 +204,7 @@ def test_large_insert_reports_unique_violation_too(harness, session):
     with pytest.raises(DataError) as caught:
         session.write([insert(table, [(int4(k % 1999), b"x", None) for k in range(2000)])])
     assert caught.value.context["sqlstate"] == "23505"
+    assert caught.value.context["violates"] == "unique"
     session.rollback()
     assert commit(session, insert(table, [(int4(1), b"x", None)])) == (1,)
 

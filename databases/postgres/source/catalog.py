@@ -323,7 +323,7 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     """
     rows = connection.execute(
         """
-        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text
+        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8
         FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
         CROSS JOIN LATERAL (SELECT rc.oid AS number UNION SELECT t.relid FROM pg_partition_tree(rc.oid) t) AS member
@@ -337,7 +337,7 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     return tuple(
         DictionaryTable(
             object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
-            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "", root_number=ObjectNumber(int(row[5])),
         )
         for row in rows
     )

@@ -49,7 +49,7 @@ def test_translated_error_keeps_the_cause_and_survives_pickling() -> None:
         raise cause
     assert caught.value.__cause__ is cause
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert (type(copy), copy.args, copy.context) == (DataError, caught.value.args, {"apply": "a1", "sqlstate": "23505"})
+    assert (type(copy), copy.args, copy.context) == (DataError, caught.value.args, {"apply": "a1", "sqlstate": "23505", "violates": "unique"})
 
 
 def test_text_of_class_22_is_left_out_because_it_quotes_values() -> None:
