@@ -338,6 +338,7 @@ class TopologyModel(_Model):
     redo_bytes_max: Size | None = None
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
+    allow_cycle: bool = False
     sites: dict[str, Any]
     replicate: list[Any] = []
     queues: dict[str, Any] = {}
