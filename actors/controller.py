@@ -48,7 +48,7 @@ from actors.receivers import captured_of, identities, leave_out, note_receivers
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
-from topology.changes import Component, components_of
+from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.stored import PREPARED_FILE, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
@@ -190,6 +190,10 @@ class Controller(Host):
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             | {"outdated": c.name in outdated}
             for c in self._components
+        ]
+        components += [
+            {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": capture, "outdated": False}
+            for c, capture in bypassed_of(self._spec).items()
         ]
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None

@@ -14,7 +14,7 @@ from protos.codec import BatchHeader
 from streams.errors import StreamsError
 from streams.scn import Scn
 
-__all__ = ["Delivery", "PublisherNews", "QueuePort", "SessionPort"]
+__all__ = ["Delivery", "DequeuePort", "PublisherNews", "QueuePort", "SessionPort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ _Publisher = TypeVar("_Publisher", bound=SessionPort)
 _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
 
 
-class QueuePort(Protocol[_Publisher, _Subscriber]):
-    """A queue as its server sees it. Not thread-safe: the server holds a lock around every call."""
+class DequeuePort(Protocol[_Subscriber]):
+    """What subscribers dequeue from, as its server sees it. Not thread-safe: the server holds a lock around every call."""
 
     @property
     def topology_name(self) -> str:
@@ -67,8 +67,34 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
 
     @property
     def name(self) -> str:
-        """Its name there."""
+        """The queue's name there."""
         ...
+
+    def open_subscriber(
+        self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
+    ) -> _Subscriber:
+        """Begin a subscriber's session; an older incarnation's ends."""
+        ...
+
+    def grant(self, session: _Subscriber, credit_bytes: int) -> None:
+        """The subscriber can take so much in addition."""
+        ...
+
+    def acknowledge(self, session: _Subscriber, source: str, scn: Scn) -> None:
+        """The subscriber's destinations have committed everything up to `scn`."""
+        ...
+
+    def dequeue(self, session: _Subscriber) -> Delivery | None:
+        """The next batch for the subscriber; None when there is none or no credit."""
+        ...
+
+    def close_subscriber(self, session: _Subscriber) -> None:
+        """The stream is gone; idempotent."""
+        ...
+
+
+class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
+    """A queue, with its publishers and what time asks of it."""
 
     def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
         """Begin a publisher's session; an older incarnation's ends."""
@@ -91,28 +117,6 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def close_publisher(self, session: _Publisher) -> None:
-        """The stream is gone; idempotent."""
-        ...
-
-    def open_subscriber(
-        self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
-    ) -> _Subscriber:
-        """Begin a subscriber's session; an older incarnation's ends."""
-        ...
-
-    def grant(self, session: _Subscriber, credit_bytes: int) -> None:
-        """The subscriber can take so much in addition."""
-        ...
-
-    def acknowledge(self, session: _Subscriber, source: str, scn: Scn) -> None:
-        """The subscriber's destinations have committed everything up to `scn`."""
-        ...
-
-    def dequeue(self, session: _Subscriber) -> Delivery | None:
-        """The next batch for the subscriber; None when there is none or no credit."""
-        ...
-
-    def close_subscriber(self, session: _Subscriber) -> None:
         """The stream is gone; idempotent."""
         ...
 
