@@ -48,8 +48,8 @@ from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
 
 if TYPE_CHECKING:
-    from protos.codec import BatchHeader
     from actors.combined import CombinedOutlet
+    from protos.codec import BatchHeader
     from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
     from redo.mining import Miner

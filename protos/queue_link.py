@@ -36,7 +36,7 @@ from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.codec import BatchHeader
 from protos.staging import Delivery, DequeuePort, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
-from streams.errors import ConfigError, PropagationError, ProtocolError, StreamsError, WouldBlock
+from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
@@ -85,6 +85,12 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
         with self._changed:
             yield
             self._changed.notify_all()
+
+    def Enqueue(self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any) -> Iterator[queue_pb2.EnqueueReply]:  # noqa: N802, ANN401, ARG002
+        """A publisher's stream: refused here."""
+        transport.abort(context, QueueError(
+            f"{self._dequeued.name} takes no publishers here", hint="its capture process sends straight to its apply process"
+        ))
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:

@@ -121,7 +121,8 @@ def bypassed(spec: TopologySpec) -> dict[str, CaptureSpec]:
             found[f"propagation:{pair.propagation.name}"] = pair.capture
         for queue in dict.fromkeys((pair.capture.queue, pair.apply.queue)):
             users = {each.name for each in spec.propagations if queue in (each.from_queue, each.to_queue)}
-            users |= {each.name for each in (*spec.captures, *spec.applies) if each.queue == queue}
+            users |= {each.name for each in spec.captures if each.queue == queue}
+            users |= {each.name for each in spec.applies if each.queue == queue}
             if users <= left_out:
                 found[f"queue:{queue}"] = pair.capture
     return found

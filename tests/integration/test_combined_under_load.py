@@ -121,7 +121,7 @@ def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_not
 
                 # A second destination ends it, and restarts nothing.
                 before = {name: system.pid(name) for name in (CAPTURE, APPLY, "site:src")}
-                epoch = system.execute("old", "SELECT max(epoch) FROM headrace.apply_progress")
+                epoch = system.execute("old", "SELECT max(epoch) FROM headrace.apply_process")
                 assert grown.deployment.up()["state"] == "RUNNING"
                 wait_until("the capture process is parted", lambda: "combined_with" not in grown.status(CAPTURE))
                 assert grown.deployment.connect().names() >= BETWEEN
@@ -132,7 +132,7 @@ def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_not
                 _wait_combined(system)
                 _wait_until_rows_arrive(system, "old")
                 assert {name: system.pid(name) for name in before} == before
-                assert system.execute("old", "SELECT max(epoch) FROM headrace.apply_progress") == epoch
+                assert system.execute("old", "SELECT max(epoch) FROM headrace.apply_process") == epoch
             system.assert_converged(["notes", "events"])
         finally:
             problems = grown.deployment.down(purge=True)
