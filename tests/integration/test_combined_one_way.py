@@ -25,7 +25,7 @@ from databases.postgres.source.database import PostgresSource
 from protos.redo_link import RedoServer
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from spark_apply.driver import apply_driver
+from spark_apply.driver import apply_driver, feed, forming
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import PropagationError
 from streams.scn import Scn
@@ -63,6 +63,9 @@ class OneWay:
         monkeypatch.setattr(runtime, "resolver", lambda _: self.resolve)
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+        # So that a few megabytes are more than the apply process takes.
+        monkeypatch.setattr(feed, "CREDIT_BYTES", 1 << 20)
+        monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
         redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
         monkeypatch.setattr(
             CaptureHost, "_new_miner",
@@ -234,7 +237,7 @@ def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_los
         with psycopg.connect(one_way.destination_dsn) as other:
             other.execute("LOCK TABLE first IN ACCESS EXCLUSIVE MODE")
             with psycopg.connect(one_way.source_dsn, autocommit=True) as big:
-                for number in range(40):
+                for number in range(12):
                     rows = f"generate_series({number * 1000}, {number * 1000 + 999}) i"
                     big.execute(f"INSERT INTO first SELECT 1000000 + i, repeat(md5(i::text), 30) FROM {rows}")
             capture = one_way.hosts[CAPTURE]
