@@ -121,7 +121,7 @@ class ApplyHost(Host):
         }
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Take the batches from elsewhere, as soon as the stream that they come on breaks: nothing else of its part has changed."""
+        """Take the batches from elsewhere, as soon as the stream that they come on breaks. See `Host.adopt`: nothing else has changed."""
         self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint
 
     # ------------------------------------------------------------------ what the command line asks
@@ -264,5 +264,12 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> ApplyHost:
-    """Factory of the actor."""
+    """Make the host of an apply process; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the apply process in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+        keep_existing: identities of the tables whose rows instantiation keeps at the destination.
+    """
     return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing)

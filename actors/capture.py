@@ -182,7 +182,7 @@ class CaptureHost(Host):
                 closable.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Mine by changed rules or into another queue; begins at the queue's position."""
+        """See `Host.adopt`. Mines by changed rules or into another queue, beginning at the queue's position."""
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 
     def detail_state(self) -> str:
@@ -297,5 +297,11 @@ class CaptureHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:
-    """Factory of the actor."""
+    """Make the host of a capture process; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the capture process in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return CaptureHost(spec, name, fingerprint)

@@ -102,6 +102,10 @@ class CombinedCore:
     def offer(self, header: BatchHeader, data: bytes) -> None:
         """Take the next batch.
 
+        Args:
+            header: of the batch.
+            data: the encoded batch, header included.
+
         Raises:
             WouldBlock: there is no credit, or nobody to send it to; `wake` is called when there may be.
         """
@@ -177,12 +181,22 @@ class CombinedCore:
             subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """Add to the number of bytes that the apply process can take."""
+        """Add to the number of bytes that the apply process can take.
+
+        Args:
+            session: of the apply process.
+            credit_bytes: what is added.
+        """
         session.credit_bytes += credit_bytes
         self._unblock()
 
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """The destination has committed everything up to `scn`. Of a session that a newer one replaced it does not count.
+
+        Args:
+            session: of the apply process.
+            source: the source.
+            scn: of the source.
 
         Raises:
             ProtocolError: the session did not subscribe to the source.

@@ -139,6 +139,11 @@ class Components:
     def call(self, name: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
         """Call a public method of a component's host.
 
+        Args:
+            name: full name of a component of this process; it is begun when it is recorded and does not run.
+            method: of its host, not private. "status" is refused while too many calls of it wait.
+            arguments: for the method.
+
         Raises:
             PropagationError: it does not run here (now).
             StreamsError: whatever the method raises.

@@ -217,7 +217,16 @@ class Controller(Host):
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
-        """End a component and create it with other environment variables (armed failpoints), in a process of its own."""
+        """End a component and create it with other environment variables (armed failpoints), in a process of its own.
+
+        Args:
+            name: full name of the component, e.g. "queue:q_dbs1".
+            environment: variables besides the controller's own, until the next call for this component; empty: it goes back to
+                the process that it shares with others.
+
+        Raises:
+            ConfigError: the topology has no such component.
+        """
         if name not in {component.name for component in self._components}:
             raise ConfigError(f"no component {name} in topology {self._spec.name}")
         self._overrides[name] = dict(environment)
@@ -491,7 +500,15 @@ def build(
     spec: TopologySpec, name: str, fingerprint: str, environment: Mapping[str, str] | None = None,
     *, keep_call: str = "",
 ) -> Controller:
-    """Factory of the controller's actor."""
+    """Make the controller's host; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology that is wanted.
+        name: `CONTROLLER`.
+        fingerprint: of `spec`.
+        environment: passed to every component's process (failpoints); None: nothing.
+        keep_call: see `Controller`.
+    """
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
     return Controller(spec, environment=environment, keep_call=keep_call)
 

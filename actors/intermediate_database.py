@@ -42,7 +42,7 @@ class IntermediateSite(Host):
         return {"site": self._name, "fingerprint": self._fingerprint, "database": "none", "ready": True}
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Only the label depends on the topology."""
+        """See `Host.adopt`. Only the label depends on the topology."""
         self._spec, self._fingerprint = spec, fingerprint
 
     def database_identity(self) -> str:
@@ -54,7 +54,7 @@ class IntermediateSite(Host):
         return ()
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
-        """Nothing to prepare; `new`: see `actors.source_database.DatabaseSite.prepare`."""
+        """See `DatabaseSite.prepare`. There is no database: only what new queues left from an earlier time is deleted."""
         forget_queues(spec, self._name, new)
         return ()
 
@@ -64,5 +64,11 @@ class IntermediateSite(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> IntermediateSite:
-    """Factory of the site's actor."""
+    """Make the host of a site without a database; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the site in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return IntermediateSite(spec, name, fingerprint)

@@ -25,7 +25,12 @@ _THIN_EVERY = 256  # additions between two rounds of thinning
 
 
 def seen_at_us(told_us: int, now_us: int) -> int:
-    """The time that a lag refers to: when the position was reported; now, if that is long ago or unknown (0)."""
+    """The time that a lag refers to: when the position was reported; now, if that is longer ago than `TOLD_MAX_S` or unknown.
+
+    Args:
+        told_us: when the apply process reported its position, microseconds since the epoch; 0: unknown.
+        now_us: microseconds since the epoch.
+    """
     return told_us if 0 <= now_us - told_us <= TOLD_MAX_S * 1e6 else now_us
 
 
@@ -38,7 +43,12 @@ class PositionSamples:
         self._added = 0
 
     def add(self, time_us: int, scn: Scn) -> None:
-        """Record that the source's log ended at `scn` at `time_us`; ignores older or repeated answers."""
+        """Record that the source's log ended at `scn` at `time_us`; ignores older or repeated answers.
+
+        Args:
+            time_us: microseconds since the epoch, from before the source was asked.
+            scn: the end of its log then, as the source answered.
+        """
         if self._times_us and (time_us <= self._times_us[-1] or scn < self._scns[-1]):
             return
         # Only the newest of consecutive samples with one SCN matters, but the first one keeps the order complete.

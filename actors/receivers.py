@@ -24,13 +24,27 @@ TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 
 
 def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
-    """The captured tables of a source, under their current names."""
+    """The captured tables of a source, under their current names.
+
+    Args:
+        actors: of the topology.
+        source: name of the source site, which is asked.
+
+    Raises:
+        StreamsError: the site or its database does not answer.
+    """
     captured: tuple[CapturedTable, ...] = actors.call(f"site:{source}", "captured", timeout_s=TIMEOUT_S)
     return captured
 
 
 def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> tuple[str, ...]:
-    """Identities of the tables whose changes an apply process gets."""
+    """Identities of the tables whose changes an apply process gets, by the rules along all of its ways.
+
+    Args:
+        spec: the topology, routed.
+        apply: of `spec`.
+        captured: the tables of its source, from `captured_of`.
+    """
     return tuple(table.source.identity for table in arriving(ways_to(spec, apply), captured))
 
 

@@ -101,11 +101,31 @@ class ActorSystem(Protocol):
     def call(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - whatever the method answers
-        """Call a method of the component."""
+        """Call a method of the component.
+
+        Args:
+            name: full name of the component, e.g. "queue:q_dbs1".
+            method: a public method of its host.
+            arguments: for the method; they are pickled.
+            timeout_s: seconds to wait; the method may still run afterwards.
+
+        Raises:
+            PropagationError: there is no such component, or it does not answer now: call again.
+            StreamsError: raised by the method.
+        """
         ...
 
     def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
-        """Call a method of several components concurrently; returns a value or a `StreamsError` for each within the time-out."""
+        """Call a method of several components concurrently.
+
+        Args:
+            names: full names of the components.
+            method: a public method of every host, called without arguments.
+            timeout_s: seconds to wait for all of them together.
+
+        Returns:
+            By name the method's value, or the `StreamsError` that stands for it: raised by the method, or no answer in time.
+        """
         ...
 
     def kill(self, name: str) -> None:

@@ -24,12 +24,22 @@ __all__ = [
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
-    """The folder with everything that a site keeps on disk."""
+    """The folder with everything that a site keeps on disk.
+
+    Args:
+        spec: the topology, whose state folder has it.
+        site: name of the site.
+    """
     return spec.state_dir / "sites" / site
 
 
 def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
-    """The controls of a site's embedded server; it need not run."""
+    """The controls of a site's embedded server; it need not run.
+
+    Args:
+        spec: the topology.
+        site: of `spec`, with an embedded database.
+    """
     from databases.embedded import EmbeddedServer
 
     return EmbeddedServer(
@@ -53,6 +63,10 @@ def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
 def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
     """Access to a site's database from this process, whether the topology runs or not.
 
+    Args:
+        spec: the topology.
+        site: of `spec`, with a database.
+
     Raises:
         ConfigError: it is embedded and does not run on this machine.
     """
@@ -65,7 +79,12 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
 
 
 def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
-    """This state folder's claim on a user's database (an embedded one belongs to its folder anyway)."""
+    """This state folder's claim on a user's database (an embedded one belongs to its folder anyway).
+
+    Args:
+        spec: the topology; a state folder that has no identity yet gets one.
+        site: of `spec`, with a user's database.
+    """
     file = site_folder(spec, site.name) / "identity"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +96,15 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
 
 
 def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:
-    """Bytes of log that a user's source currently keeps for the topology; None: there is no slot."""
+    """Bytes of log that a user's source currently keeps for the topology; None: there is no slot.
+
+    Args:
+        spec: the topology.
+        site: of `spec`, with a user's database that is a source.
+
+    Raises:
+        DatabaseUnavailable: it does not answer.
+    """
     with closing(open_source(access_to(site, site.database.dsn))) as source:
         return source.retained_bytes(spec.name)
 

@@ -172,7 +172,7 @@ class DatabaseSite(Host):
         self._stream = self._source = None
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Serve changed capture processes; a site that is no longer a source ends its log writer."""
+        """See `Host.adopt`. Serves changed capture processes; a site that is no longer a source ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
         if self._writer is not None and self._is_source:
@@ -541,5 +541,11 @@ def _applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:
-    """Factory of a site's actor."""
+    """Make the host of a site with a database; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the site in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return DatabaseSite(spec, name, fingerprint)

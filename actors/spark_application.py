@@ -149,5 +149,11 @@ class SparkHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> SparkHost:
-    """Factory of the actor."""
+    """Make the host of a site's Spark application; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the site in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return SparkHost(spec, name, fingerprint)

@@ -45,7 +45,15 @@ class Place:
 
     @classmethod
     def find(cls, folder: Path, version: int) -> Place:
-        """Choose places that the server's user can reach, copying the programs once if need be."""
+        """Choose places that the server's user can reach, copying the programs once if need be.
+
+        Args:
+            folder: the embedded server's own, below its site's; it holds the data unless the server's user cannot enter it.
+            version: major version, one of `VERSIONS`.
+
+        Raises:
+            ConfigError: the package is missing; or, as root, an unprivileged user can run the programs from no folder.
+        """
         programs = _installation(version) / "bin"
         if os.geteuid() != 0:
             return cls(programs, folder, "data", os.geteuid())
@@ -170,6 +178,10 @@ def _installation(version: int) -> Path:
 def client_binary(program: str, *, version: int = 18) -> Path:
     """Path of a bundled PostgreSQL program, where the package has it.
 
+    Args:
+        program: name of the executable, e.g. "psql".
+        version: major version, one of `VERSIONS`.
+
     Raises:
         ConfigError: the package or the program is missing.
     """
@@ -182,7 +194,17 @@ def client_binary(program: str, *, version: int = 18) -> Path:
 def run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
     """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
 
-    `quiet` for a program that leaves a server behind, which would hold a pipe open.
+    Of this environment it gets PATH and HEADRACE_* only.
+
+    Args:
+        command: path of the program and its arguments.
+        user_number: who runs it; ignored unless we are root.
+        what: begins the error's message, e.g. "dbs1: initdb".
+        stdin: text for its standard input.
+        quiet: drop its output. For a program that leaves a server behind, which would hold a pipe open.
+
+    Raises:
+        DatabaseError: it failed; with the end of its output, `OUTPUT_BYTES_MAX` characters at most.
     """
     is_root = os.geteuid() == 0
     # Not the whole environment: it may hold other databases' secrets, and a server lives long.
@@ -202,13 +224,24 @@ def run(command: list[str], *, user_number: int, what: str, stdin: str = "", qui
 
 
 def give(path: Path, user_number: int) -> None:
-    """Make it the server's user's, where we may."""
+    """Make a file or folder the server's user's; nothing is done unless we are root.
+
+    Args:
+        path: the file or folder itself: links are not followed, a folder's content stays as it is.
+        user_number: of the server's user and of its group.
+    """
     if os.geteuid() == 0:
         os.chown(path, user_number, user_number, follow_symlinks=False)
 
 
 def write(path: Path, text: str, user_number: int) -> None:
-    """Write a file that only the server's user reads."""
+    """Write a file that only the server's user can read.
+
+    Args:
+        path: in a folder that exists; a file of that name is overwritten.
+        text: all of its content, written as UTF-8.
+        user_number: of the server's user, see `give`.
+    """
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
     give(path, user_number)

@@ -41,7 +41,12 @@ class Tables(Protocol):
     """Where a reader finds tables."""
 
     def content(self, owner: str, name: str) -> TableContent | None:
-        """A table now; None: there is none."""
+        """A table now; None: there is none.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+        """
         ...
 
 

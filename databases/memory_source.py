@@ -42,6 +42,7 @@ Value = bytes | str | None
 GULP_BYTES_DEFAULT = 65536  # what a stream gives in one read, like the real one
 MARKER_PREFIX = "headrace.marker"
 _FIRST_OBJECT_NUMBER = 16384  # numbers below belong to system tables in the database this one imitates
+_FIRST_ROOT_NUMBER = 1 << 20  # of partitioned tables, which have no rows of their own
 _SCN_STEP = 8  # SCNs are byte positions in the real log: records have a length
 _START_US = 1_700_000_000_000_000  # commit times move by a millisecond per transaction from here
 
@@ -134,7 +135,15 @@ class MemoryTransaction:
         )
 
     def delete(self, table: str, key: Mapping[str, Value]) -> None:
-        """Delete the row that `key` finds."""
+        """Delete the row that `key` finds; the first of several equal ones.
+
+        Args:
+            table: qualified name.
+            key: values of the key columns; of a table without a key, of all columns.
+
+        Raises:
+            ConfigError: there is no such table or row.
+        """
         target = self._source.table(table)
         old = self._find(target, key)
         target.remove(old)
@@ -142,7 +151,13 @@ class MemoryTransaction:
         self._changes.append(Change(command=Command.DELETE, version=target.version, old=old))
 
     def truncate(self, *tables: str, cascade: bool = False, restart_identity: bool = False) -> None:
-        """Truncate tables together."""
+        """Truncate tables together.
+
+        Args:
+            tables: qualified names, at least one; partitions too. All travel in one TRUNCATE.
+            cascade: what the LCR says; no other table is truncated here.
+            restart_identity: what the LCR says; there are no sequences here.
+        """
         targets = [self._source.table(table) for table in tables]
         for target in targets:
             rows, target.rows = target.rows, {}
@@ -198,6 +213,7 @@ class MemorySource:
         self.log: list[Committed] = []
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
+        self._root_numbers: dict[tuple[str, str], ObjectNumber] = {}
         self._scn = 1000
         self._transaction_id = 700
 
@@ -231,16 +247,26 @@ class MemorySource:
         root_owner, _, root_name = root.partition(".")
         self._tables[name] = _Table(version, (root_owner, root_name) if root else None, holds)
         if root:
-            self.roots[number] = (root_owner, root_name)
+            self._put_under(number, (root_owner, root_name))
         self._advance()
         return number
 
     def attach(self, partition: str, root: str) -> None:
-        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it."""
+        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it.
+
+        Args:
+            partition: qualified name of an existing table.
+            root: qualified name of the partitioned table; it is known by its partitions only.
+        """
         owner, _, name = root.partition(".")
         table = self.table(partition)
-        table.root = self.roots[table.version.object_number] = (owner, name)
+        table.root = (owner, name)
+        self._put_under(table.version.object_number, table.root)
         self._advance()
+
+    def _put_under(self, number: ObjectNumber, root: tuple[str, str]) -> None:
+        self.roots[number] = root
+        self._root_numbers.setdefault(root, ObjectNumber(_FIRST_ROOT_NUMBER + len(self._root_numbers)))
 
     def detach(self, partition: str) -> None:
         """ALTER TABLE ... DETACH PARTITION: the log says nothing of it."""
@@ -250,7 +276,13 @@ class MemorySource:
         self._advance()
 
     def add_column(self, table: str, column: str, default: Value = None) -> None:
-        """ALTER TABLE ... ADD COLUMN: every row gets `default`."""
+        """ALTER TABLE ... ADD COLUMN: every row gets `default`.
+
+        Args:
+            table: qualified name.
+            column: name of the new column, the table's last; of type text, nullable, in no key.
+            default: what the rows that are there get; None: NULL. Later rows do not get it.
+        """
         target = self.table(table)
         added = Column(name=column, type_name="pg_catalog.text", type_number=25)
         rows = [row for rows in target.rows.values() for row in rows]
@@ -261,7 +293,12 @@ class MemorySource:
         self._advance()
 
     def rename_table(self, table: str, name: str) -> None:
-        """ALTER TABLE ... RENAME; `name` without the schema."""
+        """ALTER TABLE ... RENAME: the object number and the rows stay.
+
+        Args:
+            table: qualified name now.
+            name: new name, without the schema, which stays.
+        """
         target = self._tables.pop(table)
         target.version = replace(target.version, name=name)
         self._tables[target.version.qualified_name] = target
@@ -401,14 +438,17 @@ class MemorySource:
         return ()
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
-        """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one is known by its partitions."""
+        """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one, as long as it has partitions."""
         found: dict[tuple[str, str], list[ObjectNumber]] = {}
         for table in self._tables.values():
             version = table.version
-            found.setdefault(table.root or (version.owner, version.name), []).append(version.object_number)
+            if table.root is None:
+                found[version.owner, version.name] = [version.object_number]
+            else:
+                found.setdefault(table.root, [self._root_numbers[table.root]]).append(version.object_number)
         return tuple(
             CapturedTable(
-                identity=f"{self.options.system_identifier}.{min(numbers)}", owner=owner, name=name,
+                identity=f"{self.options.system_identifier}.{numbers[0]}", owner=owner, name=name,
                 object_numbers=tuple(numbers),
             )
             for (owner, name), numbers in sorted(found.items())
@@ -424,6 +464,7 @@ class MemorySource:
                 DictionaryTable(
                     object_number=table.version.object_number, owner=owner, name=name, stored_owner=stored[0],
                     stored_name=stored[1], rows=table.holds,
+                    root_number=self._root_numbers[table.root] if table.root else table.version.object_number,
                 )
             )
         return DictionaryBuild(scn=self.current_scn(), tables=tuple(tables))

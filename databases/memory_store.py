@@ -31,10 +31,18 @@ _CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
-    """Which rows of a table a partition of the source's holds; None: all of them.
+    """Make the condition that tells which rows of a table a partition of the source's table holds.
+
+    Args:
+        stored: the table here, whose rows the condition is asked about.
+        partition: of the source's table, as a TRUNCATE names it; None: all of the table, every row.
+
+    Returns:
+        Says of a row, values in the order of the table's columns, whether the partition holds it.
 
     Raises:
-        DataError: that is not known, or the condition has another form than `column = 'value'`.
+        DataError: the source does not know the partition's rows, or says them in another form than `column = 'value'`, of a
+            column that the table has here.
     """
     if partition is None:
         return lambda row: True  # noqa: ARG005
@@ -58,7 +66,16 @@ def destination_column(
     name: str, type_name: str = "pg_catalog.text", *, not_null: bool = False, has_default: bool = False,
     is_generated: bool = False, equality: str = "text",
 ) -> DestinationColumn:
-    """A column for `MemoryStore.create_table`."""
+    """Describe a column for `MemoryStore.create_table`, which gives it its number.
+
+    Args:
+        name: of the column.
+        type_name: qualified; a source's column of another type does not fit.
+        not_null: a write that leaves NULL in it fails.
+        has_default: a source's table without this column fits though it is `not_null`; a write puts NULL there all the same.
+        is_generated: left out of every write; it stays NULL.
+        equality: see `DestinationColumn.equality`.
+    """
     return DestinationColumn(
         name=name, number=0, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
         is_generated=is_generated, is_identity_always=False, equality=equality,
@@ -85,7 +102,12 @@ class StoredTable:
                 yield number, key
 
     def put(self, number: int, row: Row | None) -> Row | None:
-        """Set or remove a row; the row that was there."""
+        """Set or remove a row, and keep `unique` in step; returns the row that was there, or None.
+
+        Args:
+            number: of the row in `rows`.
+            row: values in the order of the columns; None: remove it. Its keys must be free: they are not checked here.
+        """
         old = self.rows.pop(number, None)
         if old is not None:
             for index, key in self.keys_of(old):
@@ -166,7 +188,15 @@ class MemoryStore:
         self, owner: str, name: str, columns: Sequence[DestinationColumn], *,
         key: Sequence[str] = (), unique: Sequence[Sequence[str]] = (),
     ) -> DestinationTable:
-        """Create or replace a table; `key` and `unique` by column names. Rows of columns that stay are kept."""
+        """Create or replace a table. Rows of a table that is replaced are kept, columns that stay by name with their values.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+            columns: in the table's order, made by `destination_column`; a column of the key becomes NOT NULL.
+            key: names of the primary key's columns; empty: none, and transactions on the table run one after the other.
+            unique: column names of each further unique key.
+        """
         names = [column.name for column in columns]
         key_positions = tuple(names.index(column) for column in key)
         unique_keys = ((key_positions,) if key else ()) + tuple(tuple(names.index(c) for c in u) for u in unique)
@@ -186,18 +216,34 @@ class MemoryStore:
         return table
 
     def drop_table(self, owner: str, name: str) -> None:
-        """Drop a table."""
+        """Drop a table that exists, with its rows.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+        """
         del self.tables[owner, name]
 
     def insert(self, owner: str, name: str, rows: Iterable[Row]) -> None:
-        """Put rows there, as a user would."""
+        """Put rows into a table, as a user would; nothing is checked.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+            rows: the bytes of each value, in the order of the columns; None: NULL.
+        """
         table = self.tables[owner, name]
         for row in rows:
             self.next_row += 1
             table.put(self.next_row, row)
 
     def rows(self, owner: str, name: str) -> list[Row]:
-        """The rows, sorted; with what open transactions have written."""
+        """The rows, sorted; with what open transactions have written.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+        """
         return sorted(self.tables[owner, name].rows.values(), key=lambda row: [(v is not None, v or b"") for v in row])
 
     def backup(self) -> Callable[[], None]:

@@ -51,6 +51,10 @@ class ColumnSequences(Protocol):
     def set_next(self, sequence: ColumnSequence, value: int) -> None:
         """Let a sequence give out `value` next; it is within the sequence's bounds.
 
+        Args:
+            sequence: as `of` described it.
+            value: what the next row without a value of its own gets; between `sequence.least` and `sequence.most`.
+
         Raises:
             DatabaseError: a right is missing.
         """

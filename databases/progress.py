@@ -12,7 +12,12 @@ __all__ = ["check_epoch", "covers", "fold_ranges", "merge_ranges", "ranges_from_
 
 
 def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRange, ...]:
-    """Ranges that reach above the low watermark, ascending, with neighbours joined."""
+    """Ranges that reach above the low watermark, ascending, with neighbours joined.
+
+    Args:
+        ranges: in any order; they may overlap.
+        low_watermark: SCN of the same source. Ranges that end at it or below are dropped; one that begins below stays whole.
+    """
     merged: list[ScnRange] = []
     for found in sorted((r for r in ranges if r.through > low_watermark), key=lambda r: (r.after, r.through)):
         if merged and found.after <= merged[-1].through:
@@ -24,7 +29,15 @@ def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRan
 
 
 def fold_ranges(low_watermark: int, ranges: Iterable[ScnRange]) -> tuple[Scn, tuple[ScnRange, ...]]:
-    """Move the low watermark through every range that reaches down to it; it and the ranges left above."""
+    """Move the low watermark through every range that reaches down to it.
+
+    Args:
+        low_watermark: SCN up to which everything is applied.
+        ranges: what is applied besides, of the same source, in any order.
+
+    Returns:
+        The new low watermark, and the ranges above it as `merge_ranges` gives them.
+    """
     above = list(merge_ranges(ranges, low_watermark))
     while above and above[0].after <= low_watermark:
         low_watermark = above.pop(0).through
@@ -32,7 +45,13 @@ def fold_ranges(low_watermark: int, ranges: Iterable[ScnRange]) -> tuple[Scn, tu
 
 
 def covers(low_watermark: int, ranges: Sequence[ScnRange], wanted: ScnRange) -> bool:
-    """Whether everything in `wanted` is applied; `ranges` as `merge_ranges` gives them."""
+    """Whether everything in `wanted` is applied; `ranges` as `merge_ranges` gives them.
+
+    Args:
+        low_watermark: SCN up to which everything is applied.
+        ranges: what is applied above it, as `merge_ranges` gives them.
+        wanted: the transactions that are asked for.
+    """
     return wanted.through <= low_watermark or any(
         r.after <= max(wanted.after, low_watermark) and wanted.through <= r.through for r in ranges
     )

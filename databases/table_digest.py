@@ -44,5 +44,10 @@ class TableDigest:
 
     @classmethod
     def from_bytes(cls, row_count: int, sums: bytes) -> TableDigest:
-        """From the number of rows and what `to_bytes` gave; empty: no row."""
+        """Make a digest of what `to_bytes` gave.
+
+        Args:
+            row_count: rows it stands for; `to_bytes` does not carry it.
+            sums: 16 bytes; empty: both sums are 0, the digest of no row.
+        """
         return cls(row_count=row_count, sums=(int.from_bytes(sums[:8], "little"), int.from_bytes(sums[8:], "little")))

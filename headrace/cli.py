@@ -37,6 +37,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 Address = Annotated[
     str, typer.Option("--address", help="Ray cluster to run on; without it a private one on this machine.", envvar="HEADRACE_RAY_ADDRESS")
 ]
+Component = Annotated[
+    str, typer.Argument(help="A component of the topology, with or without its kind: capture:capture_hr or capture_hr.", show_default=False)
+]
+Number = Annotated[int, typer.Argument(help="Number of an error transaction.", show_default=False)]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)]
 Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
@@ -240,13 +244,13 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
 
 
 @app.command()
-def start(file: File, component: str, address: Address = "") -> int:
+def start(file: File, component: Component, address: Address = "") -> int:
     """Start a component that was stopped or has aborted; it stays started across restarts."""
     return _switch(file, component, address, "start_component")
 
 
 @app.command()
-def stop(file: File, component: str, address: Address = "") -> int:
+def stop(file: File, component: Component, address: Address = "") -> int:
     """Stop a component; it stays stopped across restarts."""
     return _switch(file, component, address, "stop_component")
 
@@ -406,7 +410,7 @@ def errors_list(file: File, address: Address = "", as_json: Json = False, apply:
 
 
 @errors_app.command("show")
-def errors_show(file: File, number: int, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
+def errors_show(file: File, number: Number, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
     """Show one error transaction with its row LCRs."""
     return _errors(file, address, as_json, lambda queue, output: queue.show(output, number, apply))
 

@@ -69,7 +69,11 @@ class Deployment:
 
     @classmethod
     def read(cls, file: Path, address: str = "") -> Deployment:
-        """Read a topology file.
+        """Read a topology file, and the address of the cluster that it runs on.
+
+        Args:
+            file: the topology's YAML file.
+            address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
 
         Raises:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).

@@ -45,7 +45,15 @@ class ErrorQueue:
         self._connect = connect
 
     def list_all(self, output: Output, apply: str) -> int:
-        """List the error transactions."""
+        """List the error transactions, by apply process and number.
+
+        Args:
+            output: where they are printed.
+            apply: name of an apply process; empty: all of the topology.
+
+        Returns:
+            The exit code.
+        """
         errors = self._all(apply)
         output.json({"errors": errors})
         for error in errors:
@@ -60,7 +68,19 @@ class ErrorQueue:
         return DONE
 
     def show(self, output: Output, number: int, apply: str) -> int:
-        """Show one error transaction: its row LCRs, the changed columns, and the destination's current row."""
+        """Show one error transaction: its row LCRs, the changed columns, and the destination's current row.
+
+        Args:
+            output: where it is printed; `SHOWN_ROWS_MAX` row LCRs at most.
+            number: of the error transaction.
+            apply: name of its apply process; empty: the only one that has this number.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            ConfigError: none has this number, or several do.
+        """
         error = self._find(number, apply)
         access = self._access(self._spec.apply(error["apply"]).site)
         lcrs = list(self._lcrs(error, access))
@@ -74,11 +94,29 @@ class ErrorQueue:
         return DONE
 
     def execute(self, output: Output, numbers: list[int], apply: str) -> int:
-        """Execute error transactions again, in order."""
+        """Execute error transactions again, in order; waits up to `EXECUTE_TIMEOUT_S` per apply process, which must run.
+
+        Args:
+            output: where the outcome of each is printed.
+            numbers: of the error transactions; empty: all.
+            apply: name of an apply process; empty: all that have one of the numbers.
+
+        Returns:
+            The exit code: a finding when one is left.
+        """
         return self._change(output, numbers, apply, "execute_errors", "executed")
 
     def delete(self, output: Output, numbers: list[int], apply: str) -> int:
-        """Delete error transactions."""
+        """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
+
+        Args:
+            output: where the outcome of each is printed.
+            numbers: of the error transactions; empty: all.
+            apply: name of an apply process; empty: all that have one of the numbers.
+
+        Returns:
+            The exit code: a finding when one is left.
+        """
         return self._change(output, numbers, apply, "delete_errors", "deleted")
 
     # ------------------------------------------------------------------ inside

@@ -17,7 +17,7 @@ TERMINATED = 143  # as shells report a program ended by SIGTERM
 
 
 def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
-    """Exit in an orderly way on SIGTERM: resources of the running verb are closed."""
+    """Exit in an orderly way on SIGTERM: resources of the running verb are closed. See `signal.signal` for the arguments."""
     sys.exit(TERMINATED)
 
 
@@ -39,7 +39,15 @@ def wrong_use(error: Exception) -> int:
 
 
 def of_the_machine(output: Output, error: Exception) -> int:
-    """Show an error of the operating system with its file; 0 for any other error."""
+    """Show an error of the operating system with its file.
+
+    Args:
+        output: where it is printed.
+        error: any that ended a verb.
+
+    Returns:
+        The exit code; 0: it is another error, or one without a file, and nothing was printed.
+    """
     if not isinstance(error, OSError) or not error.filename:
         return 0
     output.error(ConfigError(
@@ -50,7 +58,15 @@ def of_the_machine(output: Output, error: Exception) -> int:
 
 
 def defect(output: Output, error: Exception) -> int:
-    """Report a defect: write the traceback to a file and print one line."""
+    """Report a defect: write the traceback to a temporary file and print its path.
+
+    Args:
+        output: where it is printed.
+        error: that nothing else explains.
+
+    Returns:
+        The exit code.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="headrace-traceback-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)
     output.say(f"error: unexpected {type(error).__name__}: {error}")

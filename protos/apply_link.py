@@ -114,11 +114,21 @@ class StreamListener(Protocol):
         ...
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """A whole message came."""
+        """A whole message came.
+
+        Args:
+            stream: on which it came; `accept` has returned for it.
+            message: joined from its pieces.
+        """
         ...
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """The stream ended; called once."""
+        """The stream ended; called once.
+
+        Args:
+            stream: which one; nothing is received on it any more.
+            problem: why, for people; empty: the server ended it in order.
+        """
         ...
 
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
@@ -147,6 +157,10 @@ def serve_apply(host: str, listener: StreamListener, *, servers: int) -> Server:
 
 def check_token(given: str, own: str) -> None:
     """Refuse a caller that does not know the token.
+
+    Args:
+        given: what the caller sent.
+        own: of this incarnation of the process; compared in constant time.
 
     Raises:
         ProtocolError: it is a task of another incarnation, or no task at all.
@@ -265,7 +279,17 @@ class CoordinatorLink:
 def make_server_hello(
     *, topology: str, apply: str, server: int, incarnation: str, token: str, pid: int, host: str,
 ) -> pb.ServerHello:
-    """The first message of an apply server's stream."""
+    """Make the first message of an apply server's stream.
+
+    Args:
+        topology: name of the topology.
+        apply: name of the apply process.
+        server: number of the apply server, from 0.
+        incarnation: of this attempt of the task; a new text each time.
+        token: of the driver's incarnation, from the task's access.
+        pid: of the task's Python process.
+        host: name of the machine it runs on.
+    """
     return pb.ServerHello(
         protocol_version=PROTOCOL_VERSION, topology=topology, apply=apply, server=server, incarnation=incarnation,
         token=token, pid=pid, host=host,
@@ -274,6 +298,10 @@ def make_server_hello(
 
 def fetch_access(endpoint: str, token: str) -> pb.AccessReply:
     """Ask the driver for its databases (tasks that copy or compare).
+
+    Args:
+        endpoint: "host:port" of the driver.
+        token: of the driver's incarnation.
 
     Raises:
         PropagationError: the driver does not answer.

@@ -214,6 +214,7 @@ def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
         partition=None if table.partition is None else lcr_pb2.Partition(
             owner=table.partition.owner, name=table.partition.name, rows=table.partition.rows,
         ),
+        root_number=table.root_number,
     )
 
 
@@ -289,6 +290,7 @@ def _table(message: lcr_pb2.TableVersion) -> TableVersion:
         partition=Partition(
             owner=message.partition.owner, name=message.partition.name, rows=message.partition.rows,
         ) if message.HasField("partition") else None,
+        root_number=ObjectNumber(message.root_number),
     )
 
 

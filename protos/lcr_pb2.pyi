@@ -33,7 +33,7 @@ class Partition(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., rows: _Optional[str] = ...) -> None: ...
 
 class TableVersion(_message.Message):
-    __slots__ = ("object_number", "version", "owner", "name", "columns", "old_image", "partition")
+    __slots__ = ("object_number", "version", "owner", "name", "columns", "old_image", "partition", "root_number")
     OBJECT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class TableVersion(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     OLD_IMAGE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     object_number: int
     version: int
     owner: str
@@ -48,7 +49,8 @@ class TableVersion(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     old_image: int
     partition: Partition
-    def __init__(self, object_number: _Optional[int] = ..., version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., old_image: _Optional[int] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ...) -> None: ...
+    root_number: int
+    def __init__(self, object_number: _Optional[int] = ..., version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., old_image: _Optional[int] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., root_number: _Optional[int] = ...) -> None: ...
 
 class ColumnValues(_message.Message):
     __slots__ = ("column_count", "row_count", "lengths", "data")

@@ -87,7 +87,7 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
             self._changed.notify_all()
 
     def Enqueue(self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any) -> Iterator[queue_pb2.EnqueueReply]:  # noqa: N802, ANN401, ARG002
-        """A publisher's stream: refused here."""
+        """A publisher's stream, called by gRPC: refused here. See `Queue.Enqueue` in queue.proto."""
         transport.abort(context, QueueError(
             f"{self._dequeued.name} takes no publishers here", hint="its capture process sends straight to its apply process"
         ))
@@ -101,7 +101,7 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
     def Dequeue(  # noqa: N802 - the name in the protocol
         self, requests: Iterator[queue_pb2.DequeueRequest], context: Any  # noqa: ANN401
     ) -> Iterator[queue_pb2.DequeueReply]:
-        """A subscriber's stream."""
+        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
         try:
             hello = self._hello(requests)
             subscribe = _expect(next(requests, None), "subscribe").subscribe
@@ -229,7 +229,7 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
     def Enqueue(  # noqa: N802 - the name in the protocol
         self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any  # noqa: ANN401
     ) -> Iterator[queue_pb2.EnqueueReply]:
-        """A publisher's stream."""
+        """A publisher's stream, called by gRPC. See `Queue.Enqueue` in queue.proto."""
         try:
             hello = self._hello(requests)
             source = _expect(next(requests, None), "source").source
@@ -441,6 +441,10 @@ class EnqueueClient(_Client):
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """Put a batch on its way.
 
+        Args:
+            header: of the batch.
+            data: the encoded batch, header included. Larger than the credit: it is sent when nothing else is in flight.
+
         Raises:
             WouldBlock: there is no credit; `wake` is called when there may be.
             StreamsError: the stream has ended.
@@ -453,6 +457,11 @@ class EnqueueClient(_Client):
 
     def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
         """Put a batch on its way, waiting for credit.
+
+        Args:
+            header: of the batch.
+            data: the encoded batch, as for `send_nowait`.
+            timeout_s: seconds to wait for credit; None: until there is some or the stream ends.
 
         Raises:
             WouldBlock: no credit within `timeout_s`.
@@ -599,7 +608,12 @@ class DequeueClient(_Client):
             self._withheld = 0
 
     def acknowledge(self, source: str, scn: Scn) -> None:
-        """Tell that everything up to `scn` is committed at the destination."""
+        """Tell the queue that everything up to `scn` is committed at the destination. Sent later, and lost with the stream.
+
+        Args:
+            source: one of those subscribed to.
+            scn: of that source.
+        """
         self._outbox.put(queue_pb2.DequeueRequest(durable=queue_pb2.SourcePosition(source=source, scn=scn)))
 
     def _opened(self) -> None:

@@ -110,7 +110,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
             self._changed.notify_all()
 
     def Watch(self, request: queue_pb2.Hello, context: Any) -> Iterator[redo_pb2.RedoPosition]:  # noqa: N802, ANN401
-        """Tell the position at once and whenever it moves; positions in between are left out."""
+        """The position at once and whenever it moves, called by gRPC. See `Redo.Watch` in redo.proto."""
         try:
             transport.check_hello(request, self._topology, self._source)
         except StreamsError as error:
@@ -136,7 +136,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
     def Checkpoint(  # noqa: N802 - the name in the protocol
         self, request: redo_pb2.RequiredCheckpoint, context: Any  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
-        """Take note that a capture process needs nothing below its required checkpoint SCN."""
+        """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         try:
             transport.check_hello(request.hello, self._topology, self._source)
         except StreamsError as error:
@@ -231,7 +231,14 @@ class RedoWatchClient:
             return self._position
 
     def checkpoint(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
-        """Tell that nothing below `scn` is needed any more; answers what is on record.
+        """Tell the source site that this capture process needs no redo below `scn` any more.
+
+        Args:
+            scn: the required checkpoint SCN.
+            timeout_s: seconds to wait for the answer.
+
+        Returns:
+            What is on record there: the highest that this capture process told.
 
         Raises:
             PropagationError: the source site cannot be reached; tell it again later.

@@ -73,15 +73,40 @@ class DequeuePort(Protocol[_Subscriber]):
     def open_subscriber(
         self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
     ) -> _Subscriber:
-        """Begin a subscriber's session; an older incarnation's ends."""
+        """Begin a subscriber's session; an older incarnation's ends.
+
+        Args:
+            component: name of the propagation or apply process.
+            incarnation: orders the sessions of one component; greater is newer.
+            needed: per source, the SCN after which the subscriber needs everything; FIRST_SCN: it never had anything.
+            credit_bytes: how many bytes it can take before the first `grant`.
+
+        Raises:
+            QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected.
+            LogGone: what it needs is known to be gone.
+        """
         ...
 
     def grant(self, session: _Subscriber, credit_bytes: int) -> None:
-        """The subscriber can take so much in addition."""
+        """The subscriber can take so much in addition.
+
+        Args:
+            session: of the subscriber.
+            credit_bytes: what is added to its credit; a batch may exceed what is left, the next one then waits.
+        """
         ...
 
     def acknowledge(self, session: _Subscriber, source: str, scn: Scn) -> None:
-        """The subscriber's destinations have committed everything up to `scn`."""
+        """The subscriber's destinations have committed everything up to `scn`.
+
+        Args:
+            session: of the subscriber; once it has ended and a newer one began, nothing is noted.
+            source: one of those it subscribed to.
+            scn: of that source; one that is not above the last is ignored.
+
+        Raises:
+            ProtocolError: the session did not subscribe to the source.
+        """
         ...
 
     def dequeue(self, session: _Subscriber) -> Delivery | None:
@@ -97,7 +122,16 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
     """A queue, with its publishers and what time asks of it."""
 
     def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
-        """Begin a publisher's session; an older incarnation's ends."""
+        """Begin a publisher's session; an older incarnation's ends.
+
+        Args:
+            component: name of the capture process or propagation.
+            incarnation: orders the sessions of one component; greater is newer.
+            source: the site whose LCRs it sends.
+
+        Raises:
+            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
+        """
         ...
 
     def resume(self, session: _Publisher) -> tuple[Scn, int]:
@@ -105,11 +139,25 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
         ...
 
     def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
-        """Take a batch."""
+        """Take a batch. One the queue has already counts as taken.
+
+        Args:
+            session: of the publisher.
+            header: of the batch.
+            data: the encoded batch, header included.
+
+        Raises:
+            ProtocolError: it does not follow the batch before; the session must end.
+        """
         ...
 
     def gone(self, session: _Publisher, first_scn: Scn) -> None:
-        """The publisher has nothing up to `first_scn` any more, and was asked for less."""
+        """Note that the publisher has nothing up to `first_scn` any more, though it was asked for less.
+
+        Args:
+            session: of the publisher, which sends nothing until it is asked again.
+            first_scn: it can send everything after this. Subscribers that need more are refused, the others go on.
+        """
         ...
 
     def publisher_news(self, session: _Publisher) -> PublisherNews | None:
@@ -137,7 +185,12 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
         ...
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
-        """Tell the outcome of `save_positions`."""
+        """Tell the outcome of `save_positions`.
+
+        Args:
+            positions: those that `save_positions` got.
+            problem: why they are not on disk; None: they are.
+        """
         ...
 
     def status(self) -> dict[str, Any]:

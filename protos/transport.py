@@ -116,7 +116,12 @@ _Message = TypeVar("_Message")
 
 
 def abort(context: grpc.ServicerContext, error: StreamsError) -> NoReturn:
-    """End a call with an error that the caller gets back as it is. Only on the thread that serves the call."""
+    """End a call with an error that the caller gets back as it is; never returns. Only on the thread that serves the call.
+
+    Args:
+        context: of the call, on the server's side.
+        error: its class, message, hint and context travel in trailing metadata, long texts cut (`to_status`).
+    """
     code, details, metadata = to_status(error)
     context.set_trailing_metadata(metadata)
     context.abort(code, details)
@@ -190,7 +195,14 @@ def epoch_incarnation(epoch: int) -> str:
 
 
 def make_hello(topology: str, component: str, target: str, incarnation: str) -> queue_pb2.Hello:
-    """The first message of a stream; `target` is the queue or the source site that is wanted."""
+    """Make the first message of a stream.
+
+    Args:
+        topology: name of the topology.
+        component: name of the capture process, propagation or apply process that calls.
+        target: name of the queue, or of the source site, that is wanted.
+        incarnation: of the component, from `new_incarnation` or `epoch_incarnation`; a queue ends the stream of a lower one.
+    """
     return queue_pb2.Hello(
         protocol_version=PROTOCOL_VERSION, topology=topology, component=component, queue=target,
         incarnation=incarnation,
@@ -201,6 +213,11 @@ def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
     """Refuse a caller that speaks another version or wants another component.
 
     A port that was ours may have become another process's after a restart; then the caller must resolve again.
+
+    Args:
+        hello: of the caller.
+        topology: name of the topology that is served here.
+        target: name of the queue, or of the source site, that is served here.
 
     Raises:
         ProtocolError: another protocol version, topology or target.

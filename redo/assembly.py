@@ -100,7 +100,12 @@ class MinedRows:
         )
 
     def part(self, start: int, end: int) -> MinedRows:
-        """Return rows `start` to `end`; the values stay shared."""
+        """Return some of the rows; the log bytes and the values stay shared.
+
+        Args:
+            start: the first row.
+            end: behind the last row.
+        """
         rows = slice(start, end)
         return replace(
             self, slot=self.slot[rows], command=self.command[rows], old_image=self.old_image[rows],
@@ -165,7 +170,12 @@ class Assembly:
         return self._continues
 
     def add(self, rows: MinedRows | None, transactions: MinedTransactions) -> None:
-        """Take in rows and their transactions. Complete transactions without rows leave no trace."""
+        """Take in rows and their transactions. Complete transactions without rows leave no trace.
+
+        Args:
+            rows: of these transactions, in their order; None: the rules keep none.
+            transactions: those that follow what was added before; the first may continue the open one.
+        """
         count, skip = transactions.rows.shape[0], 0
         if transactions.continues and count:
             last, skip = self._count - 1, 1

@@ -68,6 +68,13 @@ class RequiredCheckpoints:
         """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk.
 
         Of a capture that is not registered nothing is kept: it was dropped, and only does not know yet.
+
+        Args:
+            capture: name of the capture process.
+            scn: its required checkpoint SCN.
+
+        Returns:
+            What is on record for it; `scn` when it is not registered.
         """
         if capture not in self._required:
             return scn

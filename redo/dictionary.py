@@ -18,13 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from databases.ports import DictionaryBuild, DictionaryTable
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_dictionary
 from streams.lcr_batch import Partition, TableVersion, content_version
-from streams.scn import FIRST_SCN, ObjectNumber, Scn
+from streams.scn import FIRST_SCN, NO_OBJECT, ObjectNumber, Scn
 
 __all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
+
+_Root: TypeAlias = "ObjectNumber | tuple[str, str]"
+"""A table that LCRs name: its number, or its name where only redo of an earlier version told of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,12 @@ class KnownTable:
         return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
 
     def renamed(self, owner: str, name: str) -> KnownTable:
-        """Return the same table under another name for its LCRs."""
+        """Return the same table with another name for its LCRs; its version changes with the name.
+
+        Args:
+            owner: schema that LCRs are to name.
+            name: of the table in that schema. A partition's own name stays.
+        """
         table = replace(self.table, owner=owner, name=name)
         table = replace(table, version=content_version(table))
         if self.is_partition:
@@ -61,10 +70,11 @@ class Dictionary:
         # Entries of older builds stay: redo may hold changes of a partition that is dropped by now.
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
-        self._partitions: dict[tuple[str, str], set[int]] = {}  # of each table, every one that any build named
+        self._partitions: dict[_Root, set[int]] = {}  # of each table, every one that any build named
+        self._numbers: dict[tuple[str, str], ObjectNumber] = {}  # of partitioned tables, by the name of the latest build
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
-        self._roots: dict[int, tuple[str, str]] = {}  # the table of each object in force, as the builds name it
+        self._roots: dict[int, _Root] = {}  # the table of each object in force, as the builds tell it
 
     @property
     def build(self) -> DictionaryBuild:
@@ -90,7 +100,20 @@ class Dictionary:
     def _note_partitions(self, tables: Iterable[DictionaryTable]) -> None:
         for table in tables:
             if _is_partition(table):
-                self._partitions.setdefault((table.owner, table.name), set()).add(table.object_number)
+                if table.root_number:
+                    self._number((table.owner, table.name), table.root_number)
+                self._partitions.setdefault(self._root_of(table), set()).add(table.object_number)
+
+    def _number(self, name: tuple[str, str], number: ObjectNumber) -> None:
+        """Take in the number of a partitioned table, of which redo of an earlier version may have told the name only."""
+        self._numbers[name] = number
+        if name in self._partitions:
+            self._partitions.setdefault(number, set()).update(self._partitions.pop(name))
+            self._roots.update({stored: number for stored, root in self._roots.items() if root == name})
+
+    def _root_of(self, table: DictionaryTable | TableVersion) -> _Root:
+        name = (table.owner, table.name)
+        return table.root_number or self._numbers.get(name, name)
 
     def knows(self, object_number: ObjectNumber) -> bool:
         """Tell whether a build named the object."""
@@ -107,12 +130,14 @@ class Dictionary:
             The table version that changes from now on refer to.
         """
         entry = self._tables.get(description.object_number)
-        owner, name = description.owner, description.name
         # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
-        if entry is not None and _is_partition(entry):
-            owner, name = entry.owner, entry.name
-        self._roots[description.object_number] = owner, name
-        table = replace(description, owner=owner, name=name)
+        if entry is None:
+            table = replace(description, root_number=NO_OBJECT)
+        elif _is_partition(entry):
+            table = replace(description, owner=entry.owner, name=entry.name, root_number=entry.root_number)
+        else:
+            table = replace(description, root_number=description.object_number)
+        self._roots[description.object_number] = self._root_of(table)
         table = replace(table, version=content_version(table))
         known = KnownTable(
             table=table, stored_owner=description.owner, stored_name=description.name, from_scn=scn,
@@ -183,11 +208,18 @@ class Dictionary:
         living = {table.object_number for table in self._build.tables}
         dropped = tuple(table for number, table in sorted(self._tables.items()) if number not in living)
         bounds = tuple(sorted(self._bounds.items()))
-        detached = tuple(
-            (owner, name, ObjectNumber(number)) for (owner, name), numbers in sorted(self._partitions.items())
-            for number in sorted(numbers) if (self._tables[number].owner, self._tables[number].name) != (owner, name)
-        )
+        detached = tuple(sorted(
+            (*self._named(root), ObjectNumber(number)) for root, numbers in self._partitions.items() for number in numbers
+            if self._root_of(self._tables[number]) != root
+        ))
         return DictionarySnapshot(build=self._build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
+
+    def _named(self, root: _Root) -> tuple[str, str, ObjectNumber]:
+        """Owner, name and number of a partitioned table, as far as they are known."""
+        if isinstance(root, tuple):
+            return *root, NO_OBJECT
+        entry = self._tables.get(root)
+        return ("", "", root) if entry is None else (entry.owner, entry.name, root)
 
     @classmethod
     def from_snapshot(cls, snapshot: DictionarySnapshot) -> Dictionary:
@@ -196,11 +228,11 @@ class Dictionary:
         dictionary.add_build(snapshot.build)
         dictionary._tables.update((table.object_number, table) for table in snapshot.dropped)
         dictionary._note_partitions(snapshot.dropped)
-        for owner, name, number in snapshot.detached:
-            dictionary._partitions.setdefault((owner, name), set()).add(number)
+        for owner, name, root, number in snapshot.detached:
+            dictionary._partitions.setdefault(root or dictionary._numbers.get((owner, name), (owner, name)), set()).add(number)
         dictionary._bounds.update(snapshot.bounds)
         for table, stored_owner, stored_name, scn, rows in snapshot.versions:
-            dictionary._roots[table.object_number] = table.owner, table.name
+            dictionary._roots[table.object_number] = dictionary._root_of(table)
             dictionary._current[table.object_number] = KnownTable(
                 table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
             )

@@ -167,7 +167,12 @@ def compact(data, old_first, new_first, columns, value_offset, value_length, val
 
 @njit(cache=True)
 def byte_range(value_offset, value_length):
-    """Where the bytes of these values begin and end in the log bytes; (0, 0) without bytes."""
+    """Where the bytes of these values begin and end in the log bytes; (0, 0) without bytes.
+
+    Args:
+        value_offset: int64[v], where each value begins in the log bytes; ascending over values with bytes.
+        value_length: int32[v], bytes of each; at most 0: it has none.
+    """
     low = np.int64(0)
     high = np.int64(0)
     for value in range(value_offset.shape[0]):
@@ -184,6 +189,11 @@ def byte_range(value_offset, value_length):
 @njit(cache=True)
 def group_rows(slot, command, slot_count):
     """Sort rows by (slot, command), stable; rows with slot -1 are left out.
+
+    Args:
+        slot: int32[n], place of each row's table in the miner's table list; -1 for TRUNCATE.
+        command: uint8[n], `Command` of each row.
+        slot_count: length of the table list.
 
     Returns:
         order: int64[k], row numbers.

@@ -89,7 +89,7 @@ class TableNames:
         self, source: str, keeps: Callable[[TableVersion], bool], asked: NamesAtSource | None
     ) -> None:
         self._source, self._keeps, self._asked = source, keeps, asked
-        self._passed: dict[int, tuple[str, str]] = {}  # names in the log that were looked at already, by object number
+        self._passed: dict[int, tuple[str, str]] = {}  # names in the log that were looked at already, by the table's number
         self.left: TableLeftRules | None = None
 
     def look_again(self) -> None:
@@ -112,7 +112,7 @@ class TableNames:
         table, asked = known.table, self._asked
         if asked is None or table.owner == HIDDEN_OWNER:
             return known
-        number, logged = table.object_number, (table.owner, table.name)
+        number, logged = table.table_number, (table.owner, table.name)
         if self._keeps(table) and (self._passed.get(number) == logged or not asked.lost_by(number, *logged)):
             self._passed[number] = logged
             return known

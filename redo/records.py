@@ -29,7 +29,7 @@ import google_crc32c
 
 from databases.ports import DictionaryBuild, DictionaryTable, StreamOptions
 from streams.lcr_batch import Column, OldImage, TableVersion
-from streams.scn import ObjectNumber, Scn
+from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
     "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "DictionarySnapshot", "RecordHeader", "RecordType",
@@ -154,7 +154,12 @@ _KINDS = {int(kind): kind for kind in RecordType}
 
 
 def checksum(data: bytes, start: int = 0) -> int:
-    """CRC-32C of `data`, going on from `start`."""
+    """CRC-32C of bytes, or of more bytes behind others.
+
+    Args:
+        data: the bytes.
+        start: the checksum of what comes before them; 0: nothing does.
+    """
     return int(google_crc32c.extend(start, data))
 
 
@@ -202,8 +207,8 @@ class DictionarySnapshot:
     Args:
         build: the source's objects.
         dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
-        detached: partitions that are tables of their own by now, or another table's: owner and name of the table they were a
-            partition of, object number. Like `dropped` only at a segment's head.
+        detached: partitions that are tables of their own by now, or another table's: owner, name and number (NO_OBJECT: not
+            known) of the table they were a partition of, object number. Like `dropped` only at a segment's head.
         bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped` only at
             a segment's head.
         versions: table versions in force, each with the stored table's owner and name, the SCN it is in
@@ -212,7 +217,7 @@ class DictionarySnapshot:
 
     build: DictionaryBuild
     dropped: tuple[DictionaryTable, ...] = ()
-    detached: tuple[tuple[str, str, ObjectNumber], ...] = ()
+    detached: tuple[tuple[str, str, ObjectNumber, ObjectNumber], ...] = ()
     bounds: tuple[tuple[ObjectNumber, Scn], ...] = ()
     versions: tuple[tuple[TableVersion, str, str, Scn, str], ...] = ()
 
@@ -246,7 +251,7 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
         "scn": build.scn,
         "tables": [_table_fields(table) for table in build.tables],
         "dropped": [_table_fields(table) for table in snapshot.dropped],
-        "detached": snapshot.detached,
+        "detached": [(owner, name, number) for owner, name, _, number in snapshot.detached],
         "bounds": snapshot.bounds,
         "versions": [
             [
@@ -256,6 +261,13 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
             ]
             for v, stored_owner, stored_name, scn, rows in snapshot.versions
         ],
+        # Beside the lists of earlier versions, which read what this one writes.
+        "roots": {
+            "tables": [table.root_number for table in build.tables],
+            "dropped": [table.root_number for table in snapshot.dropped],
+            "detached": [root for _, _, root, _ in snapshot.detached],
+            "versions": [version.root_number for version, *_ in snapshot.versions],
+        },
     }
     return zlib.compress(_to_json(fields), level=1)
 
@@ -263,20 +275,11 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
 def decode_dictionary(payload: bytes) -> DictionarySnapshot:
     """Read the payload of a DICTIONARY record."""
     fields = json.loads(zlib.decompress(payload))
-    tables = tuple(_table(table) for table in fields["tables"])
-    dropped = tuple(_table(table) for table in fields["dropped"])
-    versions = tuple(
-        (
-            TableVersion(
-                object_number=ObjectNumber(number), version=version, owner=owner, name=name,
-                columns=tuple(_column(c) for c in columns), old_image=OldImage(old_image),
-            ),
-            stored_owner, stored_name, Scn(scn), rows,
-        )
-        for number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows in fields["versions"]
-    )
+    tables = tuple(_table(*found) for found in _with_roots(fields, "tables"))
+    dropped = tuple(_table(*found) for found in _with_roots(fields, "dropped"))
+    versions = tuple(_version(*found) for found in _with_roots(fields, "versions"))
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
-    detached = tuple((owner, name, ObjectNumber(number)) for owner, name, number in fields["detached"])
+    detached = tuple((owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached"))
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
     return DictionarySnapshot(build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
 
@@ -285,12 +288,28 @@ def _table_fields(table: DictionaryTable) -> list[Any]:
     return [table.object_number, table.owner, table.name, table.stored_owner, table.stored_name, table.rows]
 
 
-def _table(fields: list[Any]) -> DictionaryTable:
+def _with_roots(fields: dict[str, Any], what: str) -> list[tuple[list[Any], ObjectNumber]]:
+    """The entries of a list, each with its root's number; NO_OBJECT in redo of earlier versions."""
+    entries = fields[what]
+    roots = fields["roots"][what] if "roots" in fields else [NO_OBJECT] * len(entries)
+    return list(zip(entries, map(ObjectNumber, roots), strict=True))
+
+
+def _table(fields: list[Any], root_number: ObjectNumber) -> DictionaryTable:
     number, owner, name, stored_owner, stored_name, rows = fields
     return DictionaryTable(
         object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name,
-        rows=rows,
+        rows=rows, root_number=root_number,
     )
+
+
+def _version(fields: list[Any], root_number: ObjectNumber) -> tuple[TableVersion, str, str, Scn, str]:
+    number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows = fields
+    table = TableVersion(
+        object_number=ObjectNumber(number), version=version, owner=owner, name=name,
+        columns=tuple(_column(c) for c in columns), old_image=OldImage(old_image), root_number=root_number,
+    )
+    return table, stored_owner, stored_name, Scn(scn), rows
 
 
 def _column(fields: list[Any]) -> Column:

@@ -404,6 +404,11 @@ class SegmentWriter:
     def create(cls, folder: Path, head: SegmentHead, snapshot: DictionarySnapshot) -> SegmentWriter:
         """Create segment `head.number` with its head and its dictionary, durable when this returns.
 
+        Args:
+            folder: the redo folder; must exist.
+            head: of the new segment; its number is not taken yet.
+            snapshot: the dictionary in force at the segment's start.
+
         Raises:
             RedoFull: no space; nothing of it is left.
         """
@@ -433,7 +438,16 @@ class SegmentWriter:
 
     @classmethod
     def reopen(cls, file: SegmentFile, scan: SegmentScan) -> SegmentWriter:
-        """Go on writing a segment that has no footer: cut its torn tail, make the rest durable."""
+        """Go on writing a segment that has no footer: cut its torn tail, make the rest durable.
+
+        Args:
+            file: the online segment.
+            scan: from `scan_segment` of the same file, with `is_complete` False.
+
+        Raises:
+            RedoFull: no space.
+            RedoError: the disk refused the write.
+        """
         descriptor = os.open(file.path, os.O_RDWR)
         writer = cls(
             file.path, scan.head, descriptor, offset=scan.end_offset, number=scan.last.number + 1,
@@ -543,7 +557,15 @@ def archive_segment(path: Path) -> None:
 
 
 def write_error(path: Path, error: OSError) -> RedoError:
-    """Return what an OSError while writing a file of the redo log means: the disk is full, or broken."""
+    """Return what an OSError while writing a file of the redo log means: the disk is full, or broken.
+
+    Args:
+        path: of the file that was being written; its folder is the redo folder.
+        error: what the system said.
+
+    Returns:
+        `RedoFull` when space or quota is used up, else a `RedoError` for an operator.
+    """
     if error.errno in _DISK_FULL:
         return RedoFull(
             f"no space for redo in {path.parent.name}: {os.strerror(error.errno or 0)}",

@@ -48,7 +48,15 @@ class RuleEvaluation:
         return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
 
     def keeps(self, table: TableVersion, tags: Sequence[bytes | None]) -> list[bool]:
-        """Whether row LCRs of a table version may pass, for each of `tags`."""
+        """Whether row LCRs of a table version may pass, for each of `tags`.
+
+        Args:
+            table: the version, under the name that its LCRs have here.
+            tags: any; None: the NULL tag.
+
+        Returns:
+            One answer per tag; False: none passes. True: they pass, or a row must be looked at.
+        """
         return [self.answer(table, tag=tag) is not TruthValue.FALSE for tag in tags]
 
     def keeps_any(self, table: TableVersion) -> bool:

@@ -88,7 +88,12 @@ class Rule:
     tags: TagCondition = UNTAGGED
 
     def matches_object(self, owner: str, name: str) -> bool:
-        """Whether the rule speaks of the table `owner.name`."""
+        """Whether the rule speaks of the table `owner.name`.
+
+        Args:
+            owner: schema of a table, under the name that the rule's client sees.
+            name: of the table in that schema.
+        """
         return self.matches_owner(owner) and _pattern(self.name).match(name) is not None
 
     def matches_owner(self, owner: str) -> bool:

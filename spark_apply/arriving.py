@@ -1,10 +1,15 @@
 """Which table the changes that arrive belong to: by the source's object number, and not by what it is called.
 
+The number is that of the table as of the change (`TableVersion.table_number`): a partition's changes have their table's, also of a
+partition that was made since the driver began, or that is dropped by now.
+
     number known, its own name         the table
     number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.standing`)
     number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
-    number unknown                     the source is asked, once: a new partition is its table's; any other table was not
-                                       copied here: its rows are left out, `status` says so, and the next start copies it
+    number unknown                     the table was not copied here: its rows are left out, `status` says so, and the next start copies it
+
+Batches of an earlier version have the numbers of partitions instead. Of such a number that is unknown the source is asked, once: a
+new partition is its table's. The changes of that table wait for the answer, and everything behind them.
 
 From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
 Without a list of tables (simulations) names are all that is known.
@@ -44,6 +49,7 @@ class TableStart:
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
+_SOURCE_HINT = "nothing to do where the source is up; else start it: apply goes on as soon as it answers"
 
 
 def restart_hint(apply: str) -> str:
@@ -61,12 +67,13 @@ class ArrivingTables:
         starts: from where each (owner, name) of the destination is applied; what is not in it, from the start.
         tables: what the apply process replicates; empty: names are all that is known.
         apply: name of the apply process, for messages.
-        identity_of: asks the source for the identity of the captured table that an object number belongs to now; empty: of none.
+        identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of none.
+            None: the source was asked and has not answered yet.
     """
 
     def __init__(
         self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] = (),
-        identity_of: Callable[[int], str] = lambda number: "", *, apply: str = "",  # noqa: ARG005
+        identity_of: Callable[[int], str | None] = lambda number: "", *, apply: str = "",  # noqa: ARG005
     ) -> None:
         self._identity_of, self._apply = identity_of, apply
         self._by_name = {table.destination: table for table in tables}
@@ -101,9 +108,9 @@ class ArrivingTables:
             version: as it arrives; of an unknown number its name counts, until `resolve`.
             ahead_scn: up to here every table but those that are joining is applied.
         """
-        name = TableName.of(version)
-        table = self._by_number.get(int(version.object_number), self._by_name.get(name))
-        if table is None and int(version.object_number) in self._by_number:
+        name, number = TableName.of(version), int(version.table_number)
+        table = self._by_number.get(number, self._by_name.get(name))
+        if table is None and number in self._by_number:
             return _NEVER
         start = self._starts.get(name if table is None else table.identity, _FROM_THE_START)
         if start.scn is None:
@@ -116,29 +123,34 @@ class ArrivingTables:
 
     def is_unknown(self, version: TableVersion) -> bool:
         """Nobody has found out yet which table it is."""
-        return bool(self._by_name) and int(version.object_number) not in self._by_number
+        return bool(self._by_name) and int(version.table_number) not in self._by_number
 
     def resolve(self, version: TableVersion) -> None:
-        """Find out which table an unknown one is; only for changes that the rules want.
-
-        Raises:
-            DatabaseUnavailable: the source does not answer.
-        """
-        name, number = TableName.of(version), int(version.object_number)
-        identity = self._identity_of(number)
-        # What is captured no more was dropped since: a partition, as long as its name is known.
-        table = self._by_identity.get(identity) if identity else self._by_name.get(name)
+        """Find out which table an unknown one is; only for changes that the rules want. It stays unknown until the source has answered."""
+        name, number = TableName.of(version), int(version.table_number)
+        table: TableToInstantiate | None = None
+        if not version.root_number:
+            identity = self._identity_of(number)
+            if identity is None:
+                return
+            # What is captured no more was dropped since: a partition, as long as its name is known.
+            table = self._by_identity.get(identity) if identity else self._by_name.get(name)
         self._by_number[number] = table
         if table is None:
             self.strangers.add(name)
 
     def check_name(self, version: TableVersion) -> None:
-        """See that the name a table arrives under is not another one's at the destination.
+        """See that it is known which table arrives, and that its name is not another one's at the destination.
 
         Raises:
-            UnfitTableError: it is.
+            UnfitTableError: it is not known yet, or the name is.
         """
-        table, holder = self._by_number.get(int(version.object_number)), self._by_name.get(TableName.of(version))
+        if self.is_unknown(version):
+            raise UnfitTableError(
+                f"rows of {version.qualified_name} come from a partition that apply does not know, and its source does not answer which"
+                " table it belongs to", hint=_SOURCE_HINT, table=version.qualified_name,
+            )
+        table, holder = self._by_number.get(int(version.table_number)), self._by_name.get(TableName.of(version))
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the destination:"

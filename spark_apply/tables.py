@@ -166,7 +166,15 @@ class TableFit:
 
 
 def table_touch(owner: str, name: str) -> int:
-    """Hash that stands for any row of a table; see `spark_apply.driver.dependencies` for its low bits."""
+    """Hash that stands for any row of a table; see `spark_apply.driver.dependencies` for its low bits.
+
+    Args:
+        owner: schema of the table at the destination, as LCRs name it when they are applied.
+        name: of the table in that schema.
+
+    Returns:
+        64 bits: shared use of the table, marked in the two lowest.
+    """
     return (hash_text(f"{owner}\0{name}") & ~3) | 1
 
 

@@ -75,7 +75,12 @@ class Cells:
         return cls.joined(values.column_count, values.row_count, [(values, rows)])
 
     def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT."""
+        """One value's bytes, or NULL, UNCHANGED, ABSENT.
+
+        Args:
+            column: place of the column, from 0.
+            row: place of the row among the n.
+        """
         length = int(self.lengths[column, row])
         if length < 0:
             return length

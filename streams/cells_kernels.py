@@ -14,7 +14,16 @@ _SHORT_VALUE_BYTES = 48
 
 @njit(cache=True)
 def place_rows(lengths, starts, base, rows, out_offsets, out_lengths):
-    """Write a block's lengths, and offsets shifted by `base`, into the columns `rows` of the two outputs."""
+    """Write a block's lengths, and offsets shifted by `base`, into the columns `rows` of the two outputs.
+
+    Args:
+        lengths: int32[c, m], of the block's m rows.
+        starts: int64[c + 1], where each column's bytes begin in the block.
+        base: where the block's bytes begin in the joined ones.
+        rows: int32[m], the place of each of the block's rows among the n.
+        out_offsets: int64[c, n], written.
+        out_lengths: int32[c, n], written.
+    """
     columns, count = lengths.shape
     for column in range(columns):
         offset = starts[column] + base
@@ -29,7 +38,21 @@ def place_rows(lengths, starts, base, rows, out_offsets, out_lengths):
 
 @njit(cache=True)
 def gather_rows(data, offsets, lengths, rows, wanted, absent):
-    """Copy `rows` of the columns `wanted` into a block of their own; other columns become `absent`."""
+    """Copy `rows` of the columns `wanted` into a block of their own; other columns become `absent`.
+
+    Args:
+        data: uint8, bytes of all values.
+        offsets: int64[c, n], where each value begins in `data`.
+        lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT.
+        rows: int32[k], which rows, in the order wanted.
+        wanted: bool[c], which columns.
+        absent: ABSENT, as int32.
+
+    Returns:
+        lengths: int32[c, k].
+        starts: int64[c + 1].
+        data: uint8, the bytes, column after column.
+    """
     columns = lengths.shape[0]
     count = rows.shape[0]
     out_lengths = np.empty((columns, count), np.int32)

@@ -114,7 +114,12 @@ def failpoint(name: str) -> None:
 
 
 def fired_count(folder: Path, name: str) -> int:
-    """How often the failpoint `name` fired, over all processes and restarts."""
+    """How often the failpoint `name` fired, over all processes and restarts.
+
+    Args:
+        folder: where the firings are recorded: what follows "@" where it is armed.
+        name: one of `FAILPOINTS`.
+    """
     return len([p for p in folder.glob(f"{name}.*") if p.suffix != ".hold"])
 
 

@@ -250,7 +250,15 @@ class RowLcr:
         return value
 
     def get_values(self, value_type: ValueType | str, *, use_old: bool = True) -> dict[str, LcrValue]:
-        """Read all values of one kind by column name, in the table's order; see `get_value`."""
+        """Read all values of one kind by column name, in the table's order.
+
+        Args:
+            value_type: "old" or "new".
+            use_old: of an UPDATE, answer the old value of each column that has no new one.
+
+        Returns:
+            Values, NULL included; columns that the LCR does not carry are not in it.
+        """
         kind = _single(value_type)
         images = self._values()
         if not (use_old and self._falls_back(kind)):
@@ -285,6 +293,11 @@ class RowLcr:
     def add_column(self, value_type: ValueType | str, column_name: str, value: LcrValue | bytes) -> None:
         """Add a value. The name is not validated: the destination may know columns the source does not.
 
+        Args:
+            value_type: "old" or "new".
+            column_name: a column that the LCR does not carry in this image.
+            value: bytes in the column's encoding, or an `LcrValue`: the way to say NULL, and the type of a new column.
+
         Raises:
             LcrError: the LCR carries the column already, or its command has no values of this kind.
         """
@@ -307,6 +320,10 @@ class RowLcr:
     def delete_column(self, column_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
         """Remove a column's value; with "*" both, and both must be there.
 
+        Args:
+            column_name: a column that the LCR carries; UNCHANGED counts as carried.
+            value_type: "old", "new" or "*".
+
         Raises:
             LcrError: the LCR does not carry the column.
         """
@@ -319,6 +336,11 @@ class RowLcr:
 
     def rename_column(self, from_name: str, to_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
         """Give a column's value another name; with "*" both, and both must be there.
+
+        Args:
+            from_name: a column that the LCR carries; UNCHANGED counts as carried.
+            to_name: the name that the destination's column has.
+            value_type: "old", "new" or "*".
 
         Raises:
             LcrError: the LCR does not carry `from_name`, or carries `to_name`.

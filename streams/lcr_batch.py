@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streams.scn import NO_OBJECT
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -117,6 +119,8 @@ class TableVersion:
         old_image: which old values UPDATE and DELETE carry.
         partition: only of a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and name
             are the table's all the same, so that rules, instantiation, order and errors are the table's.
+        root_number: the source's number of the table that LCRs name: of a partition, the partitioned table's; else
+            `object_number`. NO_OBJECT: not known, as in batches of earlier versions.
     """
 
     object_number: ObjectNumber
@@ -126,11 +130,17 @@ class TableVersion:
     columns: tuple[Column, ...]
     old_image: OldImage
     partition: Partition | None = None
+    root_number: ObjectNumber = NO_OBJECT
 
     @property
     def qualified_name(self) -> str:
         """`owner.name`, for people."""
         return f"{self.owner}.{self.name}"
+
+    @property
+    def table_number(self) -> ObjectNumber:
+        """What tells which table it is, whatever its name: `root_number`, and where that is not known `object_number`."""
+        return self.root_number or self.object_number
 
 
 def content_version(table: TableVersion) -> int:
@@ -140,6 +150,7 @@ def content_version(table: TableVersion) -> int:
             table.object_number, table.owner, table.name, int(table.old_image),
             [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
             *([table.partition.owner, table.partition.name, table.partition.rows] if table.partition else []),
+            *([table.root_number] if table.table_number != table.object_number else []),
         ]
     )
     return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")
@@ -178,7 +189,12 @@ class ColumnValues:
         return offsets
 
     def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow."""
+        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow.
+
+        Args:
+            column: place of the column, from 0.
+            row: place of the row among the n.
+        """
         length = int(self.lengths[column, row])
         if length < 0:
             return length

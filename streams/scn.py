@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["FIRST_SCN", "ObjectNumber", "Scn", "TransactionId", "scn_text"]
+__all__ = ["FIRST_SCN", "NO_OBJECT", "ObjectNumber", "Scn", "TransactionId", "scn_text"]
 
 Scn = NewType("Scn", int)
 """A 64-bit position in one source's log. Comparable only within one source.
@@ -19,6 +19,9 @@ TransactionId = NewType("TransactionId", int)
 
 ObjectNumber = NewType("ObjectNumber", int)
 """A source's own number for a table. The multiversioned dictionary turns it into a name."""
+
+NO_OBJECT = ObjectNumber(0)
+"""The number of no table: 'not known'."""
 
 FIRST_SCN = Scn(0)
 """Below every SCN: 'nothing yet'."""

@@ -75,7 +75,15 @@ class ChangeClasses:
         return found
 
     def tagged(self, classes: int, tag: bytes | None) -> int:
-        """The same tables' changes with a tag: what captures see of them once an apply process with that tag applied them."""
+        """The same tables' changes with one tag: what captures see of them once an apply process with that tag applied them.
+
+        Args:
+            classes: a set of classes; which tags they have does not matter.
+            tag: of the apply process; None: it sets the NULL tag.
+
+        Returns:
+            A set of classes; a tag that no rule lists stands for all such tags.
+        """
         place = self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
         return self.tables_of(classes) << place * len(self.tables)
 

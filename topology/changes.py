@@ -96,7 +96,15 @@ def _every(spec: TopologySpec) -> tuple[Component, ...]:
 
 
 def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
-    """What the edit from `before` to `after` means for every component of the two; one of them may lack its secrets."""
+    """What an edit of a topology means for every component of it, before and after.
+
+    Args:
+        before: the topology that was prepared last; connection strings or their digests make no difference.
+        after: the one that is wanted. Both are routed (`topology.ways.route`).
+
+    Returns:
+        The components of `after` in the order of `components_of`, then those that end.
+    """
     before, after = without_secrets(before), without_secrets(after)
     known = {component.name: component for component in components_of(before)}
     classes = ChangeClasses(
@@ -119,7 +127,15 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue and the sources each of them takes from it; an apply process that is combined takes none."""
+    """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none.
+
+    Args:
+        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        queue: its name.
+
+    Returns:
+        Names of propagations and apply processes -> names of source sites.
+    """
     without = _bypassing(spec)
     interests = {each.name: each.sources for each in spec.propagations if each.from_queue == queue}
     interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
@@ -127,7 +143,12 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
-    """The sources whose LCRs come into a queue."""
+    """The sources whose LCRs come into a queue, from capture processes and propagations.
+
+    Args:
+        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        queue: its name.
+    """
     without = _bypassing(spec)
     captured = {each.source for each in spec.captures if each.queue == queue and each.name not in without}
     return captured | {

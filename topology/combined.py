@@ -51,7 +51,12 @@ class Combination:
 
 
 def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
-    """Decide for one capture process of a routed topology."""
+    """Decide for one capture process.
+
+    Args:
+        spec: routed (`topology.ways.route`).
+        capture: of `spec`.
+    """
     queue = capture.queue
     publishers = [each.name for each in spec.captures if each.queue == queue and each is not capture]
     publishers += [each.name for each in spec.propagations if each.to_queue == queue]
@@ -98,12 +103,22 @@ def combined(spec: TopologySpec) -> tuple[Combination, ...]:
 
 
 def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
-    """The apply process that a capture process is combined with; None: it enqueues."""
+    """The apply process that a capture process is combined with; None: it enqueues.
+
+    Args:
+        spec: routed.
+        capture: of `spec`.
+    """
     return combination(spec, capture).apply
 
 
 def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
-    """The capture process that an apply process is combined with; None: it dequeues."""
+    """The capture process that an apply process is combined with; None: it dequeues.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+    """
     return next((each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None)
 
 

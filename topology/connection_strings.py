@@ -33,6 +33,10 @@ def references(text: str) -> tuple[str, ...]:
 def resolve(text: str, environment: Mapping[str, str]) -> str:
     """Put the environment's values into a connection string.
 
+    Args:
+        text: what the file says, with references (`${NAME}`).
+        environment: of the command; a variable with an empty value counts as missing.
+
     Raises:
         ConnectionStringError: a variable is missing, a password stands in the file, or it is no connection string.
     """

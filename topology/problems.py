@@ -38,7 +38,12 @@ class TopologyError(ConfigError):
 
     @classmethod
     def of(cls, file: str, findings: Iterable[Finding]) -> TopologyError:
-        """The error for `file` with its problems."""
+        """Make the error for a topology file with problems.
+
+        Args:
+            file: path of the file, as the operator gave it.
+            findings: the problems, in the order in which they are shown.
+        """
         findings = tuple(findings)
         count = f"{len(findings)} problem" + ("" if len(findings) == 1 else "s")
         lines = "".join(f"\n  {as_line(finding)}" for finding in findings)
@@ -51,7 +56,15 @@ def as_line(finding: Finding) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Advice for a name that is not one of `known`: the nearest, or all of them."""
+    """Advise on a name that does not exist.
+
+    Args:
+        name: what the file or the command line says.
+        known: the names that could stand there.
+
+    Returns:
+        One sentence: the nearest of the known names, or all of them when none is near.
+    """
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:

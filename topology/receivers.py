@@ -38,7 +38,13 @@ class NotedWay:
         return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
-        """Whether changes of a table with a tag arrive; as `topology.ways.Way.carry`."""
+        """Whether changes of a table arrive, by the rules that were noted; as `topology.ways.Way.carry`.
+
+        Args:
+            owner: schema of the table, as the source names it.
+            name: of the table in that schema.
+            tag: of the changes; None: the NULL tag.
+        """
         return all(rules.keeps(owner, name, tag=tag) for rules in self.rules)
 
 

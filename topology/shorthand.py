@@ -99,12 +99,22 @@ def queue_names(site: str) -> tuple[str, str]:
 
 
 def propagation_name(source: str, destination: str) -> str:
-    """Name of the propagation between two sites."""
+    """Name of the propagation that `replicate:` makes between two sites.
+
+    Args:
+        source: site of the queue that it reads.
+        destination: site of the queue that it sends to.
+    """
     return f"{source}_to_{destination}"
 
 
 def apply_name(source: str, destination: str) -> str:
-    """Name of the apply process at `destination` for the changes of `source`; unique in the topology."""
+    """Name of the apply process that `replicate:` makes; unique in the topology.
+
+    Args:
+        source: site whose changes it applies.
+        destination: site where it applies them.
+    """
     return f"apply_from_{source}_at_{destination}"
 
 
@@ -117,7 +127,12 @@ def tag_of(site: str) -> bytes:
 
 
 def one_way(source: str, destinations: Sequence[str]) -> tuple[Flow, ...]:
-    """From one site to others."""
+    """The flows from one site to others.
+
+    Args:
+        source: site whose changes flow.
+        destinations: other sites, each once.
+    """
     return tuple(Flow(source=source, destination=destination) for destination in destinations)
 
 

@@ -67,7 +67,12 @@ def without_secrets(spec: TopologySpec) -> TopologySpec:
 
 
 def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
-    """The topology `spec` with the connection strings that sites of the same name have in `other`."""
+    """A topology with connection strings in the place of their digests.
+
+    Args:
+        spec: the topology, as `without_secrets` left it.
+        other: where the connection strings are, by name of the site; a site that it does not have keeps what `spec` says.
+    """
     return _with_dsns(spec, {site.name: site.database.dsn for site in other.sites})
 
 

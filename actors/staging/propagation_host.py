@@ -45,7 +45,7 @@ class PropagationHost(Host):
             self._runner.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Forward changed sources by changed rules, starting with the next connection."""
+        """See `Host.adopt`. Forwards changed sources by changed rules, starting with the next connection."""
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
         self._runner = None
 
@@ -66,5 +66,11 @@ class PropagationHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:
-    """Factory of the actor."""
+    """Make the host of a propagation; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the propagation in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return PropagationHost(spec, name, fingerprint)

@@ -355,11 +355,11 @@ class QueueCore:
         self._restart(log, max(first_scn, self._floor(log)))
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """Add to the number of bytes that the subscriber can take."""
+        """See `QueuePort.grant`."""
         session.credit_bytes += credit_bytes
 
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
-        """The subscriber's destinations have committed everything up to `scn`.
+        """See `QueuePort.acknowledge`.
 
         Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination lost
         what the older one had acknowledged.

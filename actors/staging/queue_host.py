@@ -61,7 +61,7 @@ class QueueHost(Host):
                 server.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Continue with changed subscribers and sources, without disturbing the streams of unchanged ones."""
+        """See `Host.adopt`. Continues with changed subscribers and sources, without disturbing the streams of unchanged ones."""
         if self._server is not None and self._core is not None:
             with self._server.service.changing():
                 self._core.adopt(spec)
@@ -90,7 +90,13 @@ class QueueHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
-    """Factory of the actor."""
+    """Make the host of a queue; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the queue in it.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
     return QueueHost(spec, name, fingerprint)
 
 

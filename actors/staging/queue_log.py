@@ -200,7 +200,15 @@ class SourceLog:
 
 
 def fitted(delivery: Delivery, position: Scn) -> Delivery | None:
-    """Cut a batch for a receiver whose position is inside or above it; None: the receiver has all of it."""
+    """Cut a batch for a receiver whose position is inside or above it.
+
+    Args:
+        delivery: the whole batch.
+        position: everything up to this SCN of the batch's source is there already.
+
+    Returns:
+        The part that the receiver lacks, as a batch that follows `position`; None: it lacks nothing.
+    """
     header = delivery.header
     if not header.is_open and not header.continues and header.through_scn <= position:
         return None
@@ -209,7 +217,13 @@ def fitted(delivery: Delivery, position: Scn) -> Delivery | None:
 
 
 def mark(source: str, previous: Scn, through: Scn) -> Delivery:
-    """A progress mark."""
+    """Make a progress mark: a batch without rows that moves a position.
+
+    Args:
+        source: name of the source site.
+        previous: the receiver's position.
+        through: the new position; the rules let nothing pass in between.
+    """
     header = BatchHeader(source=source, previous_scn=previous, through_scn=through)
     return Delivery(header=header, data=codec.encode(LcrBatch(
         source=source, previous_scn=previous, through_scn=through,

@@ -219,7 +219,13 @@ class DestinationSession(TableWriter, Protocol):
     """
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
-        """Describe a table; None when it does not exist. Cached unless `fresh`."""
+        """Describe a table; None when it does not exist. Cached unless `fresh`.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+            fresh: read the catalog again; what it says replaces what was cached.
+        """
         ...
 
     def missing_alter(self, version: TableVersion) -> str:
@@ -339,7 +345,12 @@ class DestinationDatabase(Protocol):
         ...
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
-        """What `prepare`, instantiation and these apply processes would do, in order, without doing it."""
+        """What `prepare`, instantiation and these apply processes would do, in order, without doing it.
+
+        Args:
+            topology: its name.
+            applies: the topology's apply processes at this destination; empty: only what `prepare` would do.
+        """
         ...
 
     def prepare(self, topology: str) -> tuple[str, ...]:
@@ -364,11 +375,23 @@ class DestinationDatabase(Protocol):
         ...
 
     def progress(self, topology: str, apply: str) -> ApplyProgress | None:
-        """Read the progress without fencing anyone; None: this apply process never ran."""
+        """Read the progress without fencing anyone; None: this apply process never ran.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+        """
         ...
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
         """Make a low watermark durable that moved without data.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            epoch: as `raise_epoch` answered.
+            scn: of the apply process's source; everything up to it is applied or in the error queue. What is recorded never
+                goes back: a lower one changes nothing.
 
         Raises:
             FencedError: a newer epoch exists.
@@ -397,11 +420,27 @@ class DestinationDatabase(Protocol):
         ...
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
-        """Describe a table from the catalog, never cached."""
+        """Describe a table from the catalog, never cached.
+
+        Args:
+            owner: schema of the table here.
+            name: of the table in that schema.
+
+        Returns:
+            The description; None: no such table.
+        """
         ...
 
     def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
-        """List the error queue in order."""
+        """List the error queue in order.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process; None: all of the topology's here.
+
+        Returns:
+            The error transactions of all sources, by ascending number; empty when nothing was ever prepared here.
+        """
         ...
 
     def error_batches(self, number: int) -> Iterator[bytes]:
@@ -409,11 +448,21 @@ class DestinationDatabase(Protocol):
         ...
 
     def delete_error(self, topology: str, number: int) -> bool:
-        """Delete an error transaction (`errors delete`); False when it is not there."""
+        """Delete an error transaction (`errors delete`); False when it is not there.
+
+        Args:
+            topology: whose error queue.
+            number: of the error transaction (`ErrorTransaction.number`); one of another topology counts as not there.
+        """
         ...
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
-        """What is recorded about the instantiation of an apply process's tables, by owner and name."""
+        """What is recorded about the instantiation of an apply process's tables, by owner and name.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+        """
         ...
 
     def record_instantiation(
@@ -502,7 +551,15 @@ class DestinationDatabase(Protocol):
         ...
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        """(number, key hashes) of every error transaction of an apply process."""
+        """Read the key hashes of every error transaction of an apply process, in the order of the error queue.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+
+        Yields:
+            Number of the error transaction, and uint64[n]: what `DestinationSession.put_error` got, of all parts together.
+        """
         ...
 
     def remove(self, topology: str) -> tuple[str, ...]:
@@ -515,6 +572,10 @@ class DestinationDatabase(Protocol):
 
     def forget(self, topology: str, apply: str) -> tuple[str, ...]:
         """Fence out one apply process and forget its progress, its instantiations and its errors: it begins anew.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process; unknown here: nothing is done.
 
         Returns:
             What was done, a line each.

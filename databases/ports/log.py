@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from streams.scn import NO_OBJECT
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -112,6 +114,8 @@ class DictionaryTable:
         stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
         stored_name: likewise.
         rows: of a partition, which rows of the root it holds (`streams.lcr_batch.Partition`); else empty.
+        root_number: of the table that LCRs name: of a partition, its root's; else its own. NO_OBJECT: not known, as in redo
+            of earlier versions.
     """
 
     object_number: ObjectNumber
@@ -120,6 +124,7 @@ class DictionaryTable:
     stored_owner: str
     stored_name: str
     rows: str = ""
+    root_number: ObjectNumber = NO_OBJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,15 +84,29 @@ class SourceDatabase(Protocol):
         ...
 
     def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
-        """What keeps this database from being a source. `streams`: log streams and snapshots needed at once."""
+        """What keeps this database from being a source.
+
+        Args:
+            rules: rule sets (`rules.rule.RuleSet`) of the topology's capture processes whose source this is.
+            streams: log streams and snapshots open at once: one for the log writer, one per apply process of this source.
+        """
         ...
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """What `prepare` would do now, in order, without doing it; what is there already is marked as done."""
+        """What `prepare` would do now, in order, without doing it; what is there already is marked as done.
+
+        Args:
+            topology: its name; what is prepared is named after it.
+            rules: as for `preflight`; they select the tables whose changes are to be in the log.
+        """
         ...
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """Create or adjust what the source needs (publication, then slot), idempotently.
+
+        Args:
+            topology: its name; what is prepared is named after it.
+            rules: as for `preflight`. A table that no rule set selects any more is taken out of the log.
 
         Returns:
             The statements that were run, for the plan and the log.
@@ -114,6 +128,10 @@ class SourceDatabase(Protocol):
 
     def check_stream(self, topology: str, options: StreamOptions) -> None:
         """Tell whether the published tables, as they are now, can travel as an open stream's options say.
+
+        Args:
+            topology: whose stream it is.
+            options: of the open stream.
 
         Raises:
             UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
@@ -144,7 +162,15 @@ class SourceDatabase(Protocol):
         ...
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated."""
+        """Tables the rules select that were created after `prepare`: nothing of them is in the log until it is repeated.
+
+        Args:
+            topology: its name, as `prepare` had it.
+            rules: as for `preflight`; the rule sets now.
+
+        Returns:
+            One text per table: `owner.name`, the root of a partitioned table.
+        """
         ...
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:

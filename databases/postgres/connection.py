@@ -191,7 +191,12 @@ def quote(name: str) -> str:
 
 
 def qualified(owner: str, name: str) -> str:
-    """A table's or type's name, qualified and quoted."""
+    """A table's, type's or function's name, qualified and quoted for SQL.
+
+    Args:
+        owner: schema, as the catalog has it.
+        name: in that schema, as the catalog has it.
+    """
     return sql.Identifier(owner, name).as_string(None)
 
 

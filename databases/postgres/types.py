@@ -125,12 +125,27 @@ def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, st
 
 
 def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
-    """Whether every value of the source's column is a value of the destination's, or can be made one."""
+    """Whether every value of the source's column is a value of the destination's, or can be made one.
+
+    Args:
+        source: the column as the log describes it.
+        column: the destination's column that its values would be written to.
+        details: the same column, from the destination's catalog.
+    """
     return _is_same(source, column, details) or conversion_of(source, column, details) is not None
 
 
 def conversion_of(source: Column, column: DestinationColumn, details: CatalogColumn) -> Conversion | None:
-    """What makes the source's values the destination's; None: they are, bytes unchanged, or there is nothing."""
+    """Find what makes the source's values the destination's.
+
+    Args:
+        source: the column as the log describes it.
+        column: the destination's column that its values are written to.
+        details: the same column, from the destination's catalog.
+
+    Returns:
+        None: the values pass unchanged; or the column does not fit, which `column_fits` tells.
+    """
     if _is_same(source, column, details):
         return None
     return next((found for found in details.conversions if found.source_type == source.type_name), None)
@@ -174,7 +189,12 @@ def _numeric(modifier: int) -> tuple[int, int]:
 
 
 def type_with_modifier(type_name: str, modifier: int) -> str:
-    """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`."""
+    """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`.
+
+    Args:
+        type_name: `owner.name` as the catalog has it; an array type in pg_catalog begins with "_" ("pg_catalog._int4").
+        modifier: `pg_attribute.atttypmod`; -1: none. Types outside pg_catalog are spelled without it.
+    """
     owner, _, name = type_name.partition(".")
     if owner != "pg_catalog":
         return qualified(owner, name)

@@ -52,6 +52,7 @@ from spark_apply.arriving import TableStart
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.rounds import CopyRound, TableCopy
+from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import rename_statement
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn
@@ -105,6 +106,7 @@ class TableInstantiation:
     _joins: JoinCalls | None = None
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
+    _sessions: CopySessions = field(init=False)
     _again: set[TableName] = field(default_factory=set)
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
@@ -112,6 +114,7 @@ class TableInstantiation:
     def __post_init__(self) -> None:
         self._records = TableRecords(config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved)
         self._renames = RenamedTables(self._records)
+        self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
 
     # ------------------------------------------------------------------ before anything is applied
 
@@ -122,6 +125,17 @@ class TableInstantiation:
             FencedError: a newer driver runs.
             DestinationRestarted: the destination may have lost commits: begin again.
         """
+        self._copy_first()
+        while not self.should_end():
+            try:
+                self._sessions.hand_over()
+            except DatabaseUnavailable as error:
+                self.problem = error.message
+                self._sleep(_RETRY_S)
+            else:
+                return
+
+    def _copy_first(self) -> None:
         if not self._follow_all_renames():
             return
         found = self._standings(show=False)
@@ -276,12 +290,13 @@ class TableInstantiation:
         }
         if self._joins is not None and not self._leave_out_first(self._joins, chosen):
             return 0.0
+        self._sessions.begin_round()
         this = CopyRound(
             config=self.config, records=self._records, source_reader=self.source_reader,
             destination_reader=self.destination_reader, workers=self.workers, is_beside=self._joins is not None,
-            should_end=self.should_end, told=self._told,
+            incarnation=self._sessions.incarnation, should_end=self.should_end, told=self._told,
         )
-        with contextlib.closing(self._session(this)) as session:
+        with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
         if this.copies or this.kept:
@@ -318,13 +333,6 @@ class TableInstantiation:
             return False
         self._left_out |= applied
         return True
-
-    def _session(self, this: CopyRound) -> DestinationSession:
-        """A session of a number that no apply server has that may run now."""
-        config = self.config
-        return self.destination.open_session(
-            config.topology, config.apply, server=this.first_server, epoch=self.epoch, tag=config.tag
-        )
 
     def _check(
         self, this: CopyRound, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
@@ -391,7 +399,7 @@ class TableInstantiation:
         for each in this.kept:
             state = "KEPT" if self._joins is None else "COPIED"
             self._records.record(each.table, this.scn, state, replaces=each.replaced_identities)
-        with contextlib.closing(self._session(this)) as session:
+        with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
                 self._records.record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
@@ -405,6 +413,7 @@ class TableInstantiation:
                     this.fail(this.copies.pop(key))
 
     def _copy(self, this: CopyRound) -> None:
+        self._sessions.give(this.servers)
         this.copy()
 
     def _told(self, problem: str) -> None:

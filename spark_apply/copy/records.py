@@ -122,7 +122,12 @@ class TableRecords:
         ))
 
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
-        """Show what is recorded of a table."""
+        """Show what is recorded of a table. A copy that failed stays on display when the record only says that the table left.
+
+        Args:
+            name: of the table at the destination.
+            found: its record; None: it has none, and is shown as PENDING.
+        """
         if name in self.twice:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
         elif found is None:

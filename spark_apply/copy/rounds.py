@@ -34,6 +34,9 @@ _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
+# At least two tasks, so that one reads while the other writes. Beside apply servers no more: they share the databases with
+# those, and each takes a replication origin at the destination.
+_TASKS_MIN = 2
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class CopyRound:
         source_reader, destination_reader: of the tables.
         workers: who copies.
         is_beside: apply servers run meanwhile.
+        incarnation: of the sessions of this round; see `spark_apply.copy.sessions`.
         should_end: asked between waits.
         told: told why no task runs now.
         snapshot: its name.
@@ -88,6 +92,7 @@ class CopyRound:
     destination_reader: TableReader
     workers: CopyWorkers
     is_beside: bool
+    incarnation: int
     should_end: Callable[[], bool]
     told: Callable[[str], None]
     snapshot: str = ""
@@ -100,9 +105,11 @@ class CopyRound:
     has_failed: bool = False
 
     @property
-    def first_server(self) -> int:
-        """Numbers of the sessions begin here: no apply server has them that may run now."""
-        return self.config.parallelism if self.is_beside else 0
+    def servers(self) -> range:
+        """Numbers of the sessions, one for each task: no apply server has them that may run now."""
+        if self.is_beside:
+            return range(self.config.parallelism, self.config.parallelism + _TASKS_MIN)
+        return range(max(_TASKS_MIN, self.config.parallelism))
 
     @property
     def copied_state(self) -> str:
@@ -112,7 +119,7 @@ class CopyRound:
     def copy(self) -> None:
         """Start who copies, and follow it."""
         self._offer_copies()
-        job = self.workers.start(self.board, first_server=self.first_server)
+        job = self.workers.start(self.board, servers=self.servers, incarnation=self.incarnation)
         try:
             heard_at = time.monotonic()
             while any(copy.pieces or copy.digests for copy in self.copies.values()) and not self.should_end():

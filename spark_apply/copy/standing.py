@@ -170,7 +170,7 @@ def missing_rename(
     Returns:
         The old name; None: no rename is known.
     """
-    found = next((table for table in tables if int(version.object_number) in table.object_numbers), None)
+    found = next((table for table in tables if int(version.table_number) in table.object_numbers), None)
     if found is None:
         return None
     record = next((record for record in recorded if record.identity == found.identity), None)
@@ -179,7 +179,15 @@ def missing_rename(
 
 
 def rename_statement(old: TableName, new: TableName) -> str:
-    """The statements that give a destination table its new name."""
+    """Make the statements that give a destination table its new name, for an operator.
+
+    Args:
+        old: its name now.
+        new: the name it is to have; its schema must exist.
+
+    Returns:
+        One or two ALTER TABLE in one line, schema first, without a semicolon at the end.
+    """
 
     def quoted(name: str) -> str:
         return '"' + name.replace('"', '""') + '"'

@@ -34,7 +34,19 @@ _RETRY_DELAY_S = 1.0  # after a database did not answer
 def digest_pieces(
     access: TaskAccess, _topology: str, _apply: str, _number: int, items: Iterable[bytes],
 ) -> Iterator[bytes]:
-    """Digest pieces (serialized `DigestItem`s); it writes nothing, so Spark may repeat it at any time."""
+    """Digest pieces of tables in a Spark task; it writes nothing, so Spark may repeat it at any time.
+
+    Args:
+        access: endpoint and token of the driver, which knows the databases.
+        items: serialized `DigestItem`s: a piece, its side, its columns and its snapshot.
+
+    Yields:
+        One serialized `DigestResult` per item. A piece that cannot be read has a `problem` there; the others go on.
+
+    Raises:
+        PropagationError: the driver does not answer.
+        ProtocolError: another driver runs by now.
+    """
     from databases.connectors import open_reader
     from protos import apply_pb2 as pb
     from protos.apply_link import fetch_access
@@ -96,14 +108,14 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         topology: its name.
         apply: name of the apply process.
         worker: number of this task, from 0.
-        items: one: the number of this task's session at the destination.
+        items: one: number and incarnation of this task's session at the destination.
     """
     from databases.connectors import open_destination, open_reader
     from protos.apply_link import CopyLink
     from spark_apply.messages import access_from_wire
 
     die_with_parent()
-    server = next(int(item) for item in items)
+    server, incarnation = next(map(int, item.split()) for item in items)
     link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
@@ -112,7 +124,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
         source=partial(open_reader, source, application_name=name),
         destination=partial(open_reader, destination, application_name=name),
         session=lambda epoch, tag: open_destination(destination).open_session(
-            topology, apply, server=server, epoch=epoch, tag=tag
+            topology, apply, server=server, epoch=epoch, tag=tag, incarnation=incarnation
         ),
     ))
     try:

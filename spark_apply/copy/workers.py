@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from protos import apply_pb2 as pb
@@ -16,9 +16,6 @@ __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 
 _END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
 _END_POLL_S = 0.2  # how soon the end of the driver is noticed meanwhile
-# At least two tasks, so that one reads while the other writes. Beside apply servers no more: they share the databases with
-# those, and each takes a replication origin at the destination.
-_WORKERS_MIN = 2
 
 
 class CopyJob(Protocol):
@@ -42,12 +39,13 @@ class CopyJob(Protocol):
 class CopyWorkers(Protocol):
     """Starts such jobs."""
 
-    def start(self, board: CopyBoard, *, first_server: int) -> CopyJob:
+    def start(self, board: CopyBoard, *, servers: Sequence[int], incarnation: int) -> CopyJob:
         """Begin to take pieces from a board.
 
         Args:
             board: whose pieces.
-            first_server: numbers of the tasks' sessions at the destination begin here.
+            servers: numbers of the sessions at the destination: one task each.
+            incarnation: of these sessions; see `DestinationDatabase.open_session`.
         """
         ...
 
@@ -57,24 +55,22 @@ class SparkCopyWorkers:
 
     Args:
         runner: starts the runs; its gate hands the tasks' requests to the board.
-        workers: tasks of the first copy, before there are apply servers.
         should_end: the driver ends: its tasks are cancelled.
     """
 
-    def __init__(self, runner: TaskRunner, *, workers: int, should_end: Callable[[], bool]) -> None:
-        self._runner, self._workers, self._should_end = runner, workers, should_end
+    def __init__(self, runner: TaskRunner, *, should_end: Callable[[], bool]) -> None:
+        self._runner, self._should_end = runner, should_end
 
-    def start(self, board: CopyBoard, *, first_server: int) -> CopyJob:
+    def start(self, board: CopyBoard, *, servers: Sequence[int], incarnation: int) -> CopyJob:
         """See `CopyWorkers.start`."""
         self._runner.gate.board = board
-        workers = _WORKERS_MIN if first_server else max(_WORKERS_MIN, self._workers)
-        return _SparkCopyJob(self._runner, range(first_server, first_server + workers), self._should_end)
+        return _SparkCopyJob(self._runner, [f"{server} {incarnation}".encode() for server in servers], self._should_end)
 
 
 class _SparkCopyJob:
-    def __init__(self, runner: TaskRunner, servers: range, should_end: Callable[[], bool]) -> None:
+    def __init__(self, runner: TaskRunner, sessions: Sequence[bytes], should_end: Callable[[], bool]) -> None:
         self._gate, self._should_end = runner.gate, should_end
-        self._run = runner.start(pb.TASK_KIND_COPY, len(servers), items=[str(server).encode() for server in servers])
+        self._run = runner.start(pb.TASK_KIND_COPY, len(sessions), items=sessions)
 
     @property
     def error(self) -> StreamsError | None:

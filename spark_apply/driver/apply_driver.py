@@ -175,7 +175,7 @@ class ApplyDriver:
             yield TableInstantiation(
                 config=config, source=source, destination=destination, source_reader=source_reader,
                 destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
-                workers=SparkCopyWorkers(runner, workers=config.parallelism, should_end=self._copies_end),
+                workers=SparkCopyWorkers(runner, should_end=self._copies_end),
                 should_end=self._copies_end,
             )
 
@@ -233,6 +233,7 @@ class ApplyDriver:
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
+        from spark_apply.driver.source_questions import SourceQuestions
         from spark_apply.tables import TableFits
 
         config = self._config
@@ -241,9 +242,11 @@ class ApplyDriver:
             lambda version: self._persist(lambda: _missing_alter(destination, version, config)),
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
+        questions = SourceQuestions(self._identities, self.control.stopped)
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
-            tables=ArrivingTables(starts, config.tables, self._identity_of, apply=config.apply), returned_from=config.returned_from,
+            tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
+            returned_from=config.returned_from,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
@@ -255,12 +258,12 @@ class ApplyDriver:
         )
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
 
-    def _identity_of(self, number: int) -> str:
-        """The identity of the captured table that an object number of the source belongs to now; empty: of none."""
+    def _identities(self) -> dict[int, str]:
+        """The identity of every captured table of the source, by the object numbers of the table and its partitions."""
         config = self._config
         with contextlib.closing(open_source(config.source)) as source:
-            captured = self._persist(lambda: source.captured(config.topology))
-        return next((table.identity for table in captured if number in table.object_numbers), "")
+            captured = source.captured(config.topology)
+        return {int(number): table.identity for table in captured for number in table.object_numbers}
 
     def _should_end(self) -> bool:
         return self.control.should_end

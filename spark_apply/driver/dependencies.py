@@ -69,7 +69,12 @@ class KeyHashes:
         return self.hashes[self.first[transaction] : self.first[transaction + 1]]
 
     def part(self, first: int, last: int) -> KeyHashes:
-        """The hashes of the transactions `first .. last - 1`."""
+        """The hashes of some consecutive transactions; the array of hashes stays shared.
+
+        Args:
+            first: index of the first transaction.
+            last: behind the index of the last one.
+        """
         starts = self.first[first : last + 1]
         return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0])
 

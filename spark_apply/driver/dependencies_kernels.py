@@ -38,7 +38,12 @@ _NUMERIC_NEGATIVE = 0x4000
 
 @njit(cache=True, inline="always")
 def mix(state, word):
-    """Feed one 64-bit word into a hash."""
+    """Feed one 64-bit word into a hash, and return the new hash.
+
+    Args:
+        state: uint64, the hash so far.
+        word: uint64.
+    """
     value = (state ^ word) + _INCREMENT
     value = (value ^ (value >> _U30)) * _MULTIPLIER_1
     value = (value ^ (value >> _U27)) * _MULTIPLIER_2
@@ -47,7 +52,17 @@ def mix(state, word):
 
 @njit(cache=True)
 def hash_bytes(data, offset, length, state):
-    """Hash raw bytes, eight at a time; the length goes in too."""
+    """Hash raw bytes, eight at a time; the length goes in too.
+
+    Args:
+        data: uint8, among them the bytes.
+        offset: where they begin.
+        length: their number, from 0.
+        state: uint64, the hash so far.
+
+    Returns:
+        uint64, the new hash.
+    """
     whole = length // 8
     position = offset
     for _ in range(whole):
@@ -198,7 +213,15 @@ def _float_bits(data, offset, length):
 
 @njit(cache=True)
 def hash_values(data, offsets, lengths, equality, out):
-    """Hash one column's values in their canonical form; values without bytes get the NULL hash."""
+    """Hash one column's values in their canonical form; values without bytes get the NULL hash.
+
+    Args:
+        data: uint8, bytes of all values.
+        offsets: int64[n], where each value begins in `data`.
+        lengths: int32[n], bytes of each, or NULL, UNCHANGED, ABSENT.
+        equality: a `spark_apply.tables.Equality` but NONE: the canonical form, and the form the bytes are in.
+        out: uint64[n], written.
+    """
     start = np.uint64(0)
     for i in range(lengths.shape[0]):
         length = np.int64(lengths[i])
@@ -227,7 +250,16 @@ def hash_values(data, offsets, lengths, equality, out):
 
 @njit(cache=True)
 def combine_key(values, lengths, seed, out, nulls, missing):
-    """Combine the columns of a key; rows' hashes are even. Marks rows with a NULL, and with a value not there."""
+    """Combine the columns of a key; rows' hashes are even. Marks rows with a NULL, and with a value not there.
+
+    Args:
+        values: uint64[c, n], hashes of the key's columns, from `hash_values`.
+        lengths: int32[c, n], lengths of the same values.
+        seed: uint64, of the table and the key (`spark_apply.tables.HashedKey`).
+        out: uint64[n], written.
+        nulls: bool[n], set where a value is NULL.
+        missing: bool[n], set where a value is UNCHANGED or ABSENT.
+    """
     columns, rows = lengths.shape
     for i in range(rows):
         state = seed
@@ -242,7 +274,16 @@ def combine_key(values, lengths, seed, out, nulls, missing):
 
 @njit(cache=True)
 def sort_by_transaction(hashes, transactions, count):
-    """Bring hashes into the order of their transactions: (hashes, first[count + 1])."""
+    """Bring hashes into the order of their transactions; those of one transaction keep theirs.
+
+    Args:
+        hashes: uint64[k].
+        transactions: int32[k], index of the transaction that each belongs to.
+        count: number of transactions.
+
+    Returns:
+        The hashes, and int64[count + 1]: transaction i has those from first[i] to first[i + 1].
+    """
     first = np.zeros(count + 1, np.int64)
     for i in range(transactions.shape[0]):
         first[transactions[i] + 1] += 1
@@ -296,7 +337,18 @@ def track(hashes, group, base, keys, groups, found):
 
 @njit(cache=True)
 def refill(keys, groups, base, out_keys, out_groups):
-    """Move the keys of unfinished groups into an empty map; how many there are."""
+    """Move the keys of unfinished groups into an empty map.
+
+    Args:
+        keys: uint64[s], the full map's slots; 0: empty.
+        groups: int64[s], the last group with each key.
+        base: number of the lowest unfinished group.
+        out_keys: uint64[z], zeros; z is a power of two, larger than the number of keys that stay. Written.
+        out_groups: int64[z], written.
+
+    Returns:
+        How many keys there are now.
+    """
     mask = np.uint64(out_keys.shape[0] - 1)
     kept = 0
     for i in range(keys.shape[0]):

@@ -41,7 +41,13 @@ class FeedListener(Protocol):
     """Receives batches and errors on the feed's thread; it must only pass them on."""
 
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
-        """A batch arrived."""
+        """A batch arrived.
+
+        Args:
+            mark: what `start` answered: batches with an older one belong to a stream that was replaced.
+            header: of the batch.
+            data: the encoded batch, header included; counts against `CREDIT_BYTES` until `taken`.
+        """
         ...
 
     def feed_broke(self, mark: int) -> None:

@@ -72,7 +72,13 @@ class ErrorHolds:
         return tuple(sorted(self._hashes))
 
     def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """Add an error transaction, or more hashes of one."""
+        """Add an error transaction, or more hashes of one.
+
+        Args:
+            number: of the error transaction.
+            hashes: uint64, what is stored with it (`spark_apply.driver.dependencies.stored_hashes`). When all transactions
+                together have too many, exclusive use of its tables is kept instead.
+        """
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
         self._total -= 0 if earlier is None else earlier.shape[0]

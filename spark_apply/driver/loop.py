@@ -188,7 +188,7 @@ class CoordinatorHost:
         self._events.put(_StreamLost(stream, problem))
 
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
-        """A batch arrived from the queue; `mark` is the result of `Feed.start`."""
+        """Take a batch from the queue. See `spark_apply.driver.feed.FeedListener.arrived`."""
         self._events.put(_BatchArrived(mark, header, data))
 
     def feed_broke(self, mark: int) -> None:
@@ -222,7 +222,18 @@ class CoordinatorHost:
         return found[0]
 
     def call_within(self, action: Callable[[], _Answer], timeout_s: float) -> tuple[_Answer] | None:
-        """Like `call`; None when the loop did not run it within `timeout_s` seconds (the action may still run later)."""
+        """Run an action on the loop's thread and return its result, as `call` does, if it comes in time.
+
+        Args:
+            action: what the loop runs between two events.
+            timeout_s: seconds to wait for its result.
+
+        Returns:
+            The result in a tuple; None: there was none in time, and the action may still run later.
+
+        Raises:
+            StreamsError: raised by the action.
+        """
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._events.put(_Call(action, answer))
         try:

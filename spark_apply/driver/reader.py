@@ -214,7 +214,12 @@ class ApplyReader:
         return self._must_settle and not self._pieces
 
     def change_tables(self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation]) -> None:
-        """Tables are left out, or join; `restart` before the next batch."""
+        """Change which tables are applied; the caller calls `restart` before the next batch.
+
+        Args:
+            leave_out: names at the destination of tables whose rows are left out from now on.
+            join: copied tables whose rows are applied from their instantiation SCN on.
+        """
         self._tables.leave_out(leave_out)
         self._tables.join(join)
 
@@ -328,6 +333,8 @@ class ApplyReader:
         if self._waiting:
             self._waiting.append(_Offered(batch, data))
             return
+        known = self._without_strangers(batch)
+        batch, data = known, data if known is batch else None
         named, unfit = self._fitted(batch)
         passing = named if unfit < 0 else slice_transactions(named, 0, unfit) if unfit else None
         if batch.continues and self._open is None and unfit < 0:
@@ -386,10 +393,9 @@ class ApplyReader:
         new = select_rows(batch, kept)
         left = without_copied(new, self._first_scn)
         filtered = self._rules.filter(left)
-        known = self._without_strangers(filtered)
-        self.statistics.rows_instantiated += new.row_count - left.row_count + filtered.row_count - known.row_count
+        self.statistics.rows_instantiated += new.row_count - left.row_count
         self.statistics.rows_discarded += left.row_count - filtered.row_count
-        return known
+        return filtered
 
     def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
         # Applied up to X means order_scn < X: commit records do not overlap.
@@ -407,7 +413,9 @@ class ApplyReader:
         unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
         for version in unknown:
             self._tables.resolve(version)
-        return without_copied(batch, self._first_scn) if unknown else batch
+        known = without_copied(batch, self._first_scn) if unknown else batch
+        self.statistics.rows_instantiated += batch.row_count - known.row_count
+        return known
 
     def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
         """The batch with the destination's column names, and its first transaction that does not fit; -1: all fit.

@@ -40,6 +40,9 @@ PROGRESS_TIMEOUT_S = 600.0
 # A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
+# Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same numbers, and
+# counted their incarnations from 1 (`spark_apply.copy.sessions`).
+_COPY_INCARNATIONS_MAX = 1 << 32
 
 log = logging.getLogger("headrace.apply")
 
@@ -152,17 +155,27 @@ class ApplyServers:
         server.state, server.detail, server.hint = "INITIALIZING", "", ""
         stream.send(pb.CoordinatorMessage(welcome=pb.Welcome(
             epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
-            destination=access_to_wire(self._config.destination), incarnation=server.attempts,
+            destination=access_to_wire(self._config.destination), incarnation=_COPY_INCARNATIONS_MAX + server.attempts,
         )))
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """A server spoke; words of a stream that was replaced are ignored."""
+        """Take a server's message; one of a stream that was replaced is ignored.
+
+        Args:
+            stream: on which it came; its hello has the server's number.
+            message: whole.
+        """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._hear(server, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """A stream ended."""
+        """Note that a stream ended: its server has no session until a new task opens another one.
+
+        Args:
+            stream: which one; nothing happens when it was replaced.
+            problem: why, shown in the status; empty: the task ended in order.
+        """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._lose(server, problem)

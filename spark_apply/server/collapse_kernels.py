@@ -31,7 +31,14 @@ ABNORMAL = 4  # an insert after an insert, a change after a delete, ...
 
 @njit(cache=True)
 def same_bytes(data, offset, other, length):
-    """Whether two values of equal length are byte for byte the same."""
+    """Whether two values of equal length are byte for byte the same.
+
+    Args:
+        data: uint8, bytes of all values.
+        offset: where the first value begins.
+        other: where the second one begins.
+        length: bytes of each.
+    """
     for k in range(length):  # noqa: SIM110 - Numba compiles no generators
         if data[offset + k] != data[other + k]:
             return False
@@ -40,10 +47,21 @@ def same_bytes(data, offset, other, length):
 
 @njit(cache=True)
 def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengths, changed, unset):
-    """Fill UNCHANGED new values from old ones; mark changed columns and columns without a new value.
+    """Fill UNCHANGED new values from old ones; mark changed columns and columns without a new value. UPDATE rows only.
 
     `changed` and `unset`: uint64, shape (rows, words), one bit per column, zero at the start; UPDATE rows only.
     A column without an old value counts as changed when it has a new one.
+
+    Args:
+        data: uint8, bytes of both images' values.
+        command: uint8[n], `Command` of each row.
+        old_offsets: int64[c, n], where each old value begins in `data`.
+        old_lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT.
+        new_offsets: int64[c, n], of the new values; filled in.
+        new_lengths: int32[c, n], of the new values; filled in.
+        changed: uint64[n, words], one bit per column, zero at the start. Set where the two values differ; a column
+            without an old value counts as changed when it has a new one.
+        unset: uint64[n, words], one bit per column, zero at the start. Set where there is neither.
     """
     columns, rows = new_lengths.shape
     for column in range(columns):
@@ -68,9 +86,23 @@ def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengt
 
 @njit(cache=True)
 def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths, match, key_offsets, key_lengths):
-    """Find each row's key: arrays of shape (columns of the key, rows). An UPDATE without old key values uses the new ones.
+    """Find each row's key values. An UPDATE without old ones kept its key: it uses the new ones, and gets them as old ones.
 
     Fills in the old key values of such an UPDATE. Returns COLLAPSED, or why keys do not identify rows.
+
+    Args:
+        data: uint8, bytes of both images' values.
+        command: uint8[n], `Command` of each row.
+        old_offsets: int64[c, n], where each old value begins in `data`; filled in.
+        old_lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT; filled in.
+        new_offsets: int64[c, n], of the new values.
+        new_lengths: int32[c, n], of the new values.
+        match: int64[k], the columns that find a row.
+        key_offsets: int64[k, n], where each key value begins in `data`. Written.
+        key_lengths: int32[k, n], written.
+
+    Returns:
+        COLLAPSED: the keys identify the rows; else why they do not, KEY_MISSING or KEY_CHANGED.
     """
     rows = command.shape[0]
     answer = COLLAPSED
@@ -103,7 +135,16 @@ def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths,
 
 @njit(cache=True)
 def hash_rows(data, offsets, lengths, columns, seed, out):
-    """Hash the raw bytes of some columns of every row; 0 where a value is missing."""
+    """Hash the raw bytes of some columns of every row; 0 where a value is missing.
+
+    Args:
+        data: uint8, bytes of all values.
+        offsets: int64[c, n], where each value begins in `data`.
+        lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT.
+        columns: int64[k], which columns.
+        seed: uint64, tells keys of one table apart.
+        out: uint64[n], written; odd, or 0 where a value is UNCHANGED or ABSENT.
+    """
     for i in range(out.shape[0]):
         state = seed
         known = True
@@ -146,9 +187,24 @@ def net_changes(
 ):
     """Reduce the changes of each key to one, in the place of the key's first row.
 
-    `net`: uint8, zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of
-    a key. Old values stay the first row's; new values, `changed` and `unset` are merged into it.
-    Returns COLLAPSED, or why not (the images are then partly merged: use fresh ones).
+    Old values stay the first row's; new values, `changed` and `unset` are merged into it.
+
+    Args:
+        data: uint8, bytes of all values.
+        command: uint8[n], `Command` of each row, in source order.
+        hashes: uint64[n], of the key values, from `hash_rows`.
+        key_offsets: int64[k, n], where each key value begins in `data`.
+        key_lengths: int32[k, n], bytes of each, or NULL.
+        old_offsets: int64[c, n], of the old values; merged in place, as the next five.
+        old_lengths: int32[c, n].
+        new_offsets: int64[c, n], of the new values.
+        new_lengths: int32[c, n].
+        changed: uint64[n, words], from `mark_columns`.
+        unset: uint64[n, words], from `mark_columns`.
+        net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a key.
+
+    Returns:
+        COLLAPSED, or why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.
     """
     rows = command.shape[0]
     size = 16

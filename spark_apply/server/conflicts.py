@@ -69,7 +69,12 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
 
 
 def show_raw(column: Column, value: bytes) -> str:
-    """Show text unchanged and binary forms as hexadecimal."""
+    """Show a value as the source sent it: text unchanged, a binary form as hexadecimal. A `ShowValue`.
+
+    Args:
+        column: says which form it is.
+        value: its bytes; NULL has none and is not shown by this.
+    """
     return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
 
 

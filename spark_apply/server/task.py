@@ -62,7 +62,21 @@ def die_with_parent() -> None:
 
 
 def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Iterable[int]) -> Iterator[bytes]:
-    """Run apply server `index` until the coordinator says stop; a failure is raised, so that Spark runs it again."""
+    """Run apply server `index` until the coordinator says stop; a failure is raised, so that Spark runs it again.
+
+    Args:
+        access: endpoint and token of the driver.
+        topology: name of the topology.
+        apply: name of the apply process.
+        index: number of the apply server, from 0.
+        _items: of Spark's partition; not used.
+
+    Returns:
+        Nothing to iterate over.
+
+    Raises:
+        StreamsError: the server failed; it has reported that to the driver.
+    """
     die_with_parent()
     task = _ServerTask(access, topology, apply, index)
     try:

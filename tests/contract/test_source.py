@@ -121,6 +121,7 @@ def test_descriptions_are_found_without_decoding_and_have_the_columns_of_the_tab
     assert columns == {"t": [("id", True), ("a", False), ("big", False)], "u": [("id", True)]}
     build = harness.source.dictionary_build(TOPOLOGY)
     assert {(version.object_number, version.name) for version in described} <= {(t.object_number, t.name) for t in build.tables}
+    assert all(table.root_number == table.object_number for table in build.tables if table.stored_name == table.name)
     tables = harness.source.tables(RULES)
     assert [table.name for table in tables] == ["t", "u"]
     beforehand = harness.source.table_versions(tables)

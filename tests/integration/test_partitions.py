@@ -10,6 +10,10 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.driver.config import TableToInstantiate
+from streams.scn import Scn
+from streams.table_name import TableName
 from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -112,6 +116,26 @@ def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pai
     assert "delete the rows at the destination yourself" in truncated.message
     assert behind.depends_on == truncated.number
     assert len(pair.here_and_there()[1]) == 9
+
+
+def test_rows_of_a_partition_are_known_as_its_tables_after_it_was_dropped_and_the_table_renamed(pair: Pair) -> None:
+    """Whoever begins to apply now cannot learn from the source where they belong."""
+    pair.create(BY_RANGE, PLAIN)
+    pair.run("CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)", "INSERT INTO p VALUES (1, 'a'), (301, 'b')")
+    pair.redo.catch_up()
+    pair.run("DROP TABLE p_400", "ALTER TABLE p RENAME TO q")
+    pair.redo.catch_up()
+    (captured,) = pair.redo.source.captured("topo")
+    table = TableToInstantiate(
+        identity=captured.identity, source=TableName.of(captured), destination=TableName.of(captured),
+        object_numbers=tuple(int(number) for number in captured.object_numbers),
+    )
+    tables = ArrivingTables({table.destination: TableStart(scn=Scn(5))}, [table], lambda number: pytest.fail(f"asked for {number}"))
+    versions = [version for batch in pair.redo.mine(pair.redo.miner()) for version in batch.tables]
+    assert {version.object_number in captured.object_numbers for version in versions} == {True, False}
+    for version in versions:
+        assert not tables.is_unknown(version)
+        assert tables.first_scn(version, 0) == 5
 
 
 NEW_PARTITION = "CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)"

@@ -427,6 +427,9 @@ def test_partitions_come_under_their_own_names_and_the_dictionary_tells_the_root
     ]
     roots = {t.stored_name: (t.owner, t.name) for t in site.source.dictionary_build("topo").tables}
     assert {roots[name] for name in ("p_old", "p_new_1", "p_new_2")} == {("public", "p")}
+    (table,) = site.source.captured("topo")
+    (root,) = {t.root_number for t in site.source.dictionary_build("topo").tables}
+    assert root in table.object_numbers
     numbers = {t.stored_name: t.object_number for t in site.source.dictionary_build("topo").tables}
     assert [t.truncates for t in reading.transactions if t.truncates] == [[((numbers["p_old"],), False, False)]]
 

@@ -100,6 +100,7 @@ def table_versions(draw: st.DrawFn) -> TableVersion:
         object_number=draw(st.integers(0, 2**32)), version=draw(st.integers(0, 2**64 - 1)), owner=draw(_NAMES),
         name=draw(_NAMES), columns=tuple(columns), old_image=draw(st.sampled_from(OldImage)),
         partition=draw(st.none() | st.builds(Partition, owner=_NAMES, name=_NAMES, rows=_NAMES)),
+        root_number=draw(st.integers(0, 2**32)),
     )
 
 

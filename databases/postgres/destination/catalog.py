@@ -250,7 +250,16 @@ class _Index:
 
 
 def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
-    """The canonical form of a type's values; see the module."""
+    """The canonical form in which values of a type are hashed; see `DestinationColumn.equality`.
+
+    Args:
+        base_type: `owner.name`; of a domain the type below it.
+        is_enum: it is an enumerated type.
+        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without collation.
+
+    Returns:
+        "none" when equal values may have different bytes and no canonical form of them is known here.
+    """
     if is_enum:
         return "text"
     if base_type in _COLLATED and not is_deterministic:
@@ -285,6 +294,11 @@ def conversion_function(owner: str, table: str, column: str) -> str:
     """Name of the functions in the schema headrace that convert values for a column; not quoted.
 
     PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the whole.
+
+    Args:
+        owner: schema of the destination's table.
+        table: its name.
+        column: the column whose values the functions return.
     """
     name = f"{owner}.{table}.{column}"
     encoded = name.encode()
@@ -295,7 +309,12 @@ def conversion_function(owner: str, table: str, column: str) -> str:
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
-    """The same table as a source's log would describe it, with `version` 0 (preflight, tests)."""
+    """Describe a table of the catalog as a source's log would, with `version` 0 (preflight, tests).
+
+    Args:
+        catalog: from `describe_table`; of a source's table as well.
+        is_binary: the form in which the log stream would bring its values.
+    """
     old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
     return TableVersion(
         object_number=ObjectNumber(catalog.oid), version=0, owner=catalog.table.owner, name=catalog.table.name,

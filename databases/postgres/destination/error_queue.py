@@ -87,7 +87,13 @@ def _put_row(
 
 
 def delete_error(connection: psycopg.Connection[Any], topology: str, number: int) -> bool:
-    """Delete an error transaction and its parts, inside the caller's transaction; False when it is not there."""
+    """Delete an error transaction and its parts, inside the caller's transaction; False when it is not there.
+
+    Args:
+        connection: to the destination, in a transaction.
+        topology: whose error queue; an error transaction of another topology counts as not there.
+        number: of the error transaction.
+    """
     deleted = connection.execute(
         "DELETE FROM headrace.apply_error WHERE topology = %s AND number = %s", (topology, number)
     ).rowcount

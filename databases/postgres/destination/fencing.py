@@ -112,7 +112,16 @@ class SessionIdentity:
 
 
 def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:
-    """Number of the advisory lock of an apply process, or of one of its servers: a signed 64-bit hash."""
+    """Number of the advisory lock of an apply process, or of one of its servers.
+
+    Args:
+        topology: name of the topology.
+        apply: name of the apply process.
+        server: number of the apply server; None: the lock of the apply process, which every session of it holds shared.
+
+    Returns:
+        A hash, signed 64 bits: the same in every process.
+    """
     text = f"headrace:{topology}/{apply}" + ("" if server is None else f"/{server}")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
@@ -130,7 +139,13 @@ def commit_durably(connection: psycopg.Connection[Any]) -> None:
 
 
 def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) -> int:
-    """Raise the epoch of an apply process, in the server's present life; the new epoch."""
+    """Raise the epoch of an apply process, in the server's present life; returns the new epoch.
+
+    Args:
+        connection: in autocommit mode: the epoch is durable before older sessions are ended.
+        topology: name of the topology.
+        apply: name of the apply process; its row is created when it has none.
+    """
     found = connection.execute(_RAISE, {"topology": topology, "apply": apply}).fetchone()
     assert found is not None
     return int(found[0])
@@ -138,6 +153,10 @@ def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) 
 
 def claim(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
     """Raise the server's incarnation to this session's, before anything of an older one is ended.
+
+    Args:
+        connection: of the session that is being opened, in autocommit mode.
+        identity: of the same session.
 
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
@@ -155,7 +174,14 @@ def claim(connection: psycopg.Connection[Any], identity: SessionIdentity) -> Non
 
 
 def take_over(connection: psycopg.Connection[Any], identity: SessionIdentity) -> tuple[int, int, list[int]]:
-    """Take over the server's progress row: its new sequence, its low watermark and its ranges.
+    """Take over the server's progress row; it is created when there is none.
+
+    Args:
+        connection: of the session that is being opened, in autocommit mode, after `take_server_lock`.
+        identity: of the same session.
+
+    Returns:
+        The row's new sequence, its low watermark, and its ranges above (`databases.progress.ranges_from_bounds`).
 
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
@@ -176,6 +202,12 @@ def _numbers(identity: SessionIdentity) -> dict[str, str | int]:
 
 def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> None:
     """Say why nothing may be written for an epoch; returns when it may, as far as the epoch goes.
+
+    Args:
+        connection: to the destination.
+        topology: name of the topology.
+        apply: name of the apply process.
+        epoch: of the caller.
 
     Raises:
         FencedError: a newer epoch exists.
@@ -231,7 +263,13 @@ def _take_exclusive_lock(connection: psycopg.Connection[Any], key: int, own: str
 
 
 def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> int:
-    """End every session of an apply process's older epochs; the lock's key, which the caller unlocks.
+    """End every session of an apply process's older epochs, and take its lock; returns the key, which the caller unlocks.
+
+    Args:
+        connection: in autocommit mode; keeps the lock until it ends or unlocks.
+        topology: name of the topology.
+        apply: name of the apply process.
+        epoch: of the caller, from `raise_epoch`.
 
     Raises:
         FencedError: a newer epoch exists.
@@ -247,6 +285,10 @@ def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: s
 def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
     """Become the only session of this apply server; an older incarnation's session is ended, and one of its own.
 
+    Args:
+        connection: of the session that is being opened, in autocommit mode; keeps the lock as long as it lives.
+        identity: of the same session, after its `claim`.
+
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
         DatabaseUnavailable: the older session does not end.
@@ -258,7 +300,13 @@ def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdent
 
 
 def take_origin(connection: psycopg.Connection[Any], name: str) -> None:
-    """Mark everything the session will write with a replication origin, made if it is missing."""
+    """Mark everything the session will write with a replication origin, made if it is missing.
+
+    Args:
+        connection: of the session that is being opened; keeps the origin as long as it lives. While another session has the
+            origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
+        name: of the origin, see `SessionIdentity.origin`.
+    """
     found = connection.execute("SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s", (name,)).fetchone()
     if found is None:
         connection.execute("SELECT pg_catalog.pg_replication_origin_create(%s)", (name,))

@@ -197,7 +197,12 @@ def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: in
 
 
 def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
-    """Whether a table exists, may be read, and has a row. A right that is missing has a finding of its own."""
+    """Whether a table exists, may be read, and has a row. A right that is missing has a finding of its own.
+
+    Args:
+        connection: as the role that will apply.
+        table: under its name at the destination.
+    """
     readable = connection.execute(
         "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"

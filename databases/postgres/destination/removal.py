@@ -79,6 +79,13 @@ def remove_origins(connection: psycopg.Connection[Any], topology: str) -> list[s
 
     A change whose origin is gone reads as a user's own. So they stay while another topology's log stream of this
     database may still have to read what was written with them.
+
+    Args:
+        connection: in autocommit mode.
+        topology: its name; its sessions have ended.
+
+    Returns:
+        For each origin what was done, or why it stays.
     """
     names = [row[0] for row in connection.execute(
         "SELECT roname FROM pg_catalog.pg_replication_origin WHERE starts_with(roname, %s) ORDER BY 1",

@@ -325,7 +325,12 @@ def _move(builder: _Builder, written: list[int], with_: str, source: str, condit
 
 
 def identity_may_change(write: Write, catalog: CatalogTable) -> bool:
-    """Whether an UPDATE may change an identity column that cannot be SET: its old value differs or is not known."""
+    """Whether an UPDATE may change an identity column that cannot be SET: its old value differs or is not known.
+
+    Args:
+        write: of any command; for an INSERT or a DELETE the answer is False.
+        catalog: the destination table; every column of the write's version fits.
+    """
     if write.command is not Command.UPDATE or write.old is None or write.new is None:
         return False
     for position in write.set_columns:
@@ -346,7 +351,16 @@ def _bytes(values: ColumnValues, column: int) -> bytes:
 
 
 def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int]]:
-    """Cut a write's rows into runs whose values fit into one statement: (first, after last)."""
+    """Cut a write's rows into runs whose values fit into one statement.
+
+    Args:
+        statement: of the write's plan; only the values that it sends count.
+        write: the write that is cut.
+
+    Yields:
+        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row goes
+        alone.
+    """
     count = write.row_count
     large = [
         (values, columns.columns) for values, columns in ((write.old, statement.old), (write.new, statement.new))
@@ -371,7 +385,20 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
 
 
 def parameters(statement: SetStatement, write: Write, first: int, last: int) -> list[NDArray[np.uint8]]:
-    """The parameters of a statement for the rows first..last-1."""
+    """Make the parameters of a statement for some rows of a write: one array per parameter, in PostgreSQL's binary form.
+
+    Args:
+        statement: of the write's plan.
+        write: with the values.
+        first: the first row.
+        last: behind the last row.
+
+    Returns:
+        uint8 each, in the order of the statement's parameters.
+
+    Raises:
+        BugError: the write lacks values that the statement needs.
+    """
     # Here, not at the head: a site's actor, which asks its database and writes nothing, does without numba's 25 MB.
     from databases.postgres.destination.write_kernels import array_sizes, fill_arrays
 
@@ -407,7 +434,19 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) -> Iterator[NDArray[np.uint8]]:
-    """The bytes COPY reads for an INSERT: header, rows chunk by chunk, trailer."""
+    """Make the bytes that COPY ... (FORMAT binary) reads for an INSERT: header, rows chunk by chunk, trailer.
+
+    Args:
+        plan: of the write; with `copy`.
+        write: an INSERT.
+        chunks: from `row_chunks`; each becomes one block.
+
+    Yields:
+        uint8.
+
+    Raises:
+        BugError: a value is not in the LCR.
+    """
     from databases.postgres.destination.write_kernels import fill_copy_rows
 
     assert write.new is not None

@@ -35,7 +35,15 @@ _NOT_RECEIVED_TYPES = ("int2vector", "oidvector")
 
 
 def slot_name(topology: str, site: str) -> str:
-    """Name of the slot and of the publication: slots are known cluster-wide, so it names the site as well."""
+    """Name of the slot and of the publication: slots are known cluster-wide, so it contains the site as well.
+
+    Args:
+        topology: its name.
+        site: name of the source's site.
+
+    Returns:
+        At most 63 characters of a-z, 0-9 and _; with a hash unless both names are of a-z and 0-9 and short enough.
+    """
     plain = f"headrace_{topology}_{site}"
     if re.fullmatch(r"[a-z0-9_]{1,63}", plain) and "_" not in topology + site:
         return plain
@@ -138,13 +146,23 @@ def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
 
 
 def unlogged_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[UnloggedTable, ...]:
-    """Unlogged tables that the rules would select."""
+    """Unlogged tables that the rules would select.
+
+    Args:
+        connection: to the source.
+        rules: rule sets (`rules.rule.RuleSet`); a table is selected when one of them keeps it.
+    """
     names = _names(connection, "u")
     return tuple(UnloggedTable(owner=owner, name=name) for _, owner, name in names if _selected(rules, owner, name))
 
 
 def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[CatalogTable, ...]:
-    """Every permanent plain table and partitioned root that a rule set selects, by owner and name."""
+    """Every permanent plain table and partitioned root that a rule set selects, by owner and name.
+
+    Args:
+        connection: to the source; its role's rights and memberships are part of the answer.
+        rules: rule sets (`rules.rule.RuleSet`); a table is selected when one of them keeps it.
+    """
     wanted = [number for number, owner, name in _names(connection, "p") if _selected(rules, owner, name)]
     if not wanted:
         return ()
@@ -206,7 +224,15 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
 
 
 def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable]) -> tuple[SourceTable, ...]:
-    """The same tables with columns and sizes. Generated columns are left out: nobody may write them."""
+    """The same tables with columns and sizes. Generated columns are left out: nobody may write them.
+
+    Args:
+        connection: to the source.
+        tables: from `select_tables`. One that was dropped meanwhile is left out.
+
+    Returns:
+        In the order of `tables`; size and row estimate of a partitioned one are those of all its partitions.
+    """
     rows = connection.execute(
         """
         SELECT root.number::int8,
@@ -237,7 +263,12 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
 
 
 def publication_tables(connection: psycopg.Connection[Any], publication: str) -> dict[int, tuple[str, str]]:
-    """Tables that a publication names, as oid -> (schema, name); empty when there is no such publication."""
+    """Tables that a publication names, as oid -> (schema, name); empty when there is no such publication.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`.
+    """
     rows = connection.execute(
         """
         SELECT c.oid::int8, n.nspname::text, c.relname::text
@@ -255,6 +286,10 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
     """Tables that a publication names, each with its identity.
 
     The number of the publication's entry is part of it: a table that leaves the publication and comes back has another one.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`; one that does not exist names no table.
     """
     rows = connection.execute(
         """
@@ -281,10 +316,14 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     """Every table that changes can come from, partitions with the root that LCRs name.
 
     A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`; one that does not exist names no table.
     """
     rows = connection.execute(
         """
-        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text
+        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8
         FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
         CROSS JOIN LATERAL (SELECT rc.oid AS number UNION SELECT t.relid FROM pg_partition_tree(rc.oid) t) AS member
@@ -298,14 +337,19 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     return tuple(
         DictionaryTable(
             object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
-            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "",
+            rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "", root_number=ObjectNumber(int(row[5])),
         )
         for row in rows
     )
 
 
 def published_relations(connection: psycopg.Connection[Any], publication: str) -> list[int]:
-    """Oids of every table that changes can come from."""
+    """Oids of every table that changes can come from.
+
+    Args:
+        connection: to the source.
+        publication: its name, from `slot_name`.
+    """
     return [int(table.object_number) for table in published_objects(connection, publication)]
 
 
@@ -315,6 +359,10 @@ def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[in
     The server raises an error, and the slot is jammed, when it meets a type without a send function inside an
     array, range or composite. Numbers of the source's catalog mean nothing elsewhere: those in reg* values, and
     those that the binary form of arrays and composites carries of their elements' user-defined types.
+
+    Args:
+        connection: to the source.
+        relations: oids of tables and partitions, see `published_relations`.
     """
     rows = connection.execute(
         """

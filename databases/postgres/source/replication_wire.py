@@ -73,7 +73,12 @@ class Buffer:
             self.filled += len(part)
 
     def drop(self, start: int, end: int) -> None:
-        """Remove `[start:end]`."""
+        """Remove the bytes `[start:end]`; what follows moves up. `taken` stays as it is.
+
+        Args:
+            start: offset from the buffer's begin; not below `taken`, except by `take`.
+            end: behind the last byte to remove; not above `filled`.
+        """
         if start != end:
             rest = self.filled - end
             self.array[start : start + rest] = self.array[end : self.filled].copy()
@@ -201,7 +206,17 @@ class LibpqWire:
 
 
 def start_libpq(pgconn: pq.abc.PGconn, command: bytes, slot: str) -> None:
-    """Send START_REPLICATION through libpq and wait for the stream to open."""
+    """Send START_REPLICATION through libpq and wait for the stream to open.
+
+    Args:
+        pgconn: a replication connection, idle; not blocking afterwards.
+        command: START_REPLICATION with its options.
+        slot: name of the slot, for errors.
+
+    Raises:
+        LogGone: the slot does not exist or was invalidated.
+        DatabaseUnavailable: the connection broke, or another session reads the slot.
+    """
     with _libpq_errors():
         result = pgconn.exec_(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -212,7 +227,22 @@ def start_libpq(pgconn: pq.abc.PGconn, command: bytes, slot: str) -> None:
 
 
 def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
-    """Send START_REPLICATION and wait for the stream to open; returns what came behind the answer."""
+    """Send START_REPLICATION on the raw socket and wait for the stream to open.
+
+    Args:
+        wire: a duplicate of an authenticated replication connection's socket; not blocking afterwards.
+        command: START_REPLICATION with its options, without the protocol's frame.
+        slot: name of the slot, for errors.
+
+    Returns:
+        What came behind the answer: the stream's first bytes, perhaps not a whole message.
+
+    Raises:
+        LogGone: the slot does not exist or was invalidated.
+        DatabaseUnavailable: the connection broke, nothing came for `HANDSHAKE_TIMEOUT_S`, or another session reads the
+            slot.
+        ProtocolError: the answer is none that PostgreSQL gives.
+    """
     wire.settimeout(HANDSHAKE_TIMEOUT_S)
     received = b""
     try:

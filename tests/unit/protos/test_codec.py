@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from protos import codec, lcr_pb2
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
+from streams.scn import NO_OBJECT, ObjectNumber
 from tests.support.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
 
@@ -27,6 +30,15 @@ def test_header_read_from_the_bytes_equals_the_header_of_the_batch(batch: LcrBat
 def test_encoded_bytes_are_those_of_the_protobuf_library(batch: LcrBatch) -> None:
     serialized = codec.encode(batch)
     assert lcr_pb2.LcrBatch.FromString(serialized).SerializeToString(deterministic=True) == serialized
+
+
+def test_batch_of_an_earlier_version_does_not_say_which_table_its_rows_belong_to() -> None:
+    batch = insert_batch([10])
+    written = replace(batch, tables=(replace(batch.tables[0], root_number=ObjectNumber(777)),))
+    message = lcr_pb2.LcrBatch.FromString(codec.encode(written))
+    message.tables[0].ClearField("root_number")
+    (version,) = codec.decode(message.SerializeToString()).tables
+    assert (version.root_number, version.table_number) == (NO_OBJECT, batch.tables[0].object_number)
 
 
 def test_header_is_read_when_another_writer_put_it_last() -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import replace
+
+import pytest
 
 from databases.ports import DictionaryBuild, DictionaryTable
 from redo.dictionary import Dictionary
 from redo.records import decode_dictionary, encode_dictionary
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version
+from streams.scn import NO_OBJECT, ObjectNumber
 
 
 def described(number: int, name: str, *columns: str) -> TableVersion:
@@ -15,10 +20,18 @@ def described(number: int, name: str, *columns: str) -> TableVersion:
     )
 
 
-def entry(number: int, stored: str, root: str = "", rows: str = "") -> DictionaryTable:
+def entry(number: int, stored: str, root: str = "", rows: str = "", *, root_number: int = 0) -> DictionaryTable:
     return DictionaryTable(
         object_number=number, owner="s", name=root or stored, stored_owner="s", stored_name=stored, rows=rows,
+        root_number=ObjectNumber(root_number),
     )
+
+
+def as_earlier(dictionary: Dictionary) -> Dictionary:
+    """What redo of an earlier version says of the same."""
+    fields = json.loads(zlib.decompress(encode_dictionary(dictionary.snapshot())))
+    del fields["roots"]
+    return Dictionary.from_snapshot(decode_dictionary(zlib.compress(json.dumps(fields).encode())))
 
 
 def build(scn: int, *tables: DictionaryTable) -> DictionaryBuild:
@@ -79,6 +92,64 @@ def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_atta
         one.rename(known[1].renamed("s", "other"))  # by the rules' names; the builds' name counts
         assert not one.covers_all_partitions(2, [2])
         assert one.covers_all_partitions(2, [1, 2])
+
+
+def test_version_says_which_table_it_belongs_to_as_far_as_that_is_known():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e", root_number=9), entry(2, "t", root_number=2), entry(3, "old1", "old")))
+
+    def root(number: int, name: str) -> int:
+        return dictionary.describe(described(number, name, "a"), 5).table.root_number
+
+    assert [root(1, "e1"), root(2, "t")] == [9, 2]
+    assert root(3, "old1") == NO_OBJECT, "a build of an earlier version"
+    assert root(4, "made_and_dropped") == NO_OBJECT, "no build knows it: it may have been a partition"
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    assert [again.current(number) for number in (1, 2, 3, 4)] == [dictionary.current(number) for number in (1, 2, 3, 4)]
+    dictionary.add_build(build(9, entry(1, "e1", "renamed", root_number=9)))
+    assert dictionary.describe(described(1, "e1", "a"), 10).table.table_number == 9
+
+
+def test_partition_that_was_detached_before_its_table_was_renamed_still_belongs_to_the_table():
+    """Otherwise a TRUNCATE of all other partitions empties the whole table at the destination."""
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, *(entry(n, f"e{n}", "e", root_number=9) for n in (1, 2)), entry(9, "e", root_number=9)))
+    dictionary.add_build(build(5, entry(1, "e1", "e", root_number=9), entry(2, "e2", root_number=2), entry(9, "e", root_number=9)))
+    dictionary.add_build(build(9, entry(1, "e1", "f", root_number=9), entry(2, "e2", root_number=2), entry(9, "f", root_number=9)))
+    dictionary.describe(described(1, "e1", "a"), 10)
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    assert again.snapshot() == dictionary.snapshot()
+    for one in (dictionary, again):
+        assert one.current(1).table.name == "f"
+        assert not one.covers_all_partitions(1, [1])
+        assert one.covers_all_partitions(1, [1, 2])
+
+
+@pytest.mark.parametrize("is_described_again", [False, True])
+def test_partitions_of_which_redo_of_an_earlier_version_told_belong_to_their_table(is_described_again: bool):
+    root, first, third = (entry(n, f"e{n}" if n < 9 else "e", "e", root_number=9) for n in (9, 1, 3))
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, root, first, entry(2, "e2", "e", root_number=9), third))
+    dictionary.describe(described(1, "e1", "a"), 2)
+    dictionary.add_build(build(3, root, first, entry(2, "e2", root_number=2), third))
+    earlier = as_earlier(dictionary)
+    assert earlier.current(1).table.root_number == NO_OBJECT
+    assert earlier.covers_all_partitions(1, [1, 2, 3])
+    earlier.add_build(build(5, root, first, entry(2, "e2", root_number=2), third))
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(earlier.snapshot())))
+    for one in (earlier, again):
+        if is_described_again:
+            assert one.describe(described(1, "e1", "a"), 10).table.root_number == 9
+        assert not one.covers_all_partitions(1, [1, 3])
+        assert one.covers_all_partitions(1, [1, 2, 3])
+
+
+def test_partitioned_table_that_was_made_again_has_no_partitions_of_the_dropped_one():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "e1", "e", root_number=9)))
+    dictionary.add_build(build(5, entry(2, "e1", "e", root_number=10)))
+    dictionary.describe(described(2, "e1", "a"), 6)
+    assert dictionary.covers_all_partitions(2, [2])
 
 
 def test_snapshot_says_everything_that_is_in_force():

@@ -249,6 +249,27 @@ def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path)
     ]
 
 
+def test_rows_say_which_table_they_belong_to_whatever_partition_they_are_in(tmp_path):
+    source = MemorySource()
+    source.create_table("s.t", ["id"], key=["id"])
+    source.create_table("s.e1", ["id"], key=["id"], root="s.e")
+    with source.transaction() as transaction:
+        transaction.insert("s.t", id="1")
+        transaction.insert("s.e1", id="1")
+    writer = write_redo(tmp_path, source)
+    captured = {table.name: table.object_numbers for table in source.captured("t")}
+    source.create_table("s.e2", ["id"], key=["id"], root="s.e")
+    with source.transaction() as transaction:
+        transaction.insert("s.e2", id="2")
+    drain(writer, source)
+    source.drop_table("s.e2")
+    writer.close()
+    restarted = write_redo(tmp_path, source)
+    versions = {version.object_number: version for batch in mine(miner(tmp_path), restarted) for version in batch.tables}
+    assert len(versions) == 3
+    assert all(version.table_number in captured[version.name] for version in versions.values())
+
+
 def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
     source = MemorySource()
     source.create_table("s.e1", ["id"], key=["id"], root="s.e", holds="id = '1'")
@@ -653,6 +674,20 @@ def test_rename_that_a_propagation_would_drop_holds_up_the_table_and_everything_
     names.receivers = noted(source, narrow=RA_ONLY, all_of_it=RuleSet())  # as after `up` with the same rules: it was left out
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), writer))
     assert [len(transaction.rows) for transaction in found] == [1, 1, 2, 1]
+
+
+def test_partition_that_was_made_since_is_its_tables_and_the_source_is_not_asked(tmp_path):
+    source = MemorySource()
+    source.create_table("hr.p1", ["id"], key=["id"], root="hr.p")
+    source.create_table("hr.other", ["id"], key=["id"])
+    of_p, of_other = (RuleSet(include=(Rule(owner="hr", name=name),)) for name in ("p", "other"))
+    names = Names(source, RuleSet(), noted(source, of_p=of_p, of_other=of_other))
+    source.create_table("hr.p2", ["id"], key=["id"], root="hr.p")
+    with source.transaction() as transaction:
+        transaction.insert("hr.p2", id="1")
+    writer = write_redo(tmp_path, source)
+    assert [row[1] for found in received(mine(miner(tmp_path, names=names), writer)) for row in found.rows] == ["hr.p"]
+    assert names.questions == 0
 
 
 def test_rename_goes_on_under_the_name_of_now_when_that_is_the_one_which_the_rules_behind_capture_take(tmp_path):

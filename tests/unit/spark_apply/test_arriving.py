@@ -30,11 +30,11 @@ def table(name: str, *numbers: int) -> TableToInstantiate:
     return TableToInstantiate(identity=f"id of {name}", source=known, destination=known, object_numbers=numbers)
 
 
-def version(name: str, number: int) -> TableVersion:
-    return replace(table_version(name), object_number=ObjectNumber(number))
+def version(name: str, number: int, root: int = 0) -> TableVersion:
+    return replace(table_version(name), object_number=ObjectNumber(number), root_number=ObjectNumber(root))
 
 
-def arriving(answers: dict[int, str] | None = None, **scns: int | None) -> ArrivingTables:
+def arriving(answers: dict[int, str | None] | None = None, **scns: int | None) -> ArrivingTables:
     tables = (table("t", A), table("b", B))
     starts = dict.fromkeys(("t", "b"), 0) | scns
     return ArrivingTables(
@@ -43,9 +43,13 @@ def arriving(answers: dict[int, str] | None = None, **scns: int | None) -> Arriv
     )
 
 
-def batch(name: str, number: int, commit: int, previous: int = 0):
+def batch(name: str, number: int, commit: int, previous: int = 0, *, root: int = 0):
     found = insert_batch([commit], previous=previous)
-    return replace(found, tables=(version(name, number),))
+    return replace(found, tables=(version(name, number, root),))
+
+
+def not_asked(number: int) -> str:
+    raise AssertionError(f"the source may be down, and is asked for {number}")
 
 
 def test_rows_that_arrive_under_another_tables_name_begin_at_their_own_tables_scn():
@@ -71,7 +75,49 @@ def test_renamed_table_whose_new_name_is_free_is_no_exchange():
         tables.check_name(version("b", A))
 
 
-def test_new_partition_of_a_table_is_applied_and_the_source_is_asked_once():
+@pytest.mark.parametrize(("name", "destination"), [("t", "t"), ("t", "renamed")], ids=["new", "dropped, and its table renamed"])
+def test_unknown_partition_is_its_tables_whatever_that_is_called_by_now(name: str, destination: str):
+    """Apply began after the partition was dropped, or goes on while the source that made a new one is down."""
+    now = replace(table(destination, A), identity="id of t")
+    tables = ArrivingTables({("public", destination): TableStart(scn=Scn(30))}, [now], not_asked)
+    reading = Reading(tables=tables)
+    found = reading.read(batch(name, 777, 20, root=A), batch(name, 777, 40, 20, root=A))
+    assert commits(found) == [40]
+    assert not reading.reader.strangers
+
+
+def test_partition_that_moved_to_another_table_brings_that_tables_changes_from_then_on():
+    tables = ArrivingTables(
+        {("public", name): TableStart(scn=Scn(0)) for name in ("t", "b")}, [table("t", A), table("b", B, 777)], not_asked,
+    )
+    tables.check_name(version("t", 777, A))
+    tables.check_name(version("b", 777, B))
+    with pytest.raises(UnfitTableError):
+        tables.check_name(version("t", 777, B))
+
+
+def test_table_that_was_never_copied_here_is_left_out_without_a_question_when_the_log_says_which_it_is():
+    reading = Reading(tables=ArrivingTables({}, [table("t", A)], not_asked))
+    assert commits(reading.read(batch("other", 778, 20, root=777))) == []
+    assert reading.reader.strangers == {TableName("public", "other")}
+
+
+@pytest.mark.parametrize(("identity", "applied"), [("id of t", [50, 60]), ("id of another", [60])])
+def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_comes_behind(identity: str, applied: list[int]):
+    """A batch of an earlier version."""
+    answers: dict[int, str | None] = {777: None}
+    reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], answers.get))
+    assert commits(reading.read(batch("t", A, 40), batch("t", 777, 50, 40))) == [40]
+    assert "its source does not answer" in reading.reader.unfit.message
+    assert commits(reading.read(batch("t", A, 60, 50))) == []
+    assert not reading.reader.retry_unfit()
+    answers[777] = identity
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == applied
+    assert len(reading.reader.strangers) == (identity != "id of t")
+
+
+def test_new_partition_in_a_batch_of_an_earlier_version_is_applied_and_the_source_is_asked_once():
     asked = []
     tables = ArrivingTables(
         {("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], lambda number: asked.append(number) or "id of t",

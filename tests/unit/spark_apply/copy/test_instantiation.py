@@ -13,14 +13,15 @@ from databases.memory_copying import MemoryTableReader, SourceTables, StoreTable
 from databases.memory_destination import MemoryDestination
 from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, destination_column
+from databases.ports import DestinationSession
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
-from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 from streams.table_name import TableName
-from tests.support.copying_threads import ThreadWorkers
+from tests.support.copying_threads import FreezingTask, ThreadWorkers
 
 TOPOLOGY, APPLY = "t", "a"
 
@@ -61,13 +62,15 @@ class World:
         self.states: list[tuple[str, str]] = []
         self.should_end = lambda: False
         self.broken: dict[str, Exception] = {}
+        self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session
 
-    def create(self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v")) -> None:
-        self.source.create_table(f"public.{name}", columns, key=columns[:1])
+    def create(self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v"), is_keyed: bool = True) -> None:
+        key = columns[:1] if is_keyed else ()
+        self.source.create_table(f"public.{name}", columns, key=key)
         with self.source.transaction() as transaction:
             for number in range(rows if columns else 0):
                 transaction.insert(f"public.{name}", **dict.fromkeys(columns, str(number)))
-        self.store.create_table("public", name, [destination_column(column) for column in columns], key=columns[:1])
+        self.store.create_table("public", name, [destination_column(column) for column in columns], key=key)
 
     def reader(self, side: str) -> Reader:
         if side == "source":
@@ -87,9 +90,11 @@ class World:
         config = ApplyConfig(
             topology=TOPOLOGY, apply=APPLY, source=access, destination=access, queue="", parallelism=2, tables=tables,
         )
-        self.workers = ThreadWorkers(lambda server: CopyPlaces(
+        self.workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
             source=lambda: self.reader("source"), destination=lambda: self.reader("destination"),
-            session=lambda epoch, tag: destination.open_session(TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag),
+            session=lambda epoch, tag: self.opened(server, destination.open_session(
+                TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+            )),
         ))
         return TableInstantiation(
             config=config, source=self.source, destination=destination, source_reader=self.reader("source"),
@@ -245,6 +250,49 @@ def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: boo
     assert {each.state for each in world.recorded().values()} == {"DONE"}
     assert world.recorded()["b"].scn >= world.recorded()["a"].scn
     world.assert_same("a", "b")
+
+
+def with_frozen_task(world: World) -> tuple[TableInstantiation, FreezingTask]:
+    """Of the first round's tasks the one with session 1 freezes before it writes its first piece of `t`."""
+    world.create("t", rows=8, is_keyed=False)  # a piece for each task
+    copying, task = world.copying(), FreezingTask(in_copy=False)
+    task.workers = world.workers
+    world.opened = lambda server, session: task.session(session, is_last=server == 1)
+    return copying, task
+
+
+def test_task_that_thaws_when_the_next_round_has_begun_writes_no_row_twice():
+    world = World()
+    copying, task = with_frozen_task(world)
+
+    def thaw_in_second_round(_: Any) -> None:
+        if len(world.workers.jobs) == 2 and task.error is None:
+            task.thaw()
+
+    world.workers.before_piece = thaw_in_second_round
+    copying.run_first()
+    assert world.recorded()["t"].state == "DONE"
+    assert isinstance(task.error, DatabaseUnavailable)
+    world.assert_same("t")
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_task_of_the_first_tables_that_thaws_when_others_are_applied_writes_nothing(
+    is_reopened: bool, monkeypatch: pytest.MonkeyPatch,
+):
+    """Copies beside have sessions of other numbers, and the apply servers take those of the first copies when they begin."""
+    monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1)
+    world = World()
+    copying, task = with_frozen_task(world)
+    copying.run_first()
+    assert world.recorded()["t"].state == "COPYING"
+    if is_reopened:
+        with pytest.raises(FencedError):
+            world.workers.jobs[0].places[1].session(copying.epoch, b"")
+    task.thaw()
+    assert isinstance(task.error, DatabaseUnavailable)
+    beside(world, lambda: world.recorded()["t"].state == "DONE", copying=copying)
+    world.assert_same("t")
 
 
 def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joins():

@@ -244,6 +244,14 @@ def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost
     driver.assert_applied()
 
 
+def test_apply_server_begins_with_a_number_whose_session_copied_tables_before(driver: Driver) -> None:
+    copies = MemoryDestination(store=driver.store)
+    copies.open_session(TOPOLOGY, APPLY, server=0, epoch=driver.epoch, tag=b"", incarnation=99).close()
+    driver.start_task(0)
+    driver.run()
+    driver.assert_applied()
+
+
 def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
     old = driver.start_task(0)
     driver.start_task(0)

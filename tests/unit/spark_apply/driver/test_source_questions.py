@@ -1,0 +1,68 @@
+"""Questions to a source that may be down, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_apply.driver import source_questions
+from spark_apply.driver.source_questions import SourceQuestions
+from streams.errors import DatabaseError, DatabaseUnavailable
+from tests.support.apply_driver import wait_for
+
+
+class Source:
+    def __init__(self) -> None:
+        self.is_up, self.questions = threading.Event(), 0
+        self.error: DatabaseError | None = None
+
+    def identities(self) -> dict[int, str]:
+        self.questions += 1
+        if self.error is not None:
+            raise self.error
+        if not self.is_up.wait(0.01):
+            raise DatabaseUnavailable("it is down")
+        return {7: "id of t"}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_questions.Backoff, "next_s", lambda self: 0.01)
+
+
+def test_answer_comes_when_the_source_does_and_it_is_asked_once_for_all():
+    source, ended = Source(), threading.Event()
+    questions = SourceQuestions(source.identities, ended)
+    assert [questions.identity_of(number) for number in (7, 8)] == [None, None]
+    wait_for("questions", lambda: source.questions > 2, 10.0)
+    assert questions.identity_of(7) is None
+    source.is_up.set()
+    wait_for("an answer", lambda: questions.identity_of(7) is not None, 10.0)
+    asked = source.questions
+    assert [questions.identity_of(number) for number in (7, 8, 7)] == ["id of t", "", "id of t"]
+    assert source.questions == asked
+
+
+def test_error_that_time_does_not_heal_is_the_callers():
+    source = Source()
+    source.error = DatabaseError("permission denied")
+    questions = SourceQuestions(source.identities, threading.Event())
+
+    def refused() -> bool:
+        with pytest.raises(DatabaseError):
+            questions.identity_of(7)
+        return True
+
+    questions.identity_of(7)
+    wait_for("the question", lambda: source.questions, 10.0)
+    wait_for("the error", lambda: questions._error is not None, 10.0)
+    assert refused()
+
+
+def test_nobody_is_asked_once_the_driver_has_ended():
+    source, ended = Source(), threading.Event()
+    questions = SourceQuestions(source.identities, ended)
+    questions.identity_of(7)
+    ended.set()
+    wait_for("the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), 10.0)
