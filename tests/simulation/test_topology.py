@@ -34,6 +34,7 @@ SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0"))
 SEED = os.environ.get("HEADRACE_SIMULATION_SEED", "")
 SEEDS_FOR_EVERYTHING = 25  # by then all was done and seen, nearly always: the rarest comes in every third run
 SEEDS_MAX = 120  # by then always
+DEFECT_SEEDS_MAX = 60  # until a planted defect is noticed: the rarest was seen in one run of ten to forty
 HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
@@ -194,7 +195,7 @@ def test_defect_in_the_product_is_noticed(
     break_it(monkeypatch)
 
     def run_some() -> None:
-        for seed in range(15):
+        for seed in range(DEFECT_SEEDS_MAX):
             run(seed, tmp_path)
 
     with pytest.raises(AssertionError):
