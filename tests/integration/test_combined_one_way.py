@@ -144,7 +144,10 @@ class OneWay:
             topology=self.spec.name, apply=apply.name, source=access(site="dbs1", dsn=self.source_dsn),
             destination=access(site="dbs2", dsn=self.destination_dsn), queue=apply.queue, parallelism=2,
             tables=tuple(
-                TableToInstantiate(identity=table.identity, source=TableName.of(table), destination=TableName.of(table), may_empty=True)
+                TableToInstantiate(
+                    identity=table.identity, source=TableName.of(table), destination=TableName.of(table), may_empty=True,
+                    object_numbers=tuple(int(number) for number in table.object_numbers),
+                )
                 for table in self._source.captured(self.spec.name)
             ),
         )
