@@ -44,13 +44,15 @@ from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
-from actors.receivers import captured_of, identities, leave_out, note_receivers
+from actors.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
+from streams.table_name import TableName
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
-from topology.stored import PREPARED_FILE, spec_to_json
+from topology.receivers import Receivers
+from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = 0.0
+        self._names: dict[str, dict[int, TableName]] = {}  # of each source's tables at the last preflight, by object number
 
     # ------------------------------------------------------------------ hosting
 
@@ -323,6 +326,7 @@ class Controller(Host):
 
     def _preflight(self) -> None:
         findings: list[Finding] = []
+        self._names.clear()
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
         findings += one_database_twice({
@@ -345,6 +349,7 @@ class Controller(Host):
         versions: tuple[TableVersion, ...] = self._actors.call(
             f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
+        self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
             timeout_s=PREFLIGHT_TIMEOUT_S,
@@ -370,16 +375,18 @@ class Controller(Host):
             self._statements[site.name] = list(ran)
         for name in set(ending) - set(applies):
             self._actors.kill(name)
+        noted = receivers_of(self._actors, self._spec, self._names)
         if not self._is_created:
             for apply in self._spec.applies:
                 # Before the first change can be missing. If such a table comes back, it is copied again.
-                leave_out(self._actors, self._spec, apply, captured_of(self._actors, apply.source))
+                leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
         if self._must_note_kept:
             self._note_kept({
                 identity for apply in self._spec.applies
-                for identity in identities(self._spec, apply, captured_of(self._actors, apply.source))
+                for identity in identities(self._spec, apply, noted[apply.source].tables)
             })
-        self._save_prepared()
+        note_first_receivers(self._actors, noted)
+        self._save_prepared(noted)
         self._is_created = True
         self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
@@ -392,13 +399,21 @@ class Controller(Host):
         return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
 
     def _note_receivers(self) -> None:
-        """Once everything runs as wanted, record which apply process gets which table; until then the old record holds."""
+        """Once everything runs as wanted, record which apply process gets which table; until then the old record holds.
+
+        What is recorded is what was so when the databases were prepared, also by a controller that started since.
+        """
         is_settled = self._phase == "RUNNING" and not self._outdated()
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
         with contextlib.suppress(StreamsError):  # a database is away: record it later
-            note_receivers(self._actors, self._spec)
+            stored = self._desired().get("receivers")
+            noted = (
+                receivers_of(self._actors, self._spec, {}) if stored is None  # an earlier version prepared them
+                else {source: from_json(Receivers, document) for source, document in stored.items()}
+            )
+            note_receivers(self._actors, self._spec, noted)
             self._must_note_receivers = False
             self._save_desired({**self._desired(), "receivers_noted": True})
 
@@ -437,11 +452,11 @@ class Controller(Host):
         before = self._desired().get("labels")
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
-    def _save_prepared(self) -> None:
+    def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
-            "receivers_noted": False,
+            "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers = True
 

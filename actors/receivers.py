@@ -1,24 +1,29 @@
 """The controller informs the sites which apply process gets which table: sources for capture processes, destinations for later.
 
 Both get the same answer of the source, so that they agree about a table that was just renamed: either an apply process
-that no longer gets it has it recorded as LEFT, or the capture process waits for an operator.
+that no longer gets it has it recorded as LEFT, or the capture process waits for an operator. It is the answer that the source gave when
+it was prepared, with the names that the tables had when `up` looked at them first: preparing waits for every transaction that runs, and
+a table that is renamed meanwhile would be left out unnoticed.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from streams.table_name import TableName
 from topology.receivers import Receivers
 from topology.ways import arriving, ways_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from actors.runtime import ActorSystem
     from databases.ports import CapturedTable
+    from topology.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["captured_of", "identities", "leave_out", "note_receivers"]
+__all__ = ["captured_of", "identities", "leave_out", "note_first_receivers", "note_receivers", "receivers_of"]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 
@@ -37,7 +42,29 @@ def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
     return captured
 
 
-def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> tuple[str, ...]:
+def receivers_of(actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Mapping[int, TableName]]) -> dict[str, Receivers]:
+    """Which apply process gets which table by this topology; by source.
+
+    Args:
+        actors: the sites.
+        spec: the topology that is wanted.
+        names: what the tables of each source were called when they were looked at first, by object number.
+    """
+    found = {}
+    for source in dict.fromkeys(capture.source for capture in spec.captures):
+        before = names.get(source, {})
+        found[source] = Receivers.of(spec, source, [_named_before(each, before) for each in captured_of(actors, source)])
+    return found
+
+
+def _named_before(table: CapturedTable, names: Mapping[int, TableName]) -> CapturedTable:
+    if TableName.of(table) in names.values():
+        return table
+    name = next((names[number] for number in table.object_numbers if number in names), TableName.of(table))
+    return replace(table, owner=name.owner, name=name.name)
+
+
+def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
     """Identities of the tables whose changes an apply process gets, by the rules along all of its ways.
 
     Args:
@@ -48,7 +75,7 @@ def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[Captured
     return tuple(table.source.identity for table in arriving(ways_to(spec, apply), captured))
 
 
-def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> None:
+def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> None:
     """Make a destination record the tables whose changes an apply process no longer gets.
 
     If such a table comes back, changes are missing at the destination, so it is copied again.
@@ -63,20 +90,37 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)
 
 
-def note_receivers(actors: ActorSystem, spec: TopologySpec) -> None:
+def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:
+    """Make each source that has no record yet record which apply process gets which table.
+
+    Called before a capture process begins: without a record, it takes no rename for one. A record that exists holds until everything
+    runs with the new topology.
+
+    Args:
+        actors: the sites.
+        noted: by source.
+
+    Raises:
+        StreamsError: a site does not answer; call again (idempotent).
+    """
+    for source, receivers in noted.items():
+        if actors.call(f"site:{source}", "receivers", timeout_s=TIMEOUT_S) == Receivers():
+            actors.call(f"site:{source}", "note_receivers", receivers, timeout_s=TIMEOUT_S)
+
+
+def note_receivers(actors: ActorSystem, spec: TopologySpec, noted: Mapping[str, Receivers]) -> None:
     """Make every source record which apply process gets which table, after the destinations have recorded tables that left.
 
     Args:
         actors: the sites.
         spec: the topology that runs.
+        noted: by source.
 
     Raises:
         StreamsError: a site does not answer; call again (idempotent).
     """
-    for source in dict.fromkeys(capture.source for capture in spec.captures):
-        captured = captured_of(actors, source)
+    for source, receivers in noted.items():
         for apply in spec.applies:
             if apply.source == source:
-                leave_out(actors, spec, apply, captured)
-        noted = Receivers.of(spec, source, captured)
-        actors.call(f"site:{source}", "note_receivers", noted, timeout_s=TIMEOUT_S)
+                leave_out(actors, spec, apply, receivers.tables)
+        actors.call(f"site:{source}", "note_receivers", receivers, timeout_s=TIMEOUT_S)

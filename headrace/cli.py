@@ -85,10 +85,10 @@ def _options(
 
 
 @contextmanager
-def _deployment(file: Path, address: str = "") -> Iterator[Deployment]:
+def _deployment(file: Path, address: str = "", *, to_start: bool = False) -> Iterator[Deployment]:
     from headrace.deployment import Deployment
 
-    deployment = Deployment.read(file, address)
+    deployment = Deployment.read(file, address, to_start=to_start)
     try:
         yield deployment
     finally:
@@ -107,9 +107,12 @@ def check(
     from headrace.inspection import check_topology
 
     output = Output(as_json=as_json)
-    findings = check_topology(file, ask_databases=not offline)
-    output.json({"findings": [asdict(finding) for finding in findings]})
+    checked = check_topology(file, ask_databases=not offline)
+    findings = checked.findings
+    output.json({"findings": [asdict(finding) for finding in findings], "reach": [asdict(line) for line in checked.reach]})
     output.findings(findings)
+    if checked.is_proven:
+        output.result("proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan` shows who gets what)")
     problems = sum(1 for finding in findings if finding.is_error)
     output.result(f"{file}: {problems} problems, {len(findings) - problems} warnings")
     return FINDING if problems else DONE
@@ -141,7 +144,7 @@ def doctor(
 
     output = Output(as_json=as_json)
     report = examine()
-    findings = [*report.findings, *(check_topology(file, ask_databases=True) if file is not None else ())]
+    findings = [*report.findings, *(check_topology(file, ask_databases=True).findings if file is not None else ())]
     output.json({"facts": report.facts, "findings": [asdict(finding) for finding in findings]})
     output.result("\n".join(f"{name}: {fact}" for name, fact in report.facts.items()))
     output.findings(findings)
@@ -168,7 +171,7 @@ def up(
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
-    with _deployment(file, address) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
+    with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
         show("starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
@@ -389,7 +392,7 @@ def sequences(
     from topology.reading import read_topology
 
     output = Output(as_json=as_json)
-    lines = compare_sequences(read_topology(file), advance=advance, ahead=ahead, at=at)
+    lines = compare_sequences(read_topology(file, to_start=False), advance=advance, ahead=ahead, at=at)
     behind = [line for line in lines if line.problem and line.destination_next is not None]
     output.json({"sequences": [line.as_dict() for line in lines]})
     for line in lines:

@@ -68,17 +68,18 @@ class Deployment:
     is_remembered: bool = False
 
     @classmethod
-    def read(cls, file: Path, address: str = "") -> Deployment:
+    def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
         """Read a topology file, and the address of the cluster that it runs on.
 
         Args:
             file: the topology's YAML file.
             address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
+            to_start: see `topology.reading.read_topology`.
 
         Raises:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).
         """
-        spec = read_topology(file)
+        spec = read_topology(file, to_start=to_start)
         deployment = cls(spec, address)
         if not address and deployment._address_file.exists():
             deployment.address = deployment._address_file.read_text(encoding="utf-8").strip()

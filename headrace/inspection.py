@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.site_connection import access_to, embedded_server
-from databases.connectors import open_destination, open_source, plan_copy, plan_unseen
+from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.sequences import collisions
 from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
-from topology.checks import check, one_database_twice
+from topology.checks import one_database_twice
 from topology.plan import LiveSite, Plan, make_plan
-from topology.problems import TopologyError
-from topology.reading import read_topology
+from topology.proof import Proof, Reach
+from topology.reading import examine
 from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
+    from databases.operator_ports import ColumnSequence
     from databases.ports import SourceTable
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
-__all__ = ["check_topology", "live_sites", "plan_topology"]
+__all__ = ["Checked", "check_topology", "live_sites", "plan_topology"]
 
 
-def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What `check` found: problems and warnings, and who gets what."""
+
+    findings: tuple[Finding, ...]
+    reach: tuple[Reach, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Every change arrives once wherever it arrives, and none comes home."""
+        return bool(self.reach) and not any(finding.is_error for finding in self.findings) and all(
+            each.times == "once" and each.site != line.origin for line in self.reach for each in line.reached
+        )
+
+
+def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     """Find every problem of a topology file and, on request, of its databases.
 
     Args:
         file: the topology file.
         ask_databases: connect to the databases too; otherwise only the file is checked.
     """
-    try:
-        spec = read_topology(file)
-    except TopologyError as error:
-        return error.findings
-    findings = list(check(spec))
+    found = examine(file)
+    findings = list(found.findings)
+    spec = found.spec
+    if spec is None or any(finding.is_error for finding in findings):
+        return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:
         sites = live_sites(spec)
         findings += [finding for live in sites.values() for finding in live.findings]
@@ -50,7 +68,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> tuple[Finding, ...]:
             for name, live in sites.items() if not live.is_live
         ]
         findings += _findings_between(spec, sites)
-    return tuple(findings)
+    return Checked(findings=tuple(findings), reach=found.reach)
 
 
 def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
@@ -58,6 +76,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
     findings = list(one_database_twice({name: live.identity for name, live in sites.items()}))
     try:
         findings += _table_findings(spec)
+        findings += _sequence_findings(spec)
     except StreamsError:
         # Rights that are already reported may be missing.
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
@@ -94,6 +113,27 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
     return findings
 
 
+def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Columns of tables that several sites write, whose sequences can give out one value at two of them."""
+    proof = Proof(spec)
+    known: dict[tuple[str, str], dict[str, list[ColumnSequence]]] = {}  # table -> site -> its sequences
+    for site in proof.origins:
+        access = _access(spec, spec.site(site))
+        if access is None:
+            continue
+        with closing(open_source(access)) as source:
+            tables = [(table.owner, table.name) for table in source.tables(spec.capture_rules(site))]
+        shared = [table for table in tables if site in proof.writers(*table)]
+        with closing(open_column_sequences(access)) as sequences:
+            for found in sequences.of(shared) if shared else ():
+                known.setdefault((found.owner, found.table), {}).setdefault(site, []).append(found)
+    for table, at in known.items():
+        sites = [site for site in proof.writers(*table) if site in at]
+        for column in dict.fromkeys(found.column for site in sites for found in at[site]):
+            beside = {site: found for site in sites for found in at[site] if found.column == column}
+            yield from collisions(TableName(*table), column, beside)
+
+
 def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     """Make the plan of a topology file.
 
@@ -104,12 +144,13 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     Raises:
         TopologyError: the file has problems.
     """
-    spec = read_topology(file)
+    found = examine(file)
+    spec, checked = found.topology(to_start=False), found.findings
     prepared = prepared_topology(spec.state_dir)
     if not ask_databases:
-        return make_plan(spec, prepared=prepared)
+        return make_plan(spec, prepared=prepared, checked=checked)
     sites = live_sites(spec)
-    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites))
+    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites), checked=checked)
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:

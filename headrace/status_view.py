@@ -90,19 +90,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         problem = str(component["detail"]).removesuffix(hint).removesuffix(": ")  # a message may end with the statement
         is_stuck = _is_paused(component)
         yield Note(component=name, problem=problem, fix=hint, is_stuck=is_stuck, is_remark=not is_stuck)
-    for table in component.get("instantiation", ()):
-        if table["state"] == "FAILED":
-            yield Note(
-                component=name, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
-                fix="correct it: the table is checked again every few seconds; the others are applied meanwhile", is_stuck=True,
-                is_of_table=True,
-            )
-    kept = [f"{table['owner']}.{table['name']}" for table in component.get("instantiation", ()) if table["state"] == "KEPT"]
-    if kept:
-        yield Note(
-            component=name, problem=f"not copied, their rows were kept as `up --keep-existing` found them: {', '.join(kept)}",
-            fix="headrace verify FILE compares them", is_remark=True,
-        )
+    yield from _table_notes(name, component.get("instantiation", ()))
     if component.get("unmatched_rules"):
         yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True)
     if component.get("uncaptured_tables"):
@@ -119,6 +107,30 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     if component.get("errors"):
         yield Note(
             component=name, problem=f"{component['errors']} transactions wait in the error queue", fix="headrace errors list FILE",
+        )
+
+
+def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+    """Tables of an apply process that cannot be copied, were not copied, or left."""
+    for table in tables:
+        if table["state"] == "FAILED":
+            yield Note(
+                component=component, problem=f"table {table['owner']}.{table['name']}: {table['problem']}",
+                fix="correct it: the table is checked again every few seconds; the others are applied meanwhile", is_stuck=True,
+                is_of_table=True,
+            )
+    kept, left = (
+        ", ".join(f"{table['owner']}.{table['name']}" for table in tables if table["state"] == state) for state in ("KEPT", "LEFT OUT")
+    )
+    if kept:
+        yield Note(
+            component=component, problem=f"not copied, their rows were kept as `up --keep-existing` found them: {kept}",
+            fix="headrace verify FILE compares them", is_remark=True,
+        )
+    if left:
+        yield Note(
+            component=component, problem=f"not replicated any more, and out of date at the destination: {left}",
+            fix="name them in the rules, then headrace up FILE copies them again; or drop them at the destination", is_remark=True,
         )
 
 
@@ -189,6 +201,7 @@ def summary_line(overview: Mapping[str, Any]) -> str:
 
 def copying_line(tables: Sequence[Mapping[str, Any]]) -> str:
     """Progress of all copies as a sum, with the largest table in progress; empty: every table is copied."""
+    tables = [table for table in tables if table["state"] != "LEFT OUT"]
     left = [table for table in tables if table["state"] not in {"DONE", "KEPT"}]
     if not left:
         return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from rules.rule import Rule, RuleSet, tags_told_apart
+from rules.rule import Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
 from topology.patterns import examples
 
 if TYPE_CHECKING:
@@ -33,10 +33,15 @@ class ChangeClasses:
     """
 
     def __init__(self, rule_sets: Iterable[RuleSet]) -> None:
-        self._taken: dict[RuleSet, int] = dict.fromkeys(rule_sets, -1)
-        rules = list(dict.fromkeys(rule for each in self._taken for rule in (*(each.include or ()), *each.exclude)))
-        self.tables: tuple[tuple[str, str], ...] = tuple(_tables(rules))
-        self.tags: tuple[bytes | None, ...] = tags_told_apart(self._taken)  # NULL first, the one that no rule lists last
+        known = tuple(dict.fromkeys(rule_sets))
+        self.rules: tuple[Rule, ...] = tuple(dict.fromkeys(rule for each in known for rule in (*(each.include or ()), *each.exclude)))
+        self.tables: tuple[tuple[str, str], ...] = tuple(_tables(self.rules))
+        self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
+        self._places = {table: number for number, table in enumerate(self.tables)}
+        self._named: dict[tuple[str, str], int] = {}
+        self._alike: dict[tuple[bool, ...], int] = {}
+        # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets are kept.
+        self._taken: dict[int, tuple[RuleSet, int]] = {}
 
     @classmethod
     def of(cls, spec: TopologySpec) -> ChangeClasses:
@@ -48,20 +53,44 @@ class ChangeClasses:
         """Every class of changes with a NULL tag."""
         return (1 << len(self.tables)) - 1
 
+    def named_by(self, rule: Rule) -> int:
+        """The tables that one of the rules speaks of, as a set of untagged changes."""
+        key = rule.owner, rule.name
+        if key not in self._named:
+            if set("*?") & set(rule.owner + rule.name):
+                matching = (number for number, table in enumerate(self.tables) if rule.matches_object(*table))
+                self._named[key] = sum(1 << number for number in matching)
+            else:
+                self._named[key] = 1 << self._places[key]  # a plain name is an example of itself
+        return self._named[key]
+
+    def matched_by(self, rules: Iterable[Rule]) -> int:
+        """The classes for which at least one of the rules is TRUE."""
+        by_tags: dict[TagCondition, int] = {}
+        for rule in rules:
+            if rule.dml:
+                by_tags[rule.tags] = by_tags.get(rule.tags, 0) | self.named_by(rule)
+        matched = 0
+        for condition, tables in by_tags.items():
+            for place, tag in enumerate(self.tags):
+                if condition.answer(tag) is TruthValue.TRUE:
+                    matched |= tables << place * len(self.tables)
+        return matched
+
     def taken_by(self, rules: RuleSet) -> int:
-        """The classes that one of the rule sets given to the constructor takes."""
-        taken = self._taken[rules]
-        if taken < 0:
-            taken = self._taken[rules] = sum(
-                1 << (number + place * len(self.tables))
-                for number, (owner, name) in enumerate(self.tables) for place, tag in enumerate(self.tags)
-                if rules.keeps(owner, name, tag=tag)
-            )
-        return taken
+        """The classes that one of the rule sets given to the constructor takes; as `RuleSet.keeps` of each."""
+        if id(rules) not in self._taken:
+            taken = self._all if rules.include is None else self.matched_by(rules.include)
+            self._taken[id(rules)] = rules, taken & ~self.matched_by(rules.exclude)
+        return self._taken[id(rules)][1]
+
+    @property
+    def _all(self) -> int:
+        return ~(-1 << len(self.tags) * len(self.tables))
 
     def carried_by(self, clients: Iterable[_Client]) -> int:
         """The classes that all of the clients on a way take."""
-        carried = ~(-1 << len(self.tags) * len(self.tables))
+        carried = self._all
         for client in clients:
             carried &= self.taken_by(client.rules)
         return carried
@@ -74,18 +103,31 @@ class ChangeClasses:
             classes >>= len(self.tables)
         return found
 
-    def tagged(self, classes: int, tag: bytes | None) -> int:
-        """The same tables' changes with one tag: what captures see of them once an apply process with that tag applied them.
+    def class_of(self, owner: str, name: str) -> int:
+        """The class of a table's untagged changes.
 
         Args:
-            classes: a set of classes; which tags they have does not matter.
-            tag: of the apply process; None: it sets the NULL tag.
-
-        Returns:
-            A set of classes; a tag that no rule lists stands for all such tags.
+            owner: the table's schema.
+            name: the table's name.
         """
-        place = self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
-        return self.tables_of(classes) << place * len(self.tables)
+        if not self._alike:
+            matched = ((tuple(rule.matches_object(*table) for rule in self.rules), number) for number, table in enumerate(self.tables))
+            self._alike.update((matches, 1 << number) for matches, number in matched)
+        # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to treat it apart.
+        return self._alike.get(tuple(rule.matches_object(owner, name) for rule in self.rules), 0)
+
+    def place_of(self, tag: bytes | None) -> int:
+        """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""
+        return self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
+
+    def with_tag(self, classes: int, place: int) -> int:
+        """The tables of which a set has the changes with one tag, as a set of untagged changes.
+
+        Args:
+            classes: the set.
+            place: of the tag in `tags`.
+        """
+        return classes >> place * len(self.tables) & self.untagged
 
     def example(self, classes: int) -> str:
         """One table of a set that is not empty, for people; untagged changes are named before tagged ones."""
@@ -98,7 +140,7 @@ class ChangeClasses:
         return f"{owner}.{name} (changes with tag {tag.hex()})" if is_listed else f"{owner}.{name} (tagged changes)"
 
 
-def _tables(rules: list[Rule]) -> Iterator[tuple[str, str]]:
+def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:
     """Examples of tables. Names are told apart only by the rules that speak of their schema: 300 tables stay 300 classes."""
     for owner in examples(rule.owner for rule in rules):
         for name in examples(rule.name for rule in rules if rule.matches_owner(owner)):

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from databases.ports import Finding
 from topology.change_classes import ChangeClasses
 from topology.problems import nearest
-from topology.spec import ApplySpec, TopologySpec
+from topology.proof import Proof
+from topology.proof_findings import proof_findings
+from topology.spec import TopologySpec
 from topology.ways import halves, ways_to
 
-__all__ = ["Declared", "applies_in_a_row", "check", "one_database_twice"]
+__all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,32 @@ class Declared:
     components: frozenset[str] = frozenset()
 
 
-def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What is wrong with a topology, and who gets what.
+
+    Args:
+        findings: all of them.
+        of_proof: those that say who gets what wrongly: it can run, and must not be started.
+        proof: None where names or positions lead nowhere.
+    """
+
+    findings: tuple[Finding, ...]
+    of_proof: tuple[Finding, ...]
+    proof: Proof | None
+
+
+def check(spec: TopologySpec) -> tuple[Finding, ...]:
     """Every problem and warning of a topology.
+
+    Args:
+        spec: the topology, routed (see `topology.ways.route`).
+    """
+    return check_and_prove(spec).findings
+
+
+def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Checked:
+    """Every problem and warning of a topology, and the proof of who gets what.
 
     Args:
         spec: the topology, routed (see `topology.ways.route`).
@@ -36,14 +62,20 @@ def check(spec: TopologySpec, broken: Declared | None = None) -> tuple[Finding, 
     """
     broken = broken or Declared()
     findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec)]
+    proof: Proof | None = None
+    of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
-        findings += [
-            *_arrivals(spec, classes), *_halves(spec, classes), *_publishers(spec), *_appliers(spec, classes), *_idle(spec),
-            *_homecomings(spec, classes), *_meetings(spec, classes),
-        ]
-    return tuple(findings)
+        chained = [*_unreachable(spec), *_halves(spec, classes), *_publishers(spec)]
+        findings += chained
+        # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
+        if not chained:
+            proof = Proof(spec, classes)
+            of_proof = tuple(proof_findings(proof))
+            findings += [*_without_changes(proof), *of_proof, *_meetings(proof)]
+        findings += _idle(spec)
+    return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 
 
 def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
@@ -178,19 +210,23 @@ def _databases(spec: TopologySpec) -> Iterator[Finding]:
 # --------------------------------------------------------------------------- the ways of LCRs
 
 
-def _arrivals(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+def _unreachable(spec: TopologySpec) -> Iterator[Finding]:
     for apply in spec.applies:
-        ways = ways_to(spec, apply)
-        if ways and not _carried(spec, classes, apply):
-            yield _warning(
-                f"applies.{apply.name}", f"no change passes all the rules on the way {' -> '.join(ways[0].components)}",
-                "compare the rules of these components",
-            )
-        if not ways:
+        if not ways_to(spec, apply):
             yield Finding(
                 path=f"applies.{apply.name}", problem=f"no LCR of {apply.source} ever reaches queue {apply.queue}",
                 fix=f"add a capture of {apply.source}, and propagations from its queue to {apply.queue}",
             )
+
+
+def _without_changes(proof: Proof) -> Iterator[Finding]:
+    for hops in proof.hops.values():
+        for hop in hops:
+            if not any(hop.carried) and not hop.apply.rules.include:  # what its rules name is reported rule by rule
+                yield _warning(
+                    f"applies.{hop.apply.name}", f"no change passes all the rules on the way {' -> '.join(hop.way.components)}",
+                    "compare the rules of these components",
+                )
 
 
 def _halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
@@ -223,30 +259,6 @@ def _publishers(spec: TopologySpec) -> Iterator[Finding]:
             )
 
 
-def _appliers(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """Two apply processes at one site must not take the same changes of a source."""
-    for number, apply in enumerate(spec.applies):
-        for other in spec.applies[:number]:
-            if (apply.site, apply.source) != (other.site, other.source):
-                continue
-            both = _carried(spec, classes, apply) & _carried(spec, classes, other)
-            if both:
-                yield Finding(
-                    path=f"applies.{apply.name}",
-                    problem=f"applies.{other.name} applies the same changes of {apply.source} to {apply.site}, "
-                    f"such as those of {classes.example(both)}",
-                    fix="keep one of them, or let their rules include different tables",
-                )
-
-
-def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:
-    """The changes of its source that reach an apply process."""
-    carried = 0
-    for way in ways_to(spec, apply):
-        carried |= classes.carried_by(way.clients)
-    return carried
-
-
 def _idle(spec: TopologySpec) -> Iterator[Finding]:
     """Things that do nothing: not wrong, but hardly meant."""
     for queue in spec.queues:
@@ -272,89 +284,18 @@ def _warning(path: str, problem: str, fix: str) -> Finding:
     return Finding(path=path, problem=problem, fix=fix, is_error=False)
 
 
-# --------------------------------------------------------------------------- tags
+# --------------------------------------------------------------------------- several writers
 
 
-def _homecomings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """Changes that apply processes made and captures take again: they can come home, or arrive twice."""
-    for origin in dict.fromkeys(capture.source for capture in spec.captures):
-        told: set[tuple[str, tuple[str, ...]]] = set()
-        for again in _followed(spec, classes, origin)[1]:
-            if (again.capture, again.path) not in told:
-                told.add((again.capture, again.path))
-                yield _came_again(origin, again)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """Changes of one origin at a site: which, the sites they came over, and the capture process that sent them on last."""
-
-    classes: int
-    path: tuple[str, ...]
-    capture: str = ""
-    tag: bytes | None = None  # of the apply process that made them, at the site they were captured at last
-    first_path: tuple[str, ...] = ()  # of the same changes, when they were there before
-
-
-def _followed(spec: TopologySpec, classes: ChangeClasses, origin: str) -> tuple[dict[str, list[_Arrival]], list[_Arrival]]:
-    """Follow the changes of `origin`, first untagged, then with the tags of apply processes, until no site is new to them.
-
-    Returns:
-        Where they arrive for the first time, by site, the origin too; and where they arrive again.
-    """
-    at_origin = _Arrival(classes.untagged, (origin,))
-    seen: dict[str, list[_Arrival]] = {origin: [at_origin]}
-    again: list[_Arrival] = []
-    pending = [at_origin]
-    for arrival in pending:  # shortest paths first: it grows at its end
-        site = arrival.path[-1]
-        for way in (way for apply in spec.applies if apply.source == site for way in ways_to(spec, apply)):
-            sent = classes.tagged(arrival.classes, arrival.tag)
-            # What arrives is told by its table alone from here on: the tag is the apply process's.
-            new = classes.tables_of(sent & classes.carried_by(way.clients))
-            path = (*arrival.path, way.apply.site)
-            for earlier in seen.setdefault(way.apply.site, []):
-                if new & earlier.classes and site != origin:
-                    again.append(_Arrival(new & earlier.classes, path, way.capture.name, arrival.tag, earlier.path))
-                new &= ~earlier.classes
-            if new:
-                pending.append(_Arrival(new, path, tag=way.apply.tag))
-                seen[way.apply.site].append(pending[-1])
-    return seen, again
-
-
-def _came_again(origin: str, again: _Arrival) -> Finding:
-    if again.path[-1] == origin:
-        problem = f"changes of {origin} can come home: {' -> '.join(again.path)}"
-    else:
-        problem = (
-            f"changes of {origin} can arrive at {again.path[-1]} twice: {' -> '.join(again.first_path)} and {' -> '.join(again.path)}"
-        )
-    if again.tag is None:
-        return _warning(f"captures.{again.capture}.rules", problem, f"give the apply processes at {again.path[-2]} a tag")
-    return _warning(f"captures.{again.capture}.rules", problem, "write tagged: false (the default) in its include rules")
-
-
-def applies_in_a_row(spec: TopologySpec) -> int:
-    """How many apply processes a change passes at most, one behind the other: more than one where sites forward what others wrote."""
-    classes = ChangeClasses.of(spec)
-    arrivals = (
-        arrival for origin in {capture.source for capture in spec.captures}
-        for found in _followed(spec, classes, origin)[0].values() for arrival in found
-    )
-    return max((len(arrival.path) - 1 for arrival in arrivals), default=0)
-
-
-def _meetings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+def _meetings(proof: Proof) -> Iterator[Finding]:
     """Tables that several sites write, while nothing says what to do when they change the same row."""
+    classes = proof.classes
     written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
-    for origin in dict.fromkeys(capture.source for capture in spec.captures):
-        arrived = _followed(spec, classes, origin)[0]
-        arrived[origin] = [each for site, arrivals in arrived.items() if site != origin for each in arrivals]
-        for site, arrivals in arrived.items():
-            for arrival in arrivals:
-                tables = written.setdefault(site, {})
-                tables[origin] = tables.get(origin, 0) | arrival.classes
+    for origin in proof.origins:
+        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
+        for site, arrived in elsewhere.items():
+            written.setdefault(site, {})[origin] = arrived
+            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
     meeting: dict[tuple[str, ...], tuple[int, dict[str, None]]] = {}  # origins -> tables, sites
     for site, tables in written.items():
         for number in range(len(classes.tables)):
@@ -364,7 +305,7 @@ def _meetings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                 meeting[origins] = met | 1 << number, sites | {site: None}
     for origins, (met, sites) in meeting.items():
         yield _warning(
-            "sites", f"{' and '.join(origins)} write the same tables, such as {classes.example(met)}, and no conflict handler is set: "
+            "sites", f"{' and '.join(origins)} write the same tables, such as {next(iter(proof.names(met)))}, and no conflict handler is set: "
             f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
             f"{', '.join(sites)}",
             "let each site write rows of its own (conflict handlers are known but not yet built)",

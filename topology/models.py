@@ -341,6 +341,7 @@ class TopologyModel(_Model):
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     combined: Combined = "auto"
+    allow_cycle: bool = False
     sites: dict[str, Any]
     replicate: list[Any] = []
     queues: dict[str, Any] = {}

@@ -14,11 +14,14 @@ from typing import Any
 from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.changes import Change, changes
-from topology.checks import check
+from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
 from topology.problems import as_line
+from topology.proof import Reach, ReachedSite
 from topology.spec import SiteSpec, TopologySpec
 from topology.ways import Way, ways_to
+
+TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
 
 __all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
 
@@ -95,6 +98,7 @@ class Plan:
     topology: str
     file: str
     state_dir: str
+    reach: tuple[Reach, ...]
     ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
     actors: tuple[PlannedActor, ...]
@@ -113,7 +117,7 @@ class Plan:
 
 def make_plan(
     spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
-    found: Sequence[Finding] = (),
+    found: Sequence[Finding] = (), checked: Sequence[Finding] | None = None,
 ) -> Plan:
     """Make the plan of a topology.
 
@@ -122,15 +126,18 @@ def make_plan(
         live: what the sites' databases answered, by site; a site that is not in it was not asked.
         prepared: the topology that was prepared last: what runs; None: nothing was.
         found: what is wrong with the databases beside each other.
+        checked: what is wrong with the file, where its lines are known.
     """
     answers = live or {}
-    findings = list(check(spec))
+    proven = check_and_prove(spec)
+    findings = list(proven.findings if checked is None else checked)
     for answer in answers.values():
         findings.extend(answer.findings)
     return Plan(
         topology=spec.name,
         file=str(spec.file),
         state_dir=str(spec.state_dir),
+        reach=proven.proof.reach() if proven.proof is not None else (),
         ways=tuple(_planned_way(spec, way) for apply in spec.applies for way in ways_to(spec, apply)),
         sites=tuple(
             SitePlan(
@@ -283,6 +290,7 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
 def _text(plan: Plan) -> Iterator[str]:
     yield f"Plan of {plan.topology} ({plan.file})"
     yield f"State is kept in {plan.state_dir}"
+    yield from _reach_text(plan)
     yield "\nChanges flow"
     for way in plan.ways:
         yield f"  {way.source} -> {way.destination}: {' -> '.join(way.components)}"
@@ -309,6 +317,30 @@ def _text(plan: Plan) -> Iterator[str]:
         yield "\nFindings"
         for finding in plan.findings:
             yield f"  {'error' if finding.is_error else 'warning'} {as_line(finding)}"
+
+
+def _reach_text(plan: Plan) -> Iterator[str]:
+    """Who gets what: tables, source -> destinations. Other tags are shown where users' untagged changes go elsewhere."""
+    yield "\nWho gets what"
+    for tables, lines in groupby(plan.reach, key=lambda line: line.tables):
+        yield f"  {_some(tables)}"
+        for line in lines:
+            if line.is_forwarding:  # the lines of the sites that it forwards for say where that goes
+                continue
+            tags = "" if "none" in line.tags else f", tagged {' or '.join(line.tags)}"
+            yield f"    {line.origin}{tags} -> {', '.join(_reached_text(site) for site in line.reached)}"
+
+
+def _reached_text(reached: ReachedSite) -> str:
+    over = f", over {' and '.join(reached.sites[1:-1])}" if reached.sites[1:-1] else ""
+    hops = len(reached.sites) - 1
+    times = "" if reached.times == "once" else f", {reached.times}"
+    return f"{reached.site} ({hops} hop{'' if hops == 1 else 's'}{over}{times})"
+
+
+def _some(tables: tuple[str, ...]) -> str:
+    shown = ", ".join(tables[:TABLES_SHOWN])
+    return shown if len(tables) <= TABLES_SHOWN else f"{shown} and {len(tables) - TABLES_SHOWN} more"
 
 
 def _changes_text(found: tuple[Change, ...]) -> Iterator[str]:

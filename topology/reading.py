@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from databases.ports import Finding
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from topology.checks import Declared, check
+from topology.checks import Declared, check_and_prove
 from topology.connection_strings import ConnectionStringError, references, resolve
 from topology.document import Document, Path_, read_document
 from topology.models import (
@@ -30,6 +31,7 @@ from topology.models import (
     valid_name,
 )
 from topology.problems import TopologyError, nearest
+from topology.proof import Reach
 from topology.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,
@@ -42,20 +44,71 @@ from topology.spec import (
 )
 from topology.ways import route
 
-__all__ = ["read_topology"]
+__all__ = ["Examination", "examine", "read_topology"]
 
+_LINE = re.compile(r"\bline (\d+)\)$")
+_STEP = re.compile(r"[^.\[\]]+")
 STATE_DIR_DEFAULT = ".headrace/{topology}"  # two topologies in one folder must not share redo logs
 
 T = TypeVar("T")
 N = TypeVar("N", TopologySpec, QueueSpec, CaptureSpec, PropagationSpec, ApplySpec)
 
 
-def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ) -> TopologySpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What a topology file says, and what is wrong with it.
+
+    Args:
+        file: as it was named.
+        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
+            read. None: nothing could.
+        findings: errors in the order of the file, then warnings, with their places in the file.
+        of_proof: those that say who gets what wrongly: what runs already can be looked at and stopped all the same.
+        reach: who gets what; empty where the file has errors that leave that open.
+    """
+
+    file: str
+    spec: TopologySpec | None
+    findings: tuple[Finding, ...]
+    of_proof: frozenset[Finding] = frozenset()
+    reach: tuple[Reach, ...] = ()
+
+    def topology(self, *, to_start: bool = True) -> TopologySpec:
+        """The topology.
+
+        Args:
+            to_start: refuse it also where the wrong sites get changes. What an earlier version started must be seen and stopped.
+
+        Raises:
+            TopologyError: with every error of the file.
+        """
+        errors = [finding for finding in self.findings if finding.is_error and (to_start or finding not in self.of_proof)]
+        if self.spec is None or errors:
+            raise TopologyError.of(self.file, errors)
+        return self.spec
+
+
+def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Examination:
+    """Read a topology file and find what is wrong with it.
+
+    Args:
+        path: the YAML file.
+        environment: what `${NAME}` in a dsn refers to.
+    """
+    file = Path(path)
+    reader = _Reader(read_document(file), environment)
+    spec = reader.read(file.resolve()) if reader.document.content else None
+    findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
+    return Examination(file=str(file), spec=spec, findings=tuple(findings), of_proof=frozenset(reader.of_proof), reach=reader.reach)
+
+
+def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True) -> TopologySpec:
     """Read a topology file.
 
     Args:
         path: the YAML file.
         environment: what `${NAME}` in a dsn refers to.
+        to_start: see `Examination.topology`.
 
     Returns:
         The topology with the shorthand expanded, defaults filled in and every propagation routed.
@@ -63,19 +116,13 @@ def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ)
     Raises:
         TopologyError: with every problem of the file, each as `path: what is wrong: how to fix it`.
     """
-    file = Path(path)
-    reader = _Reader(read_document(file), environment)
-    spec = reader.read(file.resolve()) if reader.document.content else None
-    errors = [finding for finding in reader.document.findings if finding.is_error]
-    if spec is None or errors:
-        raise TopologyError.of(str(file), sorted(errors, key=_line))
-    return spec
+    return examine(path, environment).topology(to_start=to_start)
 
 
 def _line(finding: Finding) -> int:
     """The line a finding speaks of; those without one first."""
-    _, _, rest = finding.path.partition("(line ")
-    return int(rest.rstrip(")")) if rest else 0
+    found = _LINE.search(finding.path)
+    return int(found[1]) if found else 0
 
 
 class _Reader:
@@ -85,6 +132,8 @@ class _Reader:
         self.document = document
         self._environment = environment
         self._unreadable: dict[str, set[str]] = {}
+        self.of_proof: set[Finding] = set()
+        self.reach: tuple[Reach, ...] = ()
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
@@ -109,7 +158,8 @@ class _Reader:
         )
         if top is not None:
             spec = _with(
-                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s
+                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
+                allow_cycle=top.allow_cycle,
             )
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
@@ -194,9 +244,26 @@ class _Reader:
             ),
         )
         self._check_unreadable(spec)
-        for finding in check(spec, broken):
-            located = self.document.locate(tuple(finding.path.split(".")))
-            self.document.findings.append(replace(finding, path=located))
+        checked = check_and_prove(spec, broken)
+        self.reach = checked.proof.reach() if checked.proof is not None else ()
+        for finding in checked.findings:
+            located = self._located(finding)
+            self.document.findings.append(located)
+            if finding in checked.of_proof:
+                self.of_proof.add(located)
+
+    def _located(self, finding: Finding) -> Finding:
+        """A finding with its line; of a part that the file does not write out, the line of what it was made from."""
+        steps = tuple(int(step) if step.isdigit() else step for step in _STEP.findall(finding.path))
+        section = self.document.content.get(str(steps[0]))
+        is_made = steps[0] in _REFERENCES and len(steps) > 1 and not (isinstance(section, dict) and steps[1] in section)
+        line = self.document.lines.get(("replicate",))
+        if not is_made or not line:
+            return replace(finding, path=self.document.locate(steps))
+        return replace(
+            finding, path=f"{finding.path} (made by replicate, line {line})",
+            fix=f"change the entries of replicate that share these tables, or write {steps[0]}.{steps[1]} out with this change: {finding.fix}",
+        )
 
     def _check_unreadable(self, spec: TopologySpec) -> None:
         """Names that lead nowhere, in entries that have other problems: `check` never sees those."""

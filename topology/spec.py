@@ -129,6 +129,7 @@ class TopologySpec:
         redo_bytes_max: bound of each site's redo log.
         segment_bytes: size at which a redo segment is switched.
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
+        allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
     """
 
     name: str
@@ -142,6 +143,7 @@ class TopologySpec:
     redo_bytes_max: int = REDO_BYTES_DEFAULT
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     heartbeat_s: float = 10.0
+    allow_cycle: bool = False
 
     def site(self, name: str) -> SiteSpec:
         """The site called `name`; KeyError when there is none (checked when the topology was read)."""

@@ -21,6 +21,7 @@ States (of a table; recorded at the destination)
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.
     LEFT       see `databases.ports.Instantiation`.
+    LEFT OUT   only shown: LEFT, and no table of this apply process now; its rows at the destination are out of date.
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
 Durable when

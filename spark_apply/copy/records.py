@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ class TableRecords:
         twice: why a renamed table cannot go on, by its name of now: the destination has tables of both names.
         gone: identities of tables that the source dropped before they were copied.
         failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
+        left: names of tables that are shown though their changes come no more.
     """
 
     config: ApplyConfig
@@ -68,6 +69,7 @@ class TableRecords:
     twice: dict[TableName, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     failing: dict[TableName, str] = field(default_factory=dict)
+    left: set[TableName] = field(default_factory=set)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -76,11 +78,29 @@ class TableRecords:
             DatabaseUnavailable: the destination does not answer.
         """
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
-        found = standings(self.config.tables, (each for each in recorded if each.source == self.config.source.site))
+        ours = [each for each in recorded if each.source == self.config.source.site]
+        found = standings(self.config.tables, ours)
         for each in found if show else ():
             if each.table.identity not in self.gone:
                 self.show_recorded(each.table.destination, each.record)
+        if show:
+            self._show_left(ours)
         return found
+
+    def _show_left(self, recorded: Sequence[Instantiation]) -> None:
+        """Show the tables that were copied here and whose changes come no more, as long as the destination has them."""
+        identities = {table.identity for table in self.config.tables}
+        names = {table.destination for table in self.config.tables}
+        left = {
+            TableName.of(each): each for each in recorded
+            if each.state == "LEFT" and each.identity not in identities and TableName.of(each) not in names
+            and self.destination.describe(each.owner, each.name) is not None
+        }
+        for name in self.left - left.keys():
+            self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))
+        self.left = set(left)
+        for name, record in left.items():
+            self.show(TableProgress(owner=name.owner, name=name.name, state="LEFT OUT", rows=record.row_count, scn=record.scn))
 
     def put(self, record: Instantiation) -> None:
         """Record it as it is; nobody is told."""

@@ -38,6 +38,7 @@ _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
+_SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
 _STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
@@ -262,7 +263,7 @@ class ApplyControl:
             rows_applied=numbers.get("total_rows", 0), groups_applied=numbers.get("total_groups", 0),
             transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
             rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
-            ready=all(server.has_joined for server in facts) and all(t.state in _COPIED for t in list(self.tables.values())),
+            ready=all(server.has_joined for server in facts) and all(t.state in _SETTLED for t in list(self.tables.values())),
             caught_up_scn=self._caught_up_scn(cores),
         )
         for server in facts:

@@ -127,7 +127,7 @@ def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str,
     """Run every fix as the administrator of the site it names, until nothing is found any more."""
     given: set[tuple[str, str]] = set()
     for _ in range(6):
-        errors = [finding for finding in check_topology(file, ask_databases=True) if finding.is_error]
+        errors = [finding for finding in check_topology(file, ask_databases=True).findings if finding.is_error]
         if not errors:
             return given
         before = set(given)

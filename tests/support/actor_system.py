@@ -33,7 +33,8 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
-        self.noted: dict[str, Receivers] = {}
+        self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
+        self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
 
@@ -46,6 +47,7 @@ class FakeActors:
             self.environments[name] = dict(environment)
             self.processes[name] = process
             self.created.append(name)
+            self.calls.append((name, "create"))
 
     def names(self) -> set[str]:
         return set(self.running)
@@ -62,8 +64,10 @@ class FakeActors:
             self.kept[arguments[0]] = tuple(arguments[1])
             return ()
         if method == "note_receivers":
-            self.noted[name] = arguments[0]
+            self.noted[name] = self.receivers[name] = arguments[0]
             return None
+        if method == "receivers":
+            return self.receivers.get(name, Receivers())
         if method == "shut_down":
             return None
         if method == "status":

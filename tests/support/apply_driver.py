@@ -325,6 +325,7 @@ class ApplyDrivers:
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
                 keep_existing=table.name in keep_existing, may_empty=True,
+                object_numbers=tuple(int(number) for number in table.object_numbers),
             )
             for table in captured if table.owner == "public" and table.name in tables
         )

@@ -77,12 +77,13 @@ class CopiesBeside:
             self._copy(engine, self.rng.choice(pending) if self._copying is None else self._copying.name, copied)
         elif self.again and finished and not copied:
             self._leaving = self.rng.choice(finished)
+            # Recorded first, as the product does: a driver that dies when its rows are left out must not take it for finished.
+            self._record(engine, record_of(self._leaving, 0, "PENDING"))
             self._waits_for = engine.joins.leave_out([("public", self._leaving)])
 
     def _settled(self, engine: Engine, copied: list[Instantiation]) -> None:
         self._waits_for = None
         if self._leaving:
-            self._record(engine, record_of(self._leaving, 0, "PENDING"))
             self._leaving = ""
             self.again -= 1
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from topology.problems import TopologyError, as_line
-from topology.reading import read_topology
+from topology.reading import examine, read_topology
 from topology.spec import TopologySpec
 
 ONE_WAY = """
@@ -35,6 +35,21 @@ def read(folder: Path, text: str, environment: Mapping[str, str] | None = None) 
     file = folder / "topology.yaml"
     file.write_text(textwrap.dedent(text).strip("\n"))
     return read_topology(file, environment or {})
+
+
+def read_anyway(folder: Path, text: str) -> TopologySpec:
+    """Read a topology given as text, whatever is wrong with it."""
+    spec = findings(folder, text)[0]
+    assert spec is not None
+    return spec
+
+
+def findings(folder: Path, text: str) -> tuple[TopologySpec | None, list[str]]:
+    """A topology given as text, and everything that is wrong with it: `error: ...` and `warning: ...`."""
+    file = folder / "topology.yaml"
+    file.write_text(textwrap.dedent(text).strip("\n"))
+    found = examine(file, {})
+    return found.spec, [f"{'error' if each.is_error else 'warning'}: {as_line(each)}" for each in found.findings]
 
 
 def problems(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> list[str]:

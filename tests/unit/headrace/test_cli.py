@@ -64,6 +64,47 @@ def test_problem_of_a_topology_is_a_finding_for_every_verb(run, tmp_path):
     assert [run(verb, file) for verb in ("plan", "up", "status", "down")] == [FINDING] * 4
 
 
+CYCLE = """
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{tables: [public.*], between: [a, b]}]
+captures:
+  capture_a: {site: a, source: a, queue: q_a, rules: {include: [{table: public.*, tagged: true}]}}
+  capture_b: {site: b, source: b, queue: q_b, rules: {include: [{table: public.*, tagged: true}]}}
+"""
+
+
+def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped(run, tmp_path, capsys):
+    """An earlier version may have started it."""
+    file = tmp_path / "cycle.yaml"
+    file.write_text(CYCLE)
+    assert run("up", file) == FINDING
+    assert "go round for ever: a -> b" in capsys.readouterr().err
+    assert run("plan", file, "--offline") == FINDING
+    shown = capsys.readouterr().out
+    assert "  error captures.capture_b.rules (line 7): changes of public.* made at a go round for ever: a -> b" in shown
+    assert "    a -> b (1 hop, in a cycle), a (2 hops, over b, in a cycle)" in shown
+    assert run("down", file) == DONE
+
+
+def test_check_proves_and_says_so_and_has_who_gets_what_as_json(run, topology, tmp_path, capsys):
+    assert run("check", topology, "--offline") == DONE
+    assert "proven from the file: every change arrives once wherever it goes, and none comes home" in capsys.readouterr().out
+    file = tmp_path / "cycle.yaml"
+    file.write_text(CYCLE)
+    assert run("check", file, "--offline") == FINDING
+    assert "proven" not in capsys.readouterr().out
+    assert run("check", file, "--offline", "--json") == FINDING
+    answer = json.loads(capsys.readouterr().out)
+    assert [(finding["path"], finding["is_error"]) for finding in answer["findings"] if "for ever" in finding["problem"]] == [
+        ("captures.capture_b.rules (line 7)", True),
+    ]
+    assert [(line["origin"], line["tables"], line["tags"]) for line in answer["reach"]] == [
+        ("a", ["public.*"], ["none", "any"]), ("b", ["public.*"], ["none", "any"]),
+    ]
+    assert {site["times"] for line in answer["reach"] for site in line["reached"]} == {"in a cycle"}
+
+
 def test_findings_are_one_json_document(run, tmp_path, capsys):
     file = tmp_path / "bad.yaml"
     file.write_text(ONE_WAY.replace("replicate", "replicat"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.status_view import is_healthy, notes, render, summary_line
+from headrace.status_view import copying_line, is_healthy, notes, render, summary_line
 
 ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
 ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}
@@ -60,6 +60,14 @@ def test_what_does_not_hold_the_others_up_is_told_too(facts: dict[str, Any]):
 def test_statement_that_ends_the_problem_is_told_once():
     (note,) = notes(overview(component("PAUSED: WAITING FOR ALTER", detail=f"does not fit: {ALTER}", hint=ALTER)))
     assert (note.problem, note.fix) == ("does not fit", ALTER)
+
+
+def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
+    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("gone", "LEFT OUT"))]
+    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    assert note.is_remark
+    assert "hr.gone" in note.problem
+    assert copying_line(tables) == ""
 
 
 def test_an_error_that_is_over_is_no_news():

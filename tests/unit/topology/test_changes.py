@@ -92,8 +92,9 @@ propagations: {p: {from: q1, to: q2}}
 applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
 OTHER = RuleSet(include=(Rule(owner="other"),))
-# Names and places in the file are no part of a component; sites and queues are changed by what refers to them.
-UNTOUCHED = {"file", "environment", "name", "sites", "queues", "captures", "propagations", "applies"}
+# Names and places in the file, and what `check` forgives, are no part of a component; sites and queues are changed by what
+# refers to them.
+UNTOUCHED = {"allow_cycle", "file", "environment", "name", "sites", "queues", "captures", "propagations", "applies"}
 
 
 def other_values(value: object) -> object:

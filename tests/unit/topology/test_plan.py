@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from databases.ports import Finding, PlannedStatement, SourceTable
-from tests.support.topologies import SITES, read
+from tests.support.topologies import SITES, read, read_anyway
 from topology.plan import LiveSite, make_plan
 
 NEVER = "combined: never\n"
@@ -41,6 +41,30 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
     assert {actor.name for actor in actors} - {actor.name for actor in combined} == {
         "queue:q_dbs1", "queue:q_dbs1_in", "queue:q_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2", "propagation:dbs2_to_dbs1",
     }
+
+
+def test_who_gets_what_is_shown_with_hops_and_not_again_for_what_a_hub_forwards(tmp_path):
+    text = SITES + """
+replicate:
+  - {tables: [hr.*], hub: dbs1, spokes: [dbs2, dbs3]}
+  - {tables: [crm.c1, crm.c2, crm.c3, crm.c4, crm.c5, crm.c6, crm.c7], from: dbs2, to: [dbs3]}
+  - {tables: [hr.log], from: dbs2, to: [dbs3]}
+"""
+    lines = make_plan(read_anyway(tmp_path, text)).as_text().splitlines()
+    start = lines.index("Who gets what")
+    assert lines[start : lines.index("Changes flow") - 1] == [
+        "Who gets what",
+        "  hr.* (others)",
+        "    dbs1 -> dbs2 (1 hop), dbs3 (1 hop)",
+        "    dbs2 -> dbs1 (1 hop), dbs3 (2 hops, over dbs1)",
+        "    dbs3 -> dbs1 (1 hop), dbs2 (2 hops, over dbs1)",
+        "  hr.log",
+        "    dbs1 -> dbs2 (1 hop), dbs3 (1 hop)",
+        "    dbs2 -> dbs1 (1 hop), dbs3 (1 hop, twice)",
+        "    dbs3 -> dbs1 (1 hop), dbs2 (2 hops, over dbs1)",
+        "  crm.c1, crm.c2, crm.c3, crm.c4, crm.c5, crm.c6 and 1 more",
+        "    dbs2 -> dbs3 (1 hop)",
+    ]
 
 
 def test_rules_are_shown_where_they_stand_and_nowhere_else(tmp_path):

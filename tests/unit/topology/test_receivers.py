@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from databases.ports import CapturedTable
 from streams.scn import ObjectNumber
-from tests.support.topologies import SITES, read
+from tests.support.topologies import SITES, read_anyway
 from topology.receivers import Receivers
 from topology.stored import as_json, from_json
 
+# Its apply process names tables that never come, which `check` refuses.
 NARROW = SITES + """
 queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: qa, rules: {include: [{schema: hr}]}}}
@@ -30,7 +31,7 @@ TABLES = (captured(1, "a"), captured(2, "other"))
 
 
 def test_a_name_is_lost_where_the_rules_of_any_client_on_the_way_leave_it_out(tmp_path):
-    noted = Receivers.of(read(tmp_path, NARROW), "dbs1", TABLES)
+    noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert noted.lost_by("table 1", "hr", "a2") == ()
     for owner, name in (("crm", "a"), ("hr", "private_a"), ("hr", "b")):  # capture, propagation, apply
         assert noted.lost_by("table 1", owner, name) == ("apply",)
@@ -40,7 +41,7 @@ def test_a_name_is_lost_where_the_rules_of_any_client_on_the_way_leave_it_out(tm
 
 def test_only_a_renamed_table_has_strayed(tmp_path):
     """A table that an edit of the rules leaves out has the name it had: that is what the operator wants."""
-    noted = Receivers.of(read(tmp_path, NARROW), "dbs1", TABLES)
+    noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert not any(noted.is_strayed(table) for table in TABLES)
     assert noted.is_strayed(replace(TABLES[0], name="b"))
     assert not noted.is_strayed(replace(TABLES[0], name="a2"))
@@ -49,7 +50,7 @@ def test_only_a_renamed_table_has_strayed(tmp_path):
 
 
 def test_it_is_the_same_after_it_was_stored(tmp_path):
-    noted = Receivers.of(read(tmp_path, NARROW), "dbs1", TABLES)
+    noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert from_json(Receivers, json.loads(json.dumps(as_json(noted)))) == noted
     assert noted.identity_of(102) == "table 2"
     assert noted.identity_of(3) is None

@@ -342,6 +342,29 @@ def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more()
     assert of_late.count("GONE") == 1
 
 
+def test_table_that_left_is_shown_until_the_destination_has_it_no_more():
+    world = World("a", "t")
+    world.copying().run_first()
+    destination = MemoryDestination(store=world.store)
+    destination.leave_out(TOPOLOGY, APPLY, kept=[world.recorded()["a"].identity])
+    world.source.drop_table("public.t")
+    copying = world.copying()
+    copying.run_first()
+    assert ("t", "LEFT OUT") in world.states
+    looks = 0
+
+    def until() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            world.store.drop_table("public", "t")
+        return looks >= 60
+
+    beside(world, until, copying=copying)
+    assert [state for name, state in world.states if name == "t"][-1] == "GONE"
+    assert world.recorded()["t"].state == "LEFT"
+
+
 def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_ROUND_BYTES", 0)  # a round for each table
     world = World("a")

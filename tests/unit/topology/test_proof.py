@@ -1,0 +1,154 @@
+"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that escapes it.
+
+HEADRACE_PROOF_SEED replays what a run printed; without it every run takes other topologies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from random import Random
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.support.random_topologies import TABLES, TAGS, edited, form, relayed, wild
+from tests.support.single_changes import CYCLE, ONCE, TWICE, SingleChanges
+from topology.checks import check
+from topology.proof import Proof
+from topology.spec import TopologySpec
+
+SEED = int(os.environ.get("HEADRACE_PROOF_SEED", "0")) or secrets.randbelow(1 << 32)
+TOPOLOGIES = 2_000
+EDITS = 600
+KINDS_OF_EDITS = 12
+OTHER_TAG = b"\x55"  # that no topology knows
+# Words of findings that say nothing about who gets what.
+ASIDE = ("no conflict handler", "takes part in nothing")
+
+
+def seen(spec: TopologySpec) -> set[tuple[str, str, bool]]:
+    """What `check` says of who gets what."""
+    return {(each.path, each.problem, each.is_error) for each in check(spec) if not any(words in each.problem for words in ASIDE)}
+
+
+def in_order(spec: TopologySpec) -> bool:
+    """Whether every queue gets the changes of a source from one publisher: else `check` refuses it, and the proof has nothing to go by."""
+    published = [(each.queue, each.source) for each in spec.captures]
+    published += [(each.to_queue, source) for each in spec.propagations for source in each.sources]
+    return len(published) == len(set(published))
+
+
+def proven(proof: Proof, site: str, place: int, tag: bytes | None) -> dict[str, str]:
+    """What the proof says of one change; `place`: of the class of its table."""
+    found = {}
+    for reached, there in proof.arrived((site, proof.classes.place_of(tag))).items():
+        if there.once >> place & 1:
+            found[reached] = CYCLE if there.endless >> place & 1 else TWICE if there.twice >> place & 1 else ONCE
+    return found
+
+
+def places(proof: Proof) -> dict[tuple[str, str], int]:
+    """The class of each table."""
+    rules = proof.classes.rules
+    alike = {tuple(rule.matches_object(*table) for rule in rules): place for place, table in enumerate(proof.classes.tables)}
+    return {table: alike[tuple(rule.matches_object(*table) for rule in rules)] for table in TABLES}
+
+
+AGREED: Counter[str] = Counter()
+
+
+@hypothesis.seed(SEED)
+@given(st.sampled_from(range(1, 10)), st.integers(0, 2**64 - 1))
+@settings(
+    max_examples=TOPOLOGIES, database=None, phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+def agree_on(size: int, seed: int) -> None:
+    random = Random(seed)
+    spec = wild(random, size) if random.random() < 0.8 else edited(random, form(random))[1]
+    hypothesis.assume(in_order(spec))
+    proof = Proof(spec)
+    walks = SingleChanges(spec, TABLES, [*TAGS, *proof.classes.tags[:-1], OTHER_TAG])  # the last one stands for any other
+    kinds: set[str] = set()
+    place_of = places(proof)
+    for site in [each.name for each in spec.sites]:
+        for table in walks.tables:
+            for tag in walks.tags:
+                expected = walks.reached((site, table, tag))
+                assert proven(proof, site, place_of[table], tag) == expected, (site, table, tag)
+                kinds.update(expected.values())
+                AGREED["changes"] += 1
+    AGREED.update(kinds)
+    AGREED["topologies"] += 1
+
+
+def test_the_proof_agrees_with_single_changes_on_random_topologies():
+    print(f"HEADRACE_PROOF_SEED={SEED} replays it")
+    agree_on()
+    print(dict(AGREED))
+    assert AGREED["topologies"] >= TOPOLOGIES
+    assert all(AGREED[kind] > TOPOLOGIES / 20 for kind in (ONCE, TWICE, CYCLE)), "too few of them have what is looked for"
+
+
+def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[str, str]]:
+    """Every user's untagged changes, by brute force."""
+    walks = SingleChanges(spec, TABLES, [])
+    return {(site.name, table): walks.reached((site.name, table, None)) for site in spec.sites for table in TABLES}
+
+
+def test_edits_that_change_who_gets_what_are_caught():
+    """An edit is caught when `check` says something that it did not say before.
+
+    The apply processes of the topologies name the tables that they expect: nothing else in a file says what was wanted. For
+    the same reason no edit sends a table to a site that had nothing to do with its source: that is a wish, too.
+    """
+    print(f"HEADRACE_PROOF_SEED={SEED} replays it")
+    random = Random(SEED)
+    changed: Counter[str] = Counter()
+    caught: Counter[str] = Counter()
+    refused = warned = 0
+    missed = []
+    while changed.total() < EDITS:
+        right = form(random)
+        if random.random() < 0.3:
+            right = relayed(random, right)
+        before, known = who_gets_what(right), seen(right)
+        assert {times for reached in before.values() for times in reached.values()} == {ONCE}
+        assert not any(is_error for _, _, is_error in known)
+        for _ in range(10):
+            name, wrong = edited(random, right)
+            if not in_order(wrong) or who_gets_what(wrong) == before:
+                continue
+            changed[name] += 1
+            found = seen(wrong) - known
+            caught[name] += bool(found)
+            is_refused = any(is_error for _, _, is_error in found)
+            refused, warned = refused + is_refused, warned + (bool(found) and not is_refused)
+            if not found:
+                missed.append((name, wrong))
+    share = caught.total() / changed.total()
+    print(f"{caught.total()} of {changed.total()} edits caught: {share:.2%} ({refused} refused, {warned} warned of)")
+    print("\n".join(f"  {name}: {caught[name]} of {changed[name]}" for name in sorted(changed)))
+    assert len(changed) >= KINDS_OF_EDITS, "some kinds of edits changed nothing"
+    assert share >= 0.99, missed[0]
+
+
+@pytest.mark.parametrize("form_of", ["between: [s1, s2, s3, s4, s5]", "hub: s1, spokes: [s2, s3, s4, s5]"])
+def test_five_sites_with_three_hundred_tables_are_proven_in_a_second(form_of, tmp_path):
+    import time
+
+    from tests.support.topologies import read
+
+    text = "topology: t\nsites:\n" + "".join(f"  s{n}: {{database: {{kind: embedded}}}}\n" for n in range(1, 6))
+    tables = ", ".join(f"app.{'customer' if n % 3 else 'order'}_{n}" for n in range(300))
+    spec = read(tmp_path, text + f"replicate: [{{tables: [{tables}], {form_of}}}]")
+    started = time.process_time()
+    found = check(spec)
+    took = time.process_time() - started
+    print(f"{took:.3f} s")
+    assert [finding.is_error for finding in found] == [False]  # no conflict handler
+    assert took < 1

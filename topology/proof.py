@@ -1,0 +1,379 @@
+"""The proof: for every change that anyone can make anywhere, the sites it reaches, how often, and along which path.
+
+A change is a site, a table and a tag, as they stand in the site's redo. The proof follows it over the ways of
+`topology.ways`: each way that carries it makes one change at the way's end, with the apply process's tag, and so on.
+
+Every change
+    Tables and tags are those that the rules can tell apart (`topology.change_classes`), so the answer holds for every table,
+    for untagged changes, for the tag of every apply process, and for every tag that a transaction may be given by its user.
+
+Together, not one by one
+    A set of tables is one integer, so all tables that go the same way are followed in one step. Where changes with several
+    tags leave a site over the same ways, they are followed once.
+
+How often
+    Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change comes
+    back to where it was, with the tag it had there, it goes round for ever: a cycle.
+
+Worked example: hub h with spokes a and b; h captures all, sends a what is not tagged a, b what is not tagged b
+    a, NULL -> h, tag a -> b, tag 00 -> nothing      a's change reaches h and b once
+    h forgets `not_tags` towards a: h, tag a -> a, tag 00: it comes home
+
+Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Tags": a change is never sent back to where it
+originated, and every change reaches every other database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from rules.rule import Rule
+from topology.change_classes import ChangeClasses
+from topology.spec import ApplySpec, TopologySpec
+from topology.ways import Way, ways_to
+
+__all__ = ["Hop", "Place", "Proof", "Reach", "ReachedSite", "Spread", "applies_in_a_row", "tag_text"]
+
+Place = tuple[str, int]
+"""Changes in the redo of a site with one tag: the site, and where the tag stands in `ChangeClasses.tags`."""
+
+CYCLE, TWICE, ONCE = "in a cycle", "twice", "once"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hop:
+    """One way to an apply process: from the redo of its source into the redo of its site.
+
+    Args:
+        way: of `topology.ways`.
+        carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
+        place: of the tag that the apply process gives them.
+    """
+
+    way: Way
+    carried: tuple[int, ...]
+    place: int
+
+    @property
+    def apply(self) -> ApplySpec:
+        """The apply process at its end."""
+        return self.way.apply
+
+    @property
+    def source(self) -> str:
+        """The site it begins at."""
+        return self.way.apply.source
+
+    @property
+    def site(self) -> str:
+        """The site it ends at."""
+        return self.way.apply.site
+
+
+@dataclass(slots=True)
+class Spread:
+    """Where the changes made at one place arrive: tables, by the place they arrive at.
+
+    Args:
+        once: at least once.
+        twice: at least twice.
+        endless: again and again.
+        hops: most apply processes one behind the other until a change is nowhere new.
+    """
+
+    once: dict[Place, int] = field(default_factory=dict)
+    twice: dict[Place, int] = field(default_factory=dict)
+    endless: dict[Place, int] = field(default_factory=dict)
+    hops: int = 0
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """Likewise by site, with any tag."""
+
+    once: int = 0
+    twice: int = 0
+    endless: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedSite:
+    """A site that gets changes.
+
+    Args:
+        site: the site; the origin itself when they come home.
+        times: "once", "twice" (or more often) or "in a cycle".
+        sites: the shortest path, every site on it, those without a database too.
+        components: on the same path, in order.
+    """
+
+    site: str
+    times: str
+    sites: tuple[str, ...]
+    components: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Who gets what: one line of the proof.
+
+    Args:
+        origin: the site where the changes are made.
+        tables: they are made in; patterns of the file.
+        tags: that they may have: "none", hexadecimal, "any other".
+        is_forwarding: apply processes of the origin have all of these tags: this is how it sends on what others wrote.
+        reached: sites that get them; the sites that are not in it never do.
+    """
+
+    origin: str
+    tables: tuple[str, ...]
+    tags: tuple[str, ...]
+    is_forwarding: bool
+    reached: tuple[ReachedSite, ...]
+
+
+class Proof:
+    """See the module.
+
+    Args:
+        spec: routed, and every queue gets the changes of a source from one publisher.
+        classes: of `spec`.
+    """
+
+    def __init__(self, spec: TopologySpec, classes: ChangeClasses | None = None) -> None:
+        self.spec = spec
+        self.classes = classes or ChangeClasses.of(spec)
+        self.hops: dict[str, list[Hop]] = {}
+        for apply in spec.applies:
+            for way in ways_to(spec, apply):
+                carried = self.classes.carried_by(way.clients)
+                by_tag = tuple(self.classes.with_tag(carried, place) for place in range(len(self.classes.tags)))
+                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag)))
+        self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
+        self._arrived: dict[Place, dict[str, _Arrived]] = {}
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The sites whose changes go anywhere."""
+        return tuple(self.hops)
+
+    def spread(self, place: Place) -> Spread:
+        """Where the changes made at a place arrive."""
+        site, tag = place
+        key = site, tuple(hop.carried[tag] for hop in self.hops.get(site, ()))
+        if key not in self._spreads:
+            spread = self._spreads[key] = self._followed(place)
+            self._mark_endless(spread)
+        return self._spreads[key]
+
+    def arrived(self, place: Place) -> dict[str, _Arrived]:
+        """The same by site: a change that arrives with two tags arrives twice."""
+        if place not in self._arrived:
+            found = self._arrived[place] = {}
+            spread = self.spread(place)
+            for (site, tag), once in spread.once.items():
+                there = found.setdefault(site, _Arrived())
+                there.twice |= spread.twice.get((site, tag), 0) | there.once & once
+                there.once |= once
+                there.endless |= spread.endless.get((site, tag), 0)
+        return self._arrived[place]
+
+    @cached_property
+    def cycles(self) -> dict[Place, int]:
+        """The tables whose changes, once they are at a place, come to it again."""
+        places = {(hop.site, hop.place) for hops in self.hops.values() for hop in hops}
+        found = {place: self._followed(place).once.get(place, 0) for place in sorted(places)}
+        return {place: tables for place, tables in found.items() if tables}
+
+    def path(self, place: Place, table: int, is_end: Callable[[Hop, Place], bool]) -> tuple[Hop, ...]:
+        """The shortest path that a change takes.
+
+        Args:
+            place: where it is made.
+            table: one, as a bit.
+            is_end: whether the path may end with a hop, which starts at a place.
+
+        Returns:
+            Its hops; empty: there is no such path.
+        """
+        paths: dict[Place, tuple[Hop, ...]] = {place: ()}
+        pending = [place]
+        for here in pending:
+            for hop in self.hops.get(here[0], ()):
+                if not hop.carried[here[1]] & table:
+                    continue
+                if is_end(hop, here):
+                    return (*paths[here], hop)
+                if (hop.site, hop.place) not in paths:
+                    paths[hop.site, hop.place] = (*paths[here], hop)
+                    pending.append((hop.site, hop.place))
+        return ()
+
+    def last_hops(self, place: Place, site: str) -> dict[Hop, int]:
+        """The hops by which changes come to a site, with the tables that come by each.
+
+        Args:
+            place: where the changes are made.
+            site: where they come to.
+        """
+        found: dict[Hop, int] = {}
+        here = {place: self.classes.untagged, **self.spread(place).once}
+        if place in self.spread(place).once:
+            here[place] = self.classes.untagged
+        for (at, tag), tables in here.items():
+            for hop in self.hops.get(at, ()):
+                if hop.site == site and (coming := hop.carried[tag] & tables):
+                    found[hop] = found.get(hop, 0) | coming
+        return found
+
+    def sites_of(self, hops: tuple[Hop, ...]) -> tuple[str, ...]:
+        """Every site on a path, those without a database too."""
+        site_of = {queue.name: queue.site for queue in self.spec.queues}
+        sites: list[str] = []
+        for hop in hops:
+            queues = (hop.way.capture.queue, *(each.to_queue for each in hop.way.propagations))
+            for site in (hop.source, *(site_of[queue] for queue in queues), hop.site):
+                if sites[-1:] != [site]:
+                    sites.append(site)
+        return tuple(sites)
+
+    def writers(self, owner: str, name: str) -> tuple[str, ...]:
+        """The sites where users write a table together: rows of each of them are at a site where another's are, too.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
+        table = self.classes.class_of(owner, name)
+        at: dict[str, set[str]] = {}
+        for origin in self.origins:
+            sites = {site for site, there in self.arrived((origin, 0)).items() if there.once & table}
+            if sites:
+                at[origin] = sites | {origin}
+        return tuple(origin for origin in at if any(at[origin] & at[other] for other in at if other != origin))
+
+    # ----------------------------------------------------------------------- for people
+
+    def reach(self) -> tuple[Reach, ...]:
+        """Who gets what, in as few lines as possible: tables that all go alike together, and tags likewise."""
+        lines = []
+        listed = set(range(1, len(self.classes.tags) - 1))
+        for tables in self._tables_alike():
+            example = tables & -tables
+            names = self.names(tables)
+            for origin in self.origins:
+                by_reached: dict[tuple[ReachedSite, ...], list[int]] = {}
+                for tag in range(len(self.classes.tags)):
+                    reached = tuple(self._reached((origin, tag), example))
+                    if reached:
+                        by_reached.setdefault(reached, []).append(tag)
+                written = {hop.place for hops in self.hops.values() for hop in hops if hop.site == origin} & listed
+                lines += [
+                    Reach(
+                        origin=origin, tables=names, tags=tuple(self.tag_name(tag) for tag in tags), is_forwarding=written >= set(tags),
+                        reached=reached,
+                    )
+                    for reached, tags in by_reached.items()
+                ]
+        return tuple(lines)
+
+    def tag_name(self, tag: int) -> str:
+        """A tag for people, by its place."""
+        if tag == len(self.classes.tags) - 1:
+            return "any other" if tag > 1 else "any"
+        return tag_text(self.classes.tags[tag])
+
+    def names(self, tables: int) -> tuple[str, ...]:
+        """Tables for people: the patterns of the rules that name them most exactly."""
+        found: dict[str, None] = {}
+        while tables:
+            bit = tables & -tables
+            found[self._name(bit)] = None
+            tables ^= bit
+        return tuple(found)
+
+    def _name(self, table: int) -> str:
+        classes = self.classes
+        naming = [(rule, classes.named_by(rule)) for rule in classes.rules if classes.named_by(rule) & table]
+        if not naming:
+            return "other tables"
+        rule, tables = min(naming, key=lambda each: (each[1].bit_count(), -len(str(each[0]))))
+        named_apart = any(0 != classes.named_by(other) & tables != tables for other in classes.rules)
+        return f"{rule} (others)" if named_apart and tables != table else _pattern_text(rule)
+
+    def _reached(self, place: Place, table: int) -> Iterator[ReachedSite]:
+        for site, there in self.arrived(place).items():
+            if there.once & table:
+                hops = self.path(place, table, lambda hop, _, site=site: hop.site == site)  # type: ignore[misc]
+                yield ReachedSite(
+                    site=site, times=CYCLE if there.endless & table else TWICE if there.twice & table else ONCE,
+                    sites=self.sites_of(hops), components=tuple(name for hop in hops for name in hop.way.components),
+                )
+
+    def _tables_alike(self) -> list[int]:
+        """The tables that go anywhere, as sets that no arrival tells apart."""
+        going = 0
+        told_apart: set[int] = set()
+        for origin in self.origins:
+            for hop in self.hops[origin]:
+                for tables in hop.carried:
+                    going |= tables
+            for tag in range(len(self.classes.tags)):
+                for there in self.arrived((origin, tag)).values():
+                    told_apart |= {there.once, there.twice, there.endless}
+                spread = self.spread((origin, tag))
+                told_apart.update(spread.once.values())
+        parts = [going] if going else []
+        for tables in told_apart:
+            parts = [part for whole in parts for part in (whole & tables, whole & ~tables) if part]
+        return sorted(parts, key=lambda part: part & -part)
+
+    # ----------------------------------------------------------------------- following
+
+    def _followed(self, start: Place) -> Spread:
+        """Follow the changes made at a place until every place had each of them twice, or does not get it."""
+        spread = Spread()
+        pending = [(start, self.classes.untagged, 0)]
+        seen: dict[Place, int] = {}
+        for (site, tag), tables, hops in pending:  # shortest paths first: it grows at its end
+            for hop in self.hops.get(site, ()):
+                coming = hop.carried[tag] & tables
+                if not coming:
+                    continue
+                place = hop.site, hop.place
+                before = spread.once.get(place, 0)
+                again = coming & before & ~spread.twice.get(place, 0)
+                spread.once[place] = before | coming
+                if again:
+                    spread.twice[place] = spread.twice.get(place, 0) | again
+                # What comes for the first or the second time goes on; more often makes no difference.
+                if new := coming & ~before | again:
+                    pending.append((place, new, hops + 1))
+                if coming & ~seen.get(place, 0):
+                    seen[place] = seen.get(place, 0) | coming
+                    spread.hops = max(spread.hops, hops + 1)
+        return spread
+
+    def _mark_endless(self, spread: Spread) -> None:
+        for place, tables in self.cycles.items():
+            if entering := spread.once.get(place, 0) & tables:
+                for behind, reached in self._followed(place).once.items():
+                    if endless := reached & entering:
+                        spread.endless[behind] = spread.endless.get(behind, 0) | endless
+
+
+def tag_text(tag: bytes | None) -> str:
+    """A tag for people."""
+    return "none" if tag is None else tag.hex()
+
+
+def applies_in_a_row(spec: TopologySpec) -> int:
+    """How many apply processes a change passes at most, one behind the other: more than one where sites forward what others wrote."""
+    proof = Proof(spec)
+    return max((proof.spread((origin, tag)).hops for origin in proof.origins for tag in range(len(proof.classes.tags))), default=0)
+
+
+def _pattern_text(rule: Rule) -> str:
+    return "every table" if (rule.owner, rule.name) == ("*", "*") else str(rule)

@@ -1,0 +1,233 @@
+"""Changes that arrive more often than once: cycles, changes that come home, and changes that arrive twice.
+
+What has one cause is reported once: duplicates behind a duplicate are not, nor is the same hop for every origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from databases.ports import Finding
+from rules.rule import ANY_TAG
+from streams.tags import DEFAULT_APPLY_TAG
+from topology.proof import Hop, Place, Proof
+from topology.proof_words import Client, finding_at, made_with, path_text, place_in_file, some
+from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
+
+__all__ = ["Duplicates"]
+
+
+@dataclass(slots=True)
+class _Duplicate:
+    """Changes that come to a site where they are already, or twice; what is found again for other origins adds to it."""
+
+    tables: int
+    place: Place
+    hops: tuple[Hop, ...]
+    first: tuple[Hop, ...] = ()  # the path by which they came before; none: they were made there
+    is_cycle: bool = False
+    origins: dict[str, None] = field(default_factory=dict)
+
+
+class Duplicates:
+    """Cycles, changes that come home, and changes that arrive twice; see the module."""
+
+    def __init__(self, proof: Proof) -> None:
+        self._proof = proof
+        self._spec: TopologySpec = proof.spec
+        # By what is wrong: the hop that brings them, and the hop that wrote what it takes.
+        self._found: dict[tuple[Hop, Hop | None], _Duplicate] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding per cause."""
+        proof = self._proof
+        places = [(origin, tag) for tag in range(len(proof.classes.tags)) for origin in proof.origins]
+        self._find_cycles(places)
+        for place in places:
+            self._find_homecomings(place)
+        for place in places:
+            self._find_second_arrivals(place)
+        told: dict[tuple[str, str], list[Finding]] = {}
+        for duplicate in self._found.values():
+            finding = self._told(duplicate)
+            told.setdefault((finding.path, finding.fix), []).append(finding)
+        for first, *others in told.values():
+            more = f" ({len(others)} more that the same mends)" if others else ""
+            yield replace(first, problem=first.problem + more)
+
+    def _find_cycles(self, places: list[Place]) -> None:
+        """One cycle through every place that is on one, with the changes of a user that enter it: untagged ones if there are any."""
+        rounds: set[frozenset[Hop]] = set()
+        for inside, tables in self._proof.cycles.items():
+            left = tables
+            while left:
+                table = left & -left
+                turn = self._proof.path(inside, table, lambda hop, _, end=inside: (hop.site, hop.place) == end)  # type: ignore[misc]
+                common = self._common(inside, turn, left)
+                left &= ~common
+                if frozenset(turn) in rounds:
+                    continue
+                rounds.add(frozenset(turn))
+                on_it = {hop.source for hop in turn}
+                place, entry = next(
+                    (place, entry) for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
+                    if (entry := self._proof.path(place, table, lambda hop, _, end=inside: (hop.site, hop.place) == end))  # type: ignore[misc]
+                )
+                # From where it was made, once round: what closes the circle is what it began with.
+                hops = (*entry, *turn)
+                hops = hops[: next((number for number, hop in enumerate(hops) if hop in hops[:number]), len(hops))]
+                self._found[hops[-1], None] = _Duplicate(tables=common, place=place, hops=hops, is_cycle=True)
+
+    def _find_homecomings(self, place: Place) -> None:
+        origin, _ = place
+        there = self._proof.arrived(place).get(origin)
+        tables = there.once & ~there.endless if there else 0
+        while tables:
+            hops = self._proof.path(place, tables & -tables, lambda hop, _: hop.site == origin)
+            tables &= ~(self._common(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables))
+
+    def _find_second_arrivals(self, place: Place) -> None:
+        origin, _ = place
+        for site, there in self._proof.arrived(place).items():
+            if site == origin:
+                continue
+            by = self._proof.last_hops(place, site)
+            tables = there.twice & ~there.endless
+            while tables:
+                table = tables & -tables
+                # One hop that brings them twice begins at a site that has them twice: the cause is there.
+                paths = [self._proof.path(place, table, lambda hop, _, end=last: hop is end) for last in by if by[last] & table]  # type: ignore[misc]
+                if len(paths) < 2:
+                    tables ^= table
+                    continue
+                first, *others = sorted(paths, key=len)
+                for hops in others:
+                    if not _is_behind_another(hops):
+                        self._note(place, hops, tables, first)
+                tables &= ~self._common(place, first, tables) | ~self._common(place, others[-1], tables)
+
+    def _common(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
+        """Those of some tables that take a path."""
+        tag = place[1]
+        for hop in hops:
+            tables &= hop.carried[tag]
+            tag = hop.place
+        return tables
+
+    def _note(self, place: Place, hops: tuple[Hop, ...], tables: int, first: tuple[Hop, ...] = ()) -> int:
+        """Note a duplicate.
+
+        Returns:
+            Those of the tables that take the path.
+        """
+        common = self._common(place, hops, tables) & (self._common(place, first, tables) if first else tables)
+        key = hops[-1], hops[-2] if len(hops) > 1 else None
+        known = self._found.setdefault(key, _Duplicate(tables=0, place=place, hops=hops, first=first))
+        known.tables |= common
+        known.origins[place[0]] = None
+        return common
+
+    # ----------------------------------------------------------------------- what to say
+
+    def _told(self, found: _Duplicate) -> Finding:
+        proof = self._proof
+        origin = found.place[0]
+        tables = some(proof.names(found.tables), "tables")
+        changes = f"changes of {tables} made at {origin}{made_with(proof, found.place)}"
+        if found.is_cycle:
+            problem = f"{changes} go round for ever: {path_text(proof, found.hops)}, and on from there"
+        elif not found.first:
+            problem = f"{changes} come home: {path_text(proof, found.hops)}"
+        elif len(found.first) == len(found.hops) == 1:
+            return self._told_of_two_applies(found)
+        else:
+            problem = f"{changes} arrive at {found.hops[-1].site} twice: {path_text(proof, found.first)}; and {path_text(proof, found.hops)}"
+        others = [site for site in found.origins if site != origin]
+        if others and not found.is_cycle:
+            problem += f"; likewise those made at {some(others, 'sites')}"
+        path, fix = self._mended(found)
+        return finding_at(path, problem, fix, is_error=not self._spec.allow_cycle)
+
+    def _told_of_two_applies(self, found: _Duplicate) -> Finding:
+        (first,), (last,) = found.first, found.hops
+        return finding_at(
+            f"applies.{last.apply.name}",
+            f"applies.{first.apply.name} applies the same changes of {last.source} to {last.site}, "
+            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}",
+            "keep one of them, or let their rules include different tables", is_error=not self._spec.allow_cycle,
+        )
+
+    def _mended(self, found: _Duplicate) -> tuple[str, str]:
+        """Where to change what, so that the last hop does not take what the hop before it wrote."""
+        before, last = self._pair_to_mend(found)
+        client = self._where_to_leave_out(found, last, before.place)
+        tag = before.apply.tag
+        at = place_in_file(client)
+        if tag is None:
+            fix = f'give it a tag, such as tag: "{DEFAULT_APPLY_TAG.hex()}"'
+            if last.carried[self._proof.classes.place_of(DEFAULT_APPLY_TAG)] & found.tables:
+                fix += f", and leave that tag out at {at}: {_exclusion(DEFAULT_APPLY_TAG)}"
+            return f"applies.{before.apply.name}.tag", fix
+        sharing = self._needing_the_tag(found, before, last)
+        if sharing is not None:
+            own = before.source.encode()
+            return f"applies.{before.apply.name}.tag", (
+                f"{tag.hex()} is the tag of applies.{sharing.apply.name}, too, whose changes must go to {last.site}: give this one a tag "
+                f'of its own, such as tag: "{own.hex()}", and leave that out at {at}: {_exclusion(own)}'
+            )
+        if isinstance(client, CaptureSpec) and self._takes_any_tag(client):
+            return f"{at}.rules", f"write tagged: false (the default) in its include rules: {last.source} then sends only what its users write"
+        return f"{at}.rules", f"leave out what {before.apply.name} wrote: {_exclusion(tag)}"
+
+    def _pair_to_mend(self, found: _Duplicate) -> tuple[Hop, Hop]:
+        pairs = list(zip(found.hops, found.hops[1:], strict=False))
+        return next((pair for pair in pairs if pair[0].apply.tag is None), pairs[-1])
+
+    def _takes_any_tag(self, capture: CaptureSpec) -> bool:
+        return any(rule.tags == ANY_TAG for rule in capture.rules.include or ())
+
+    def _needing_the_tag(self, found: _Duplicate, before: Hop, last: Hop) -> Hop | None:
+        """Another apply process that writes with the same tag what only the last hop takes on."""
+        for hops in self._proof.hops.values():
+            for other in hops:
+                if other.site == last.source and other.place == before.place and other.source not in (before.source, last.site):
+                    by = self._proof.last_hops((other.source, 0), last.site)
+                    brought = 0
+                    for hop, tables in by.items():
+                        brought |= tables if hop is not last else 0
+                    if by.get(last, 0) & found.tables & ~brought:
+                        return other
+        return None
+
+    def _where_to_leave_out(self, found: _Duplicate, last: Hop, tag: int) -> Client:
+        """The first client on the last hop that no other hop needs which takes the tag on, too."""
+        needed: set[str] = set()
+        for hop in self._proof.hops[last.source]:
+            if hop.site != last.site and hop.carried[tag] & found.tables and self._is_needed(hop, found.tables):
+                needed.update(hop.way.components)
+        clients: tuple[CaptureSpec | PropagationSpec, ...] = (last.way.capture, *last.way.propagations)
+        return next((client for client in clients if client.name not in needed), last)
+
+    def _is_needed(self, hop: Hop, tables: int) -> bool:
+        """Some changes come to the site of a hop by this hop alone."""
+        for origin in self._proof.origins:
+            if origin in (hop.site, hop.source):
+                continue
+            by = self._proof.last_hops((origin, 0), hop.site)
+            brought = 0
+            for other, coming in by.items():
+                brought |= coming if other is not hop else 0
+            if by.get(hop, 0) & tables & ~brought:
+                return True
+        return False
+
+
+def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
+    """Whether a path comes to one of its sites twice before its end: the cause is there, and is reported of that site."""
+    sites = [hops[0].source, *(hop.site for hop in hops[:-1])]
+    return len(set(sites)) < len(sites)
+
+
+def _exclusion(tag: bytes) -> str:
+    return f'exclude: [{{global: true, tags: ["{tag.hex()}"]}}]'

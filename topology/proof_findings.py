@@ -1,0 +1,272 @@
+"""What the proof finds wrong: each finding with a path as counter-example, and the part of the file to change.
+
+Errors are what is wrong whatever the user had in mind: changes that arrive twice, come home or go round for ever (unless the
+file says `allow_cycle: true`), tables that an apply process names and never gets, and changes that are lost between sites
+which all write the same tables. The rest may be meant, such as a site that does not forward, and is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from databases.ports import Finding
+from rules.rule import TruthValue
+from topology.proof import Hop, Place, Proof
+from topology.proof_duplicates import Duplicates
+from topology.proof_words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_by
+from topology.spec import CaptureSpec
+
+__all__ = ["proof_findings"]
+
+
+def proof_findings(proof: Proof) -> Iterator[Finding]:
+    """Everything that a proof finds wrong.
+
+    Args:
+        proof: of a topology whose names all lead somewhere, and whose queues get every source from one publisher.
+    """
+    yield from Duplicates(proof).findings()
+    yield from _never_arriving(proof)
+    yield from _lost(proof)
+    yield from _kept_back(proof)
+    yield from _unclaimed(proof)
+
+
+# --------------------------------------------------------------------------- never
+
+
+def _never_arriving(proof: Proof) -> Iterator[Finding]:
+    """Rules of apply processes that no change ever comes to, or none that its user did not tag."""
+    live = _live(proof)
+    by_apply: dict[str, list[Hop]] = {}
+    for hops in proof.hops.values():
+        for hop in hops:
+            by_apply.setdefault(hop.apply.name, []).append(hop)
+    for apply in proof.spec.applies:
+        ways = [hop.way for hop in by_apply.get(apply.name, ())]
+        if not ways:
+            continue
+        coming = 0
+        for way in ways:
+            coming |= proof.classes.carried_by(way.clients[:-1])
+        for number, rule in enumerate(apply.rules.include or ()):
+            arriving = proof.classes.matched_by((rule,)) & coming
+            if rule.dml and not arriving:
+                yield _never_arrives(proof, by_apply[apply.name][0], number)
+            elif rule.dml and rule.tags.answer(None) is TruthValue.TRUE and not arriving & _there(proof, live, apply.source):
+                yield finding_at(
+                    f"applies.{apply.name}.rules.include[{number}]", f"of {rule} only changes arrive that users of {apply.source} tag themselves, on "
+                    f"the way {' -> '.join(ways[0].components)}", "let the rules on the way take untagged changes (tagged: false), or write here "
+                    "which tags are meant", is_error=False,
+                )
+
+
+def _there(proof: Proof, live: dict[Place, int], site: str) -> int:
+    """The changes that are in a site's redo without users who tag them, as classes."""
+    there = 0
+    for (at, tag), tables in live.items():
+        if at == site:
+            there |= tables << tag * len(proof.classes.tables)
+    return there
+
+
+def _never_arrives(proof: Proof, hop: Hop, number: int) -> Finding:
+    rule = (hop.apply.rules.include or ())[number]
+    wanted = proof.classes.matched_by((rule,))
+    path = " -> ".join(hop.way.components)
+    passing = ~0
+    for client in clients_of(hop)[:-1]:
+        if not wanted & passing & taken_by(proof, client):
+            at = place_in_file(client)
+            if proof.classes.tables_of(wanted & passing) & proof.classes.tables_of(taken_by(proof, client)):
+                words = f"{at} takes {rule} with other tags only"
+                fix = f"let {at}.rules take the tags that this rule takes, or correct the rule"
+            else:
+                words = f"{at} does not take {rule}" if passing == ~0 else f"{at} takes nothing of {rule} that comes to it"
+                fix = f"add the table to {at}.rules, or take it out here"
+            if not wanted & passing & ~proof.classes.matched_by(rules_of(client).exclude):
+                words = f"{at} excludes it"
+                fix = f"take it out of {at}.rules.exclude, or out of the rules here"
+            break
+        passing &= taken_by(proof, client)
+    return finding_at(
+        f"applies.{hop.apply.name}.rules.include[{number}]", f"no change of {rule} ever arrives on the way {path}: {words}", fix
+    )
+
+
+def _unclaimed(proof: Proof) -> Iterator[Finding]:
+    """Users' changes that come to a queue from which nobody takes them."""
+    spec, classes = proof.spec, proof.classes
+    for source in dict.fromkeys(capture.source for capture in spec.captures):
+        coming: dict[str, int] = {}
+        for capture in spec.captures:
+            if capture.source == source:
+                coming[capture.queue] = coming.get(capture.queue, 0) | classes.taken_by(capture.rules) & classes.untagged
+        pending = list(coming)
+        for queue in pending:
+            claimed, nobody = 0, True
+            for propagation in spec.propagations:
+                if propagation.from_queue == queue and source in propagation.sources:
+                    taken = coming[queue] & classes.taken_by(propagation.rules)
+                    claimed, nobody = claimed | taken, False
+                    if taken & ~coming.get(propagation.to_queue, 0):
+                        coming[propagation.to_queue] = coming.get(propagation.to_queue, 0) | taken
+                        pending.append(propagation.to_queue)
+            for apply in spec.applies:
+                if apply.queue == queue and apply.source == source:
+                    claimed, nobody = claimed | coming[queue] & classes.taken_by(apply.rules), False
+            left = coming[queue] & ~claimed
+            if left and not nobody:
+                tables = some(proof.names(left), "tables")
+                yield finding_at(
+                    f"queues.{queue}", f"changes of {tables} made at {source} come to this queue, and nobody takes them from it: they end here",
+                    f"let {'one of ' if len(spec.subscribers(queue)) > 1 else ''}{some(spec.subscribers(queue), 'subscribers')} take them, or leave them out where they are captured",
+                    is_error=False,
+                )
+
+
+# --------------------------------------------------------------------------- lost on the way
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Changes that stop at a site which sends others of the same tables on, or that a direct way does not take."""
+
+    tables: int
+    origin: str
+    hops: tuple[Hop, ...]  # to where they stop; none: the way on begins where they are made
+    stopped: Hop  # that does not take them on
+    stopping: Client  # on that hop
+    is_error: bool
+    tags: dict[bytes | None, None] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], None] = field(default_factory=dict)
+
+
+def _lost(proof: Proof) -> Iterator[Finding]:
+    """Changes that are at a site, and do not go on to where the site sends others of the same tables."""
+    going = _going_on(proof)
+    together = _writing_together(proof)
+    found: dict[tuple[str, bool], _Loss] = {}
+    for origin in proof.origins:
+        arrived = proof.arrived((origin, 0))
+        for place, tables in proof.spread((origin, 0)).once.items():
+            for hop in proof.hops.get(place[0], ()):
+                if origin in (hop.source, hop.site):
+                    continue
+                there = arrived[hop.site].once if hop.site in arrived else 0
+                lost = tables & going[hop] & ~hop.carried[place[1]] & ~there
+                shared = lost & together.get((origin, hop.site), 0)
+                for part, is_error in ((shared, True), (lost & ~shared, False)):
+                    if part:
+                        loss = _loss(proof, origin, place, hop, part)
+                        loss.is_error = is_error
+                        known = found.setdefault((place_in_file(loss.stopping), is_error), loss)
+                        known.tables |= loss.tables
+                        known.tags |= loss.tags
+                        known.pairs[origin, hop.site] = None
+    for loss in found.values():
+        yield _told_of_loss(proof, loss)
+
+
+def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Loss:
+    """A loss, with the client that does not take the changes: on a direct way if there is one, else where they stop behind others."""
+    table = tables & -tables
+    direct = next((each for each in proof.hops[origin] if each.site == hop.site), None)
+    if direct is not None:
+        stopping = _stopping(proof, direct, 0, table)
+        return _Loss(tables=tables, origin=origin, hops=(), stopped=direct, stopping=stopping, is_error=True)
+    hops = proof.path((origin, 0), table, lambda hop, _: (hop.site, hop.place) == place)
+    return _Loss(
+        tables=tables, origin=origin, hops=hops, stopped=hop, stopping=_stopping(proof, hop, place[1], table), is_error=True,
+        tags={hops[-1].apply.tag: None},
+    )
+
+
+def _live(proof: Proof) -> dict[Place, int]:
+    """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
+    live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
+    for origin in proof.origins:
+        for place, tables in proof.spread((origin, 0)).once.items():
+            live[place] = live.get(place, 0) | tables
+    return live
+
+
+def _going_on(proof: Proof) -> dict[Hop, int]:
+    """The tables of which a hop takes live changes."""
+    going: dict[Hop, int] = {}
+    for (site, tag), tables in _live(proof).items():
+        for hop in proof.hops.get(site, ()):
+            going[hop] = going.get(hop, 0) | hop.carried[tag] & tables
+    return going
+
+
+def _kept_back(proof: Proof) -> Iterator[Finding]:
+    """Sites that send on what others write, and not what their own users write."""
+    for hop, tables in _going_on(proof).items():
+        arrived = proof.arrived((hop.source, 0))
+        left = tables & ~hop.carried[0] & ~(arrived[hop.site].once if hop.site in arrived else 0)
+        if left:
+            client = next(client for client in clients_of(hop) if left & ~taken_by(proof, client))
+            yield finding_at(
+                f"{place_in_file(client)}.rules", f"changes of {some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
+                f"while those that {hop.source} gets from others do: {place_in_file(client)} does not take untagged changes",
+                "let its rules take untagged changes, too; nothing needs to be done if this is meant", is_error=False,
+            )
+
+
+def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
+    """Tables that two sites write which get changes of each other, over other sites' writes too."""
+    to = {(origin, site): each.once for origin in proof.origins for site, each in proof.arrived((origin, 0)).items()}
+    for over in proof.origins:
+        for origin in proof.origins:
+            for site in proof.origins:
+                more = to.get((origin, over), 0) & to.get((over, site), 0)
+                if more:
+                    to[origin, site] = to.get((origin, site), 0) | more
+    return {(a, b): tables & to.get((b, a), 0) for (a, b), tables in to.items()}
+
+
+def _stopping(proof: Proof, hop: Hop, tag: int, table: int) -> Client:
+    """The first client on a hop that does not take changes of a table."""
+    return next(client for client in clients_of(hop) if not proof.classes.with_tag(taken_by(proof, client), tag) & table)
+
+
+def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
+    at, to, place = loss.stopped.source, loss.stopped.site, place_in_file(loss.stopping)
+    problem = f"changes of {some(proof.names(loss.tables), 'tables')} made at {loss.origin} never arrive at {to}: "
+    if loss.hops:
+        tag = "changes without a tag" if loss.hops[-1].apply.tag is None else f"tag {loss.hops[-1].apply.tag.hex()}"
+        problem += f"{path_text(proof, loss.hops, with_last=True)}, and {place} does not take {tag} on to {to}"
+    else:
+        problem += f"on the direct way {place} does not take them, and no other site sends them on"
+    if others := len(loss.pairs) - 1:
+        problem += f" (and so between {others} other pair{'' if others == 1 else 's'} of sites)"
+    problem += "; both write these tables, which become different" if loss.is_error else f"; {to} gets what users of {at} write, and not this"
+    path, fix = _mended_loss(proof, loss)
+    if not loss.is_error:
+        fix += "; nothing needs to be done if this is meant"
+    return finding_at(path, problem, fix, is_error=loss.is_error)
+
+
+def _mended_loss(proof: Proof, loss: _Loss) -> tuple[str, str]:
+    at, to = loss.stopped.source, loss.stopped.site
+    place = f"{place_in_file(loss.stopping)}.rules"
+    if not loss.hops:
+        excluded = proof.classes.matched_by(rules_of(loss.stopping).exclude) & loss.tables
+        return place, "take them out of its exclude rules" if excluded else "let its include rules take them"
+    written = loss.hops[-1].apply
+    for hop in (hop for hops in proof.hops.values() for hop in hops):
+        is_same = hop.site == at and hop.source == to and hop.place == loss.hops[-1].place and hop.apply is not written
+        if is_same and loss.stopped.carried[-1] & loss.tables:  # another tag would pass
+            return f"applies.{written.name}.tag", (
+                f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home: give this one a tag of "
+                f'its own, such as tag: "{loss.origin.encode().hex()}"'
+            )
+    tags = " and ".join("null" if tag is None else f'"{tag.hex()}"' for tag in loss.tags)
+    if isinstance(loss.stopping, CaptureSpec):
+        return place, (
+            f"if {at} is to send on what others write: let its include rules take tag {tags} too (tagged: true takes all), and leave out on "
+            f"the way to each neighbour what came from it; or replicate from {loss.origin} to {to} without {at} between"
+        )
+    return place, f"let its rules take tag {tags}, or replicate from {loss.origin} to {to} without {at} between"
