@@ -305,7 +305,7 @@ def _meetings(proof: Proof) -> Iterator[Finding]:
                 meeting[origins] = met | 1 << number, sites | {site: None}
     for origins, (met, sites) in meeting.items():
         yield _warning(
-            "sites", f"{' and '.join(origins)} write the same tables, such as {next(iter(proof.names(met)))}, and no conflict handler is set: "
+            "sites", f"{' and '.join(origins)} write the same tables, such as {proof.names(met & -met)[0]}, and no conflict handler is set: "
             f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
             f"{', '.join(sites)}",
             "let each site write rows of its own (conflict handlers are known but not yet built)",

@@ -295,13 +295,18 @@ class Proof:
         return tuple(found)
 
     def _name(self, table: int) -> str:
-        classes = self.classes
-        naming = [(rule, classes.named_by(rule)) for rule in classes.rules if classes.named_by(rule) & table]
+        naming = [(rule, tables) for rule, tables in self._patterns if tables & table]
         if not naming:
             return "other tables"
         rule, tables = min(naming, key=lambda each: (each[1].bit_count(), -len(str(each[0]))))
-        named_apart = any(0 != classes.named_by(other) & tables != tables for other in classes.rules)
-        return f"{rule} (others)" if named_apart and tables != table else _pattern_text(rule)
+        are_named_apart = tables != table and any(0 != others & tables != tables for _, others in self._patterns)
+        return f"{rule} (others)" if are_named_apart else _pattern_text(rule)
+
+    @cached_property
+    def _patterns(self) -> tuple[tuple[Rule, int], ...]:
+        """A rule for each pattern of tables in the file, and the tables it names."""
+        known = {(rule.owner, rule.name): rule for rule in self.classes.rules}
+        return tuple((rule, self.classes.named_by(rule)) for rule in known.values())
 
     def _reached(self, place: Place, table: int) -> Iterator[ReachedSite]:
         for site, there in self.arrived(place).items():
