@@ -31,6 +31,7 @@ from actors.site_connection import access_to
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
+from topology.combined import capture_of
 from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ApplyHost(Host):
     """
 
     kind: ClassVar[str] = "apply"
+    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
@@ -114,8 +116,13 @@ class ApplyHost(Host):
         details = {key: value for key, value in self._latest.items() if key != "state"}
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
+            "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,
             "answered_us": self._answered_us, **details,
         }
+
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """Take the batches from elsewhere, as soon as the stream that they come on breaks. See `Host.adopt`: nothing else has changed."""
+        self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint
 
     # ------------------------------------------------------------------ what the command line asks
 
@@ -173,9 +180,11 @@ class ApplyHost(Host):
         return driver.control
 
     def _queue_endpoint(self) -> str:
+        """Where its batches come from: its queue, or the capture process that it is combined with, which serves as this queue."""
         from actors.runtime import resolver
 
-        return resolver(self._spec.name)(f"queue:{self._apply.queue}")
+        capture = capture_of(self._spec, self._apply)
+        return resolver(self._spec.name)(f"queue:{self._apply.queue}" if capture is None else f"capture:{capture.name}")
 
     def _application(self) -> ApplicationAccess:
         from actors.runtime import actors_of

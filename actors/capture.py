@@ -1,11 +1,13 @@
 """Capture process: mine the site's redo and enqueue the changes that its rules take.
 
 Job
-    Send everything that the queue does not have yet, in order, as soon as it is durable in redo.
+    Send everything that the queue does not have yet, in order, as soon as it is durable in redo. Where the topology allows it, what
+    is sent goes straight to the one apply process behind the queue (`actors.combined`).
 
 Main path
     CaptureHost.open -> EnqueueClient.connect (the queue says where to begin) -> Miner
     CaptureHost.step -> Miner.next_batch -> encode -> EnqueueClient.send_nowait; durable SCN -> RedoWatchClient.checkpoint.
+    Combined, `CombinedOutlet` stands in the place of `EnqueueClient`: the apply process says where to begin.
 
 States (V$STREAMS_CAPTURE.STATE)
     INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
@@ -18,7 +20,8 @@ States (V$STREAMS_CAPTURE.STATE)
 
 Durable when
     Nothing is kept here. What the queue reports as durable is committed at every destination: the site may purge its
-    redo up to there. A restart begins where the queue says; for FIRST_SCN, with the oldest redo that is left.
+    redo up to there. A restart begins where the queue says; for FIRST_SCN, at the SCN from which on the site keeps redo for it,
+    or with the oldest redo that is left when it never told the site anything.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
@@ -26,27 +29,31 @@ Worked flow
     a destination was restored from an old backup: Rewind{20} -> redo begins at 40 -> gone{40}: the queue refuses that
     destination alone -> Rewind{60}: Miner(60)
     a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
+    a new queue, and the site has 30 on record: Resume{0} -> the mark 0..30, Miner(30) -> 30..50, ...
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from actors.asked_names import AskedNames
 from actors.host import Host
 from actors.site_connection import site_folder
 from databases.connectors import decoder_for
-from streams.errors import LogGone, TableLeftRules, WouldBlock
+from streams.errors import LogGone, PropagationError, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint
+from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
+from topology.combined import apply_of
 
 if TYPE_CHECKING:
+    from actors.combined import CombinedOutlet
     from protos.codec import BatchHeader
-    from protos.queue_link import EnqueueClient
+    from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
     from redo.mining import Miner
-    from topology.spec import TopologySpec
+    from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CaptureHost", "build"]
 
@@ -56,6 +63,18 @@ NAMES_TIMEOUT_S = 30.0  # a catalog with very many tables, on a busy server
 IDLE_PAUSE_S = 1.0  # nothing to do: any change wakes the process; this pause only shows that it is alive
 LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again, which searches the redo for the change
 CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgent
+
+
+class _Outlet(Protocol):
+    """Where batches go: `EnqueueClient`, or `CombinedOutlet`."""
+
+    def poll(self) -> EnqueueProgress: ...
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None: ...
+
+    def gone(self, first_scn: Scn) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class CaptureHost(Host):
@@ -69,7 +88,8 @@ class CaptureHost(Host):
         self._capture = spec.capture(name)
         self._fingerprint = fingerprint
         self._redo: RedoWatchClient | None = None
-        self._queue: EnqueueClient | None = None
+        self._queue: _Outlet | None = None
+        self._combined: CombinedOutlet | None = None  # the same when it is combined with an apply process
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
         self._capture_state = "INITIALIZING"
@@ -83,8 +103,8 @@ class CaptureHost(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Connect to site and queue, and begin where the queue says."""
-        from actors.runtime import resolver
+        """Connect to site and queue, and begin where the queue says; combined, wait for the apply process to say it."""
+        from actors.runtime import own_host, resolver
         from protos.queue_link import EnqueueClient
         from protos.redo_link import RedoWatchClient
         from protos.transport import new_incarnation
@@ -96,11 +116,15 @@ class CaptureHost(Host):
             source=self._capture.source, incarnation=incarnation, wake=self.wake,
         )
         self._redo.connect()
-        self._queue = EnqueueClient(
+        self._durable_scn, self._told_scn = FIRST_SCN, self._redo.checkpoint(FIRST_SCN)
+        if (apply := apply_of(self._spec, self._capture)) is not None:
+            self._queue = self._combined = self._outlet(apply, own_host())
+            return
+        queue = self._queue = EnqueueClient(
             resolve(f"queue:{self._capture.queue}"), topology=self._spec.name, component=self._capture.name,
             queue=self._capture.queue, incarnation=incarnation, source=self._capture.source, wake=self.wake,
         )
-        self._begin(self._queue.connect().needed_scn)
+        self._begin(queue.connect().needed_scn)
 
     def step(self) -> float:
         """Send one batch, or determine why that is not possible."""
@@ -110,10 +134,11 @@ class CaptureHost(Host):
         progress = queue.poll()
         if progress.rewind_scn is not None:
             self._rewinds += 1
+            self._durable_scn = progress.durable_scn
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
-        if miner is None:  # the queue knows that what it asked for is gone
+        if miner is None:  # the queue knows that what it asked for is gone; combined, the apply process asked for nothing yet
             return IDLE_PAUSE_S
         if self._left is not None:
             wait_s = self._left_at + LEFT_INTERVAL_S - self._clock.monotonic()
@@ -151,7 +176,7 @@ class CaptureHost(Host):
     def close(self) -> None:
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
-        self._queue = self._redo = self._miner = self._waiting = None
+        self._queue = self._combined = self._redo = self._miner = self._waiting = None
         for closable in (queue, redo, miner):
             if closable is not None:
                 closable.close()
@@ -161,8 +186,16 @@ class CaptureHost(Host):
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 
     def detail_state(self) -> str:
-        """See the module."""
-        return self._capture_state
+        """See the module and `actors.combined`."""
+        combined = self._combined
+        return self._capture_state if combined is None or combined.is_connected else "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING"
+
+    def endpoint(self) -> str:
+        """The endpoint for the apply process that it is combined with."""
+        combined = self._combined
+        if combined is None:
+            raise PropagationError(f"{self.name} serves no apply process now", hint="its batches go through the queue, or it is starting")
+        return combined.endpoint
 
     def details(self) -> dict[str, Any]:
         """The miner's statistics and the queue's answers."""
@@ -171,6 +204,10 @@ class CaptureHost(Host):
             "fingerprint": self._fingerprint, "durable_scn": self._durable_scn, "required_checkpoint_scn": self._told_scn,
             "rewinds": self._rewinds, "bytes_sent_total": self._bytes_sent, "unmatched_rules": list(self._unmatched),
         }
+        combined = self._combined
+        if combined is not None:
+            subscriber = combined.status()
+            details |= {"combined_with": subscriber["subscriber"], "subscribers": [subscriber]}
         left, miner = self._left, self._miner
         if left is not None:
             details |= {"detail": left.message, "hint": left.hint}
@@ -189,14 +226,36 @@ class CaptureHost(Host):
 
     def _begin(self, start_scn: Scn) -> None:
         """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
-        from redo.mining import Miner
+        from protos.codec import encode, header_of
 
         if self._miner is not None:
             self._miner.close()
         self._waiting = None
-        self._miner = Miner(
+        if start_scn == FIRST_SCN:
+            # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber copies.
+            start_scn = max(self._told_scn, self._durable_scn)
+            if start_scn > FIRST_SCN:
+                mark = LcrBatch(source=self._capture.source, previous_scn=FIRST_SCN, through_scn=start_scn)
+                self._waiting = header_of(mark), encode(mark)
+        self._miner = self._new_miner(start_scn)
+
+    def _new_miner(self, start_scn: Scn) -> Miner:
+        from redo.mining import Miner
+
+        return Miner(
             site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
             decoder_for, names=AskedNames(self._ask_site),
+        )
+
+    def _outlet(self, apply: ApplySpec, host: str) -> CombinedOutlet:
+        from actors.combined import CombinedCore, CombinedOutlet
+
+        return CombinedOutlet(
+            CombinedCore(
+                self._spec.name, apply.queue, source=self._capture.source, apply=apply.name, acknowledged=self._told_scn,
+                wake=self.wake, clock=self._clock,
+            ),
+            host=host,
         )
 
     def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
@@ -204,7 +263,7 @@ class CaptureHost(Host):
 
         return actors_of(self._spec.name).call(f"site:{self._capture.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
-    def _pass_on(self, error: LogGone, queue: EnqueueClient, miner: Miner) -> float:
+    def _pass_on(self, error: LogGone, queue: _Outlet, miner: Miner) -> float:
         """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""
         log.warning("%s: %s", self.name, error.message)
         if "first_scn" not in error.context:

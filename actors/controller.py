@@ -49,7 +49,7 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName
-from topology.changes import Component, components_of
+from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.receivers import Receivers
 from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
@@ -193,6 +193,10 @@ class Controller(Host):
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             | {"outdated": c.name in outdated}
             for c in self._components
+        ]
+        components += [
+            {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": capture, "outdated": False}
+            for c, capture in bypassed_of(self._spec).items()
         ]
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None

@@ -6,6 +6,7 @@ with the snapshot in which the last transaction is visible and the destination's
 round is a warm-up and does not count. The native peer runs twice per round: with the subscription's
 `synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` compares
 with the faster of the two, `ratio_same_synchronous_commit` with the second. More than 1 is faster than native.
+Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`).
 """
 
 from __future__ import annotations
@@ -97,14 +98,14 @@ class Bench:
 
     @staticmethod
     def _order(number: int) -> tuple[str, ...]:
-        order = ("native", "headrace", "native_on")
+        order = ("native", "headrace", "native_on", "queued")
         return order if number % 2 else order[::-1]
 
     def _run(self, workload: Workload, setting: str) -> Run:
-        peer: Peer = self.headrace if setting == "headrace" else self.native
+        peer: Peer = self.headrace if setting in {"headrace", "queued"} else self.native
         if isinstance(peer, NativePeer):
             peer.set_synchronous_commit("on" if setting == "native_on" else "off")
-        self._rest(peer, workload)
+        self._rest(peer, workload, queued=setting == "queued")
         workload.write_backlog(peer.pair.source)
         mark = write_mark(peer.pair.source)
         with psycopg.connect(peer.pair.source) as connection:
@@ -129,10 +130,11 @@ class Bench:
             verified = workload.content(connection) == content
         return Run(seconds=seconds, verified=verified, usage=usage)
 
-    def _rest(self, peer: Peer, workload: Workload) -> None:
+    def _rest(self, peer: Peer, workload: Workload, *, queued: bool) -> None:
         """Restore the state from which a run starts: caught up, stopped, settled."""
         for each in (self.native, self.headrace):
             each.start()
+        self.headrace.go_through_queues(is_wanted=queued)
         workload.reset(peer.pair.source)
         for each in (self.native, self.headrace):
             each.wait_caught_up()
@@ -166,16 +168,23 @@ class Bench:
     def latency(self, latency: Latency) -> dict[str, LatencyResult]:
         """Measure each peer while the other one is stopped."""
         found = {}
-        for peer, other in ((self.native, self.headrace), (self.headrace, self.native)):
-            other.wait_caught_up() if peer is self.headrace else other.start()
+        self.headrace.start()
+        self.headrace.go_through_queues(is_wanted=False)
+        self.headrace.stop()
+        for name, peer, other in (
+            ("native", self.native, self.headrace), ("headrace", self.headrace, self.native), ("queued", self.headrace, self.native),
+        ):
+            other.wait_caught_up() if name == "headrace" else other.start()
             other.stop()
             if isinstance(peer, NativePeer):
                 peer.set_synchronous_commit("on")  # as in Headrace's apply servers
             peer.start()
+            if peer is self.headrace:
+                peer.go_through_queues(is_wanted=name == "queued")
             peer.wait_caught_up()
             Latency(rate=latency.rate, duration_s=3.0).run(peer.pair.source, peer.pair.destination)  # warm-up
-            found[peer.name] = latency.run(peer.pair.source, peer.pair.destination)
-            _say(f"  latency          {peer.name:12} p50 {found[peer.name].p50_ms} ms, p99 {found[peer.name].p99_ms} ms")
+            found[name] = latency.run(peer.pair.source, peer.pair.destination)
+            _say(f"  latency          {name:12} p50 {found[name].p50_ms} ms, p99 {found[name].p99_ms} ms")
         return found
 
 
@@ -194,10 +203,11 @@ def report(
     """
     entries: list[dict[str, object]] = []
     for workload in workloads:
-        runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace")}
+        runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace", "queued")}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
         native_s = min(seconds["native"], seconds["native_on"])
         middle = sorted(runs["headrace"], key=lambda run: run.seconds)[len(runs["headrace"]) // 2]
+        middle_queued = sorted(runs["queued"], key=lambda run: run.seconds)[len(runs["queued"]) // 2]
         middle_native = sorted(runs["native"], key=lambda run: run.seconds)[len(runs["native"]) // 2]
         entries.append({
             "name": workload.name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
@@ -212,6 +222,12 @@ def report(
             "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in runs.items()},
             "headrace_usage": {stage: asdict(usage) for stage, usage in middle.usage.items()},
             "native_usage": {stage: asdict(usage) for stage, usage in middle_native.usage.items()},
+            "queued_s": round(seconds["queued"], 3),
+            "queued_usage": {stage: asdict(usage) for stage, usage in middle_queued.usage.items()},
+            "cpu_s_per_100k_rows": {
+                setting: round(statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3)
+                for setting in ("headrace", "queued")
+            },
         })
     return {
         "workloads": entries,
@@ -221,6 +237,11 @@ def report(
         "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
     }
+
+
+def _own_cpu_s(run: Run) -> float:
+    """CPU seconds of Headrace's processes in a run, the databases' not counted."""
+    return sum(usage.cpu_s for stage, usage in run.usage.items() if not stage.startswith(("source:", "destination:")))
 
 
 def show(result: dict[str, object]) -> None:
@@ -233,19 +254,31 @@ def show(result: dict[str, object]) -> None:
              f"{entry['ratio_same_synchronous_commit']:12.2f} {entry['native_rows_per_s']:14,} "
              f"{entry['headrace_rows_per_s']:16,}  {entry['verified']}")
     for entry in result["workloads"]:  # type: ignore[attr-defined]
-        for peer in ("headrace", "native"):
+        for peer in ("headrace", "queued", "native"):
             usage = {stage: used for stage, used in entry[f"{peer}_usage"].items() if used["cpu_s"] >= 0.01}
             if not usage:
                 continue
             _say(f"\n{entry['name']}, {peer}: CPU seconds and peak memory per stage (median run)")
             for stage, used in sorted(usage.items(), key=lambda item: -item[1]["cpu_s"]):
                 _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
+    _say("\ncombined capture and apply (headrace) against queues and a propagation (queued)")
+    for entry in result["workloads"]:  # type: ignore[attr-defined]
+        cpu = entry["cpu_s_per_100k_rows"]
+        _say(f"  {entry['name']:16} {entry['headrace_s']:.2f} s against {entry['queued_s']:.2f} s; CPU of Headrace's processes per 100,000 rows "
+             f"{cpu['headrace']} s against {cpu['queued']} s ({_lower(cpu['headrace'], cpu['queued'])})")
+    if "queued" in result["latency"]:  # type: ignore[operator]
+        p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))  # type: ignore[index]
+        _say(f"  latency p50      {p50} ms against {queued} ms ({_lower(p50, queued)})")
     _say("\nfootprint of the idle one-way topology: proportional set size per component")
     for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):  # type: ignore[attr-defined]
         _say(f"  {component:32} {used['pss_mb']:9.1f} MB  {used['processes']:3} processes")
     _say(f"  {'together':32} {result['footprint_mb']:9.1f} MB")
     for name, latency in result["latency"].items():  # type: ignore[attr-defined]
         _say(f"\nlatency, {name}: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, max {latency['max_ms']} ms")
+
+
+def _lower(found: float, other: float) -> str:
+    return f"{100 * (1 - found / other):.0f} % lower" if other else "nothing to compare with"
 
 
 def shortcomings(result: dict[str, object]) -> list[str]:

@@ -15,6 +15,7 @@ from databases.postgres.source.catalog import slot_name
 
 _TOPOLOGY = """topology: bench
 state_dir: {state_dir}
+combined: {combined}
 sites:
   src: {{database: {{kind: postgres, dsn: "${{BENCH_SOURCE_DSN}}"}}}}
   dst: {{database: {{kind: postgres, dsn: "${{BENCH_DESTINATION_DSN}}"}}}}
@@ -43,9 +44,16 @@ class HeadracePeer:
     def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema
         """Write the topology, bring it up, copy the tables; returns when it has caught up."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(_TOPOLOGY.format(state_dir=self.state_dir), encoding="utf-8")
-        self._headrace("up", str(self.file))
+        self.go_through_queues(is_wanted=False)
         self.wait_caught_up()
+
+    def go_through_queues(self, *, is_wanted: bool) -> None:
+        """Edit the topology, if it is not so: through queues and a propagation, or with combined capture and apply. The log writer must run."""
+        text = _TOPOLOGY.format(state_dir=self.state_dir, combined="never" if is_wanted else "auto")
+        if self.file.exists() and self.file.read_text(encoding="utf-8") == text:
+            return
+        self.file.write_text(text, encoding="utf-8")
+        self._headrace("up", str(self.file))
 
     def start(self) -> None:
         """Start the log writer: everything behind it waits for redo."""

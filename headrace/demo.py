@@ -417,6 +417,8 @@ def _topology(options: DemoOptions) -> TopologySpec:
     # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
     spec = replace(spec, state_dir=state_dir.absolute())
+    if options.kill in {"queue", "propagation"}:  # combined capture and apply would leave none to kill
+        spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
     if options.tagged:
         spec = replace(spec, captures=tuple(replace(c, rules=_tagged(c.rules)) for c in spec.captures))
     return spec

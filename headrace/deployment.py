@@ -17,7 +17,7 @@ from actors.local_cluster import LocalCluster
 from actors.processes import process_of
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
-from topology.changes import components_of
+from topology.changes import bypassed_of, components_of
 from topology.problems import nearest
 from topology.reading import read_topology
 
@@ -159,6 +159,12 @@ class Deployment:
         """
         names = [component.name for component in components_of(self.spec)]
         matches = [full for full in names if name in (full, full.partition(":")[2])]
+        for component, capture in bypassed_of(self.spec).items() if not matches else ():
+            if name in (component.name, component.name.partition(":")[2]):
+                raise ConfigError(
+                    f"{component.name} does not run: {capture} sends its changes straight to the apply process",
+                    hint=f"name {capture}, or write combined: never into the file",
+                )
         if not matches:
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
         if len(matches) > 1:

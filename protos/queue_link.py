@@ -34,13 +34,14 @@ from typing import Any, Generic, TypeVar
 
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.codec import BatchHeader
-from protos.staging import Delivery, PublisherNews, QueuePort, SessionPort
+from protos.staging import Delivery, DequeuePort, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
-from streams.errors import ConfigError, PropagationError, ProtocolError, StreamsError, WouldBlock
+from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "CONNECT_TIMEOUT_S", "DequeueClient", "EnqueueClient", "EnqueueProgress", "QueueServer", "QueueService", "Resume",
+    "CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "EnqueueProgress", "QueueServer",
+    "QueueService", "Resume",
 ]
 
 _STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
@@ -63,7 +64,117 @@ class _Stream:
         self.problem: StreamsError | None = None
 
 
-class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber]):  # type: ignore[misc]
+class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # type: ignore[misc]
+    """Something that subscribers dequeue from, served; publishers are refused.
+
+    Args:
+        core: from now on it is only touched behind this service's lock.
+    """
+
+    def __init__(self, core: DequeuePort[_Subscriber]) -> None:
+        self._dequeued = core
+        self._changed = threading.Condition(threading.Lock())
+
+    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
+        """Add the service to a server."""
+        queue_pb2_grpc.add_QueueServicer_to_server(self, server)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock while the caller changes the core; streams look at it again afterwards."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
+
+    def Enqueue(self, requests: Iterator[queue_pb2.EnqueueRequest], context: Any) -> Iterator[queue_pb2.EnqueueReply]:  # noqa: N802, ANN401, ARG002
+        """A publisher's stream, called by gRPC: refused here. See `Queue.Enqueue` in queue.proto."""
+        transport.abort(context, QueueError(
+            f"{self._dequeued.name} takes no publishers here", hint="its capture process sends straight to its apply process"
+        ))
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold the lock while the caller reads from the core, or changes what no stream waits for."""
+        with self._changed:
+            yield
+
+    def Dequeue(  # noqa: N802 - the name in the protocol
+        self, requests: Iterator[queue_pb2.DequeueRequest], context: Any  # noqa: ANN401
+    ) -> Iterator[queue_pb2.DequeueReply]:
+        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
+        try:
+            hello = self._hello(requests)
+            subscribe = _expect(next(requests, None), "subscribe").subscribe
+            needed = {position.source: Scn(position.scn) for position in subscribe.needed}
+            with self._changed:
+                session = self._dequeued.open_subscriber(
+                    hello.component, hello.incarnation, needed, subscribe.credit_bytes
+                )
+                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
+        except StreamsError as error:
+            transport.abort(context, error)
+
+        def take(request: queue_pb2.DequeueRequest) -> None:
+            kind = request.WhichOneof("kind")
+            with self._changed:
+                if kind == "credit_bytes":
+                    self._dequeued.grant(session, request.credit_bytes)
+                elif kind == "durable":
+                    self._dequeued.acknowledge(session, request.durable.source, Scn(request.durable.scn))
+                else:
+                    raise ProtocolError(f"a subscriber sent {kind} after its subscription")
+                self._changed.notify_all()
+
+        transport.accept(context)
+        stream = self._read(requests, context, take)
+        try:
+            while (delivery := self._wait(session, stream, self._dequeued.dequeue, context)) is not None:
+                header = codec.header_to_message(delivery.header)
+                for fragment in transport.fragments(header, delivery.data):
+                    yield queue_pb2.DequeueReply(fragment=fragment)
+        finally:
+            with self._changed:
+                self._dequeued.close_subscriber(session)
+                self._changed.notify_all()
+
+    def _hello(self, requests: Iterator[Any]) -> queue_pb2.Hello:
+        hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
+        transport.check_hello(hello, self._dequeued.topology_name, self._dequeued.name)
+        return hello
+
+    def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
+        stream = _Stream()
+
+        def ended(problem: StreamsError | None) -> None:
+            with self._changed:
+                stream.problem = stream.problem or problem
+                stream.is_done = True
+                self._changed.notify_all()
+
+        transport.read_requests(requests, take, ended)
+        if not context.add_callback(lambda: ended(None)):
+            ended(None)  # the caller has gone away already
+        return stream
+
+    def _wait(
+        self, session: _Session, stream: _Stream, ask: Callable[[_Session], _Answer | None], context: Any  # noqa: ANN401
+    ) -> _Answer | None:
+        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
+        with self._changed:
+            while True:
+                problem = session.ended or stream.problem
+                if problem is not None or stream.is_done:
+                    break
+                answer = ask(session)
+                if answer is not None:
+                    return answer
+                self._changed.wait()
+        if problem is not None:
+            transport.abort(context, problem)
+        return None
+
+
+class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]):
     """One queue, served.
 
     Args:
@@ -71,13 +182,9 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
     """
 
     def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
+        super().__init__(core)
         self._core = core
-        self._changed = threading.Condition(threading.Lock())
         self._seen, self._seen_at = core.status(), time.monotonic()
-
-    def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
-        """Add the service to a server."""
-        queue_pb2_grpc.add_QueueServicer_to_server(self, server)
 
     def housekeeping(self) -> float:
         """Do what time asks for, saving positions outside of the lock; answers the seconds until the next time."""
@@ -101,13 +208,6 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
         while not stop.wait(self.housekeeping()):
             pass
         self.close()
-
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold the lock while the caller changes the core; streams look at it again afterwards."""
-        with self._changed:
-            yield
-            self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
         """The queue's statistics. While something holds the queue (a disk that hangs) the last ones, with that as their `problem`."""
@@ -163,81 +263,6 @@ class QueueService(queue_pb2_grpc.QueueServicer, Generic[_Publisher, _Subscriber
             with self._changed:
                 self._core.close_publisher(session)
                 self._changed.notify_all()
-
-    def Dequeue(  # noqa: N802 - the name in the protocol
-        self, requests: Iterator[queue_pb2.DequeueRequest], context: Any  # noqa: ANN401
-    ) -> Iterator[queue_pb2.DequeueReply]:
-        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
-        try:
-            hello = self._hello(requests)
-            subscribe = _expect(next(requests, None), "subscribe").subscribe
-            needed = {position.source: Scn(position.scn) for position in subscribe.needed}
-            with self._changed:
-                session = self._core.open_subscriber(
-                    hello.component, hello.incarnation, needed, subscribe.credit_bytes
-                )
-                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
-        except StreamsError as error:
-            transport.abort(context, error)
-
-        def take(request: queue_pb2.DequeueRequest) -> None:
-            kind = request.WhichOneof("kind")
-            with self._changed:
-                if kind == "credit_bytes":
-                    self._core.grant(session, request.credit_bytes)
-                elif kind == "durable":
-                    self._core.acknowledge(session, request.durable.source, Scn(request.durable.scn))
-                else:
-                    raise ProtocolError(f"a subscriber sent {kind} after its subscription")
-                self._changed.notify_all()
-
-        transport.accept(context)
-        stream = self._read(requests, context, take)
-        try:
-            while (delivery := self._wait(session, stream, self._core.dequeue, context)) is not None:
-                header = codec.header_to_message(delivery.header)
-                for fragment in transport.fragments(header, delivery.data):
-                    yield queue_pb2.DequeueReply(fragment=fragment)
-        finally:
-            with self._changed:
-                self._core.close_subscriber(session)
-                self._changed.notify_all()
-
-    def _hello(self, requests: Iterator[Any]) -> queue_pb2.Hello:
-        hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
-        transport.check_hello(hello, self._core.topology_name, self._core.name)
-        return hello
-
-    def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
-        stream = _Stream()
-
-        def ended(problem: StreamsError | None) -> None:
-            with self._changed:
-                stream.problem = stream.problem or problem
-                stream.is_done = True
-                self._changed.notify_all()
-
-        transport.read_requests(requests, take, ended)
-        if not context.add_callback(lambda: ended(None)):
-            ended(None)  # the caller has gone away already
-        return stream
-
-    def _wait(
-        self, session: _Session, stream: _Stream, ask: Callable[[_Session], _Answer | None], context: Any  # noqa: ANN401
-    ) -> _Answer | None:
-        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
-        with self._changed:
-            while True:
-                problem = session.ended or stream.problem
-                if problem is not None or stream.is_done:
-                    break
-                answer = ask(session)
-                if answer is not None:
-                    return answer
-                self._changed.wait()
-        if problem is not None:
-            transport.abort(context, problem)
-        return None
 
 
 def _expect(message: Any, kind: str) -> Any:  # noqa: ANN401 - a request

@@ -14,7 +14,7 @@ from protos.codec import BatchHeader
 from streams.errors import StreamsError
 from streams.scn import Scn
 
-__all__ = ["Delivery", "PublisherNews", "QueuePort", "SessionPort"]
+__all__ = ["Delivery", "DequeuePort", "PublisherNews", "QueuePort", "SessionPort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ _Publisher = TypeVar("_Publisher", bound=SessionPort)
 _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
 
 
-class QueuePort(Protocol[_Publisher, _Subscriber]):
-    """A queue as its server sees it. Not thread-safe: the server holds a lock around every call."""
+class DequeuePort(Protocol[_Subscriber]):
+    """What subscribers dequeue from, as its server sees it. Not thread-safe: the server holds a lock around every call."""
 
     @property
     def topology_name(self) -> str:
@@ -67,54 +67,7 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
 
     @property
     def name(self) -> str:
-        """Its name there."""
-        ...
-
-    def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
-        """Begin a publisher's session; an older incarnation's ends.
-
-        Args:
-            component: name of the capture process or propagation.
-            incarnation: orders the sessions of one component; greater is newer.
-            source: the site whose LCRs it sends.
-
-        Raises:
-            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
-        """
-        ...
-
-    def resume(self, session: _Publisher) -> tuple[Scn, int]:
-        """Where the publisher must begin (everything after this SCN), and its first credit in bytes."""
-        ...
-
-    def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
-        """Take a batch. One the queue has already counts as taken.
-
-        Args:
-            session: of the publisher.
-            header: of the batch.
-            data: the encoded batch, header included.
-
-        Raises:
-            ProtocolError: it does not follow the batch before; the session must end.
-        """
-        ...
-
-    def gone(self, session: _Publisher, first_scn: Scn) -> None:
-        """Note that the publisher has nothing up to `first_scn` any more, though it was asked for less.
-
-        Args:
-            session: of the publisher, which sends nothing until it is asked again.
-            first_scn: it can send everything after this. Subscribers that need more are refused, the others go on.
-        """
-        ...
-
-    def publisher_news(self, session: _Publisher) -> PublisherNews | None:
-        """What changed for the publisher since it was last asked."""
-        ...
-
-    def close_publisher(self, session: _Publisher) -> None:
-        """The stream is gone; idempotent."""
+        """The queue's name there."""
         ...
 
     def open_subscriber(
@@ -161,6 +114,57 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def close_subscriber(self, session: _Subscriber) -> None:
+        """The stream is gone; idempotent."""
+        ...
+
+
+class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
+    """A queue, with its publishers and what time asks of it."""
+
+    def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
+        """Begin a publisher's session; an older incarnation's ends.
+
+        Args:
+            component: name of the capture process or propagation.
+            incarnation: orders the sessions of one component; greater is newer.
+            source: the site whose LCRs it sends.
+
+        Raises:
+            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
+        """
+        ...
+
+    def resume(self, session: _Publisher) -> tuple[Scn, int]:
+        """Where the publisher must begin (everything after this SCN), and its first credit in bytes."""
+        ...
+
+    def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
+        """Take a batch. One the queue has already counts as taken.
+
+        Args:
+            session: of the publisher.
+            header: of the batch.
+            data: the encoded batch, header included.
+
+        Raises:
+            ProtocolError: it does not follow the batch before; the session must end.
+        """
+        ...
+
+    def gone(self, session: _Publisher, first_scn: Scn) -> None:
+        """Note that the publisher has nothing up to `first_scn` any more, though it was asked for less.
+
+        Args:
+            session: of the publisher, which sends nothing until it is asked again.
+            first_scn: it can send everything after this. Subscribers that need more are refused, the others go on.
+        """
+        ...
+
+    def publisher_news(self, session: _Publisher) -> PublisherNews | None:
+        """What changed for the publisher since it was last asked."""
+        ...
+
+    def close_publisher(self, session: _Publisher) -> None:
         """The stream is gone; idempotent."""
         ...
 

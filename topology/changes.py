@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topology.change_classes import ChangeClasses
+from topology.combined import apply_of, bypassed, capture_of, combined
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import without_secrets
 from topology.ways import ways_to
 
-__all__ = ["Change", "Component", "changes", "components_of", "interests_of", "published_to"]
+__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "state folder", "bounds of the redo log"}),
@@ -29,7 +30,7 @@ FIXED: Mapping[str, frozenset[str]] = {
     "capture": frozenset({"site", "source", "node", "state folder"}),
     "propagation": frozenset({"site", "node", "state folder"}),
     "spark": frozenset({"site", "node", "state folder"}),
-    # Everything: the driver gets its configuration when it starts.
+    # Everything but where its batches come from: the driver gets its configuration when it starts.
     "apply": frozenset({
         "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
     }),
@@ -67,7 +68,18 @@ class Change:
 
 
 def components_of(spec: TopologySpec) -> tuple[Component, ...]:
-    """Every component of a topology, sites first."""
+    """Every component of a topology that runs, sites first: without what combined capture and apply bypasses."""
+    without = bypassed(spec)
+    return tuple(component for component in _every(spec) if component.name not in without)
+
+
+def bypassed_of(spec: TopologySpec) -> dict[Component, str]:
+    """Queues and propagations that do not run, and the full name of the capture process that bypasses each."""
+    without = bypassed(spec)
+    return {each: f"capture:{without[each.name].name}" for each in _every(spec) if each.name in without}
+
+
+def _every(spec: TopologySpec) -> tuple[Component, ...]:
     site_of = {queue.name: queue.site for queue in spec.queues}
     kinds: tuple[tuple[str, Any], ...] = (
         ("site", [(site.name, site.name) for site in spec.sites]),
@@ -115,7 +127,7 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue, and the sources that each of them takes.
+    """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none.
 
     Args:
         spec: routed (`topology.ways.route`): only then do propagations have their sources.
@@ -124,8 +136,10 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     Returns:
         Names of propagations and apply processes -> names of source sites.
     """
+    without = _bypassing(spec)
     interests = {each.name: each.sources for each in spec.propagations if each.from_queue == queue}
-    return interests | {each.name: (each.source,) for each in spec.applies if each.queue == queue}
+    interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
+    return {name: sources for name, sources in interests.items() if name not in without}
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
@@ -135,8 +149,16 @@ def published_to(spec: TopologySpec, queue: str) -> set[str]:
         spec: routed (`topology.ways.route`): only then do propagations have their sources.
         queue: its name.
     """
-    captured = {each.source for each in spec.captures if each.queue == queue}
-    return captured | {source for each in spec.propagations if each.to_queue == queue for source in each.sources}
+    without = _bypassing(spec)
+    captured = {each.source for each in spec.captures if each.queue == queue and each.name not in without}
+    return captured | {
+        source for each in spec.propagations if each.to_queue == queue and each.name not in without for source in each.sources
+    }
+
+
+def _bypassing(spec: TopologySpec) -> set[str]:
+    """Names of the capture processes, propagations and apply processes that use no queue, as they are combined."""
+    return {each.name for pair in combined(spec) for each in pair.members}
 
 
 # --------------------------------------------------------------------------- the parts
@@ -159,7 +181,11 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         }
     if component.kind == "capture":
         capture = spec.capture(name)
-        return place | {"source": capture.source, "queue": capture.queue, "rules": capture.rules}
+        apply = apply_of(spec, capture)
+        return place | {
+            "source": capture.source, "queue": capture.queue if apply is None else apply.queue, "rules": capture.rules,
+            "combined capture and apply": "" if apply is None else apply.name,
+        }
     if component.kind == "propagation":
         propagation = spec.propagation(name)
         return place | {
@@ -176,7 +202,7 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
         "heartbeat": spec.heartbeat_s,
         "captures": [(each.name, each.rules) for each in spec.captures if each.source == name],
         "applies from here": sum(1 for each in spec.applies if each.source == name),
-        "applies here": [replace(each, rules=_NO_RULES) for each in spec.applies if each.site == name],
+        "applies here": [_settings(each) for each in spec.applies if each.site == name],
         "queues": [queue.name for queue in spec.queues if queue.site == name],
     }
 
@@ -188,7 +214,8 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
         if other.name != apply.name and apply.site in (other.site, other.source):
             others |= classes.tables_of(_carried(spec, classes, other))
     return {
-        "settings": replace(apply, rules=_NO_RULES),
+        "settings": _settings(apply),
+        "combined capture and apply": "" if (capture := capture_of(spec, apply)) is None else capture.name,
         "sites": (spec.site(apply.source), spec.site(apply.site)),
         # Not the rules themselves: other destinations of the source may widen what is captured.
         "tables": carried,
@@ -204,6 +231,11 @@ def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> in
     for way in ways_to(spec, apply):
         carried |= classes.carried_by(way.clients)
     return carried
+
+
+def _settings(apply: ApplySpec) -> ApplySpec:
+    """What of an apply process its driver is built from; what it is combined with may change while it runs."""
+    return replace(apply, rules=_NO_RULES, combined=False)
 
 
 _NO_RULES = ApplySpec(name="", site="", source="", queue="").rules

@@ -129,6 +129,7 @@ def _commit_serialization(value: object) -> object:
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
+Combined = Literal["auto", "never"]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
@@ -327,6 +328,7 @@ class ApplyModel(_Model):
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
+    combined: Combined = "auto"
     rules: RulesModel = RulesModel()
 
 
@@ -338,6 +340,7 @@ class TopologyModel(_Model):
     redo_bytes_max: Size | None = None
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
+    combined: Combined = "auto"
     allow_cycle: bool = False
     sites: dict[str, Any]
     replicate: list[Any] = []

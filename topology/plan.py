@@ -15,6 +15,7 @@ from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
+from topology.combined import apply_of, bypassed, capture_of, combination
 from topology.problems import as_line
 from topology.proof import Reach, ReachedSite
 from topology.spec import SiteSpec, TopologySpec
@@ -137,7 +138,7 @@ def make_plan(
         file=str(spec.file),
         state_dir=str(spec.state_dir),
         reach=proven.proof.reach() if proven.proof is not None else (),
-        ways=tuple(_planned_way(way) for apply in spec.applies for way in ways_to(spec, apply)),
+        ways=tuple(_planned_way(spec, way) for apply in spec.applies for way in ways_to(spec, apply)),
         sites=tuple(
             SitePlan(
                 name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
@@ -165,10 +166,12 @@ def _database(site: SiteSpec) -> str:
 # --------------------------------------------------------------------------- ways
 
 
-def _planned_way(way: Way) -> PlannedWay:
+def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
     shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
+    is_combined = capture_of(spec, way.apply) == way.capture
     return PlannedWay(
-        source=way.apply.source, destination=way.apply.site, components=way.components,
+        source=way.apply.source, destination=way.apply.site,
+        components=(way.capture.name, way.apply.name) if is_combined else way.components,
         rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
     )
 
@@ -222,13 +225,19 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
             has_database = site.database.kind != "none"
             work = "keeps the site's database" if has_database else "keeps the site's folder: queues only"
             yield actor(f"site:{site.name}", site.name, work)
+    without = bypassed(spec)
     for capture in spec.captures:
-        work = f"mines the redo of {capture.source} into {capture.queue}"
-        yield actor(f"capture:{capture.name}", capture.site, work)
+        apply = apply_of(spec, capture)
+        where = f"into {capture.queue}" if apply is None else f"for {apply.name}"
+        yield actor(f"capture:{capture.name}", capture.site, f"mines the redo of {capture.source} {where}")
     for queue in spec.queues:
+        if f"queue:{queue.name}" in without:
+            continue
         work = f"holds LCRs: {_size(queue.memory_bytes_max)} in memory, then {_size(queue.spill_bytes_max)} on disk"
         yield actor(f"queue:{queue.name}", queue.site, work)
     for propagation in spec.propagations:
+        if f"propagation:{propagation.name}" in without:
+            continue
         work = f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to {propagation.to_queue}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
@@ -265,9 +274,13 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
             reason=f"parallelism is {apply.parallelism}",
         )
     for capture in spec.captures:
+        found = combination(spec, capture)
+        without = [name.partition(":")[2] for name, by in bypassed(spec).items() if by == capture]
         yield Optimisation(
-            name=f"{capture.name}: combined capture and apply", applies=False,
-            reason="known but not yet built: LCRs go through the queues",
+            name=f"{capture.name}: combined capture and apply", applies=found.apply is not None,
+            reason=found.hindrance if found.apply is None
+            else f"{capture.queue} has one publisher, and one way without rules leads to {found.apply.name}"
+            f" (not run: {', '.join(without)})",
         )
 
 

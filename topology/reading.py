@@ -161,6 +161,8 @@ class _Reader:
                 spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
                 allow_cycle=top.allow_cycle,
             )
+            if top.combined == "never":
+                spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)
         self._check(spec)
         return spec
@@ -378,7 +380,8 @@ def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
 
 def _apply(name: str, model: ApplyModel) -> ApplySpec:
     spec = ApplySpec(
-        name=name, site=model.site, source=model.source, queue=model.queue, tag=model.tag, rules=_rule_set(model.rules)
+        name=name, site=model.site, source=model.source, queue=model.queue, tag=model.tag, rules=_rule_set(model.rules),
+        combined=model.combined == "auto",
     )
     return _with(
         spec, parallelism=model.parallelism, group_transactions=model.group_transactions,

@@ -201,7 +201,7 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
         applies.append(
             ApplySpec(
                 name=apply_name(source, destination), site=destination, source=source,
-                queue=queue_names(destination)[1], tag=tag(source, destination),
+                queue=queue_names(destination)[1], tag=tag(source, destination), combined=True,
             )
         )
     return Components(

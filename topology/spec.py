@@ -102,6 +102,8 @@ class ApplySpec:
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
         rules: what it takes.
+        combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
+            it says never.
     """
 
     name: str
@@ -113,6 +115,7 @@ class ApplySpec:
     group_transactions: int = 1000
     group_rows: int = 10_000
     rules: RuleSet = field(default_factory=RuleSet)
+    combined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 TOPOLOGY = """
 topology: test_added
 state_dir: state
+combined: never  # a second destination would end it; see test_combined_under_load
 segment_bytes: 1MB
 sites:
   src: {{database: {{kind: embedded}}}}

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 TOPOLOGY = """
 topology: test_edits
 state_dir: state
+combined: never  # a second destination would end it; see test_combined_under_load
 sites:
   src: {{database: {{kind: embedded}}}}
   old: {{database: {{kind: embedded}}}}

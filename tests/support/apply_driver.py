@@ -50,6 +50,7 @@ STREAM_UNREAD_S = 1.0  # while redo is mined: the test servers give up who does 
 _TOPOLOGY = """
 topology: {name}
 state_dir: state
+combined: never  # the destination's queue is what these tests look at
 sites:
   dbs1: {{database: {{kind: postgres, dsn: "${{SOURCE}}"}}}}
   dbs2: {{database: {{kind: postgres, dsn: "${{DESTINATION}}"}}}}

@@ -190,7 +190,7 @@ class _Feed:
 
     def _connect(self) -> None:
         client = DequeueStream(
-            self._sim.network, self._spec.queue, self._spec.name, self._sim.network.incarnation()
+            self._sim.network, self._sim.dequeues_from(self._spec.name), self._spec.name, self._sim.network.incarnation()
         )
         client.subscribe({self._spec.source: self._needed}, _CREDIT_BYTES)
         if self._durable > FIRST_SCN:
@@ -237,7 +237,9 @@ class Beginning:
 
     def _ask(self) -> None:
         if self._client is None:
-            self._client = DequeueStream(self._sim.network, self._spec.queue, self._spec.name, self._sim.network.incarnation())
+            self._client = DequeueStream(
+                self._sim.network, self._sim.dequeues_from(self._spec.name), self._spec.name, self._sim.network.incarnation()
+            )
             self._client.subscribe({self._spec.source: FIRST_SCN}, 1)
         elif (delivery := self._client.poll()) is not None:
             assert delivery.header.is_progress_mark

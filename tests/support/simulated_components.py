@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.capture import CaptureHost
+from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import QueueCore
@@ -21,11 +22,12 @@ from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Killed
 from tests.support.simulated_apply import Beginning, Driver
 from tests.support.simulated_network import DequeueStream, EnqueueStream
+from topology.combined import apply_of
 
 if TYPE_CHECKING:
     from databases.memory_store import MemoryStore
     from tests.support.simulation import Simulation
-    from topology.spec import ApplySpec, PropagationSpec
+    from topology.spec import ApplySpec, PropagationSpec, TopologySpec
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
 
@@ -188,24 +190,43 @@ class _SmallBatches(Miner):
         return super().next_batch(durable, rows_max=ROWS_MAX, bytes_max=600)
 
 
+class _Outlet:
+    """Like `CombinedOutlet`, served by the simulated network."""
+
+    def __init__(self, core: CombinedCore) -> None:
+        self.core = core
+        self.poll, self.send_nowait, self.gone, self.status = core.progress, core.offer, core.gone, core.status
+
+    @property
+    def is_connected(self) -> bool:
+        return self.core.is_connected
+
+    def close(self) -> None:
+        pass
+
+
 class _Capture(CaptureHost):
     """The real capture process, on the simulated network."""
 
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim.topology, "capture_dbs1", "")
+    def __init__(self, sim: Simulation, topology: TopologySpec) -> None:
+        super().__init__(topology, "capture_dbs1", "")
         self._sim, self._clock = sim, sim.clock
 
     def open(self) -> None:
         network = self._sim.network
         self._redo = _RedoWatch(self._sim)  # type: ignore[assignment]
+        self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
+        if (apply := apply_of(self._spec, self._capture)) is not None:
+            self._queue = self._combined = _Outlet(CombinedCore(  # type: ignore[assignment]
+                self._spec.name, apply.queue, source="dbs1", apply=apply.name, acknowledged=self._told_scn, wake=self.wake,
+                clock=self._clock,
+            ))
+            return
         self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")  # type: ignore[assignment]
-        self._begin(self._queue.connect().needed_scn)
+        self._begin(self._queue.connect().needed_scn)  # type: ignore[union-attr]
 
-    def _begin(self, start_scn: Scn) -> None:
-        if self._miner is not None:
-            self._miner.close()
-        self._waiting = None
-        self._miner = _SmallBatches(
+    def _new_miner(self, start_scn: Scn) -> Miner:
+        return _SmallBatches(
             self._sim.site.folder, "dbs1", start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
         )
 
@@ -213,21 +234,42 @@ class _Capture(CaptureHost):
 class CaptureProcess(Component):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim, "capture:capture_dbs1")
-        self.host = _Capture(sim)
+        self.topology = sim.topology
+        self.host = _Capture(sim, self.topology)
+
+    @property
+    def core(self) -> CombinedCore | None:
+        """What it serves its apply process; None: it is not combined, or down."""
+        outlet: Any = self.host._combined
+        return outlet.core if self.is_open and outlet is not None else None
 
     def open(self) -> None:
-        self.host = _Capture(self.sim)
+        self.host = _Capture(self.sim, self.topology)
         try:
             self.host.open()
         except BaseException:
             self.host.close()
             raise
 
+    def adopt(self) -> None:
+        """As `Host`: it closes, and opens again by the changed topology."""
+        self.close()
+        self.is_open = False
+        self.topology = self.sim.topology
+
     def work(self) -> None:
+        self.sim.network.serve("capture_dbs1")
         self.host.step()
+        if (core := self.core) is not None:
+            status = core.status()
+            self.sim.seen["combined"] += status["connected"]
+            self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
+            # One batch may be larger than what was left.
+            assert status["waiting_bytes"] <= AHEAD_BYTES + 4000
 
     def close(self) -> None:
         self.host.close()
+        self.sim.network.queue_died("capture_dbs1")
 
 
 class BufferedQueue(Component):

@@ -50,6 +50,7 @@ from tests.support.simulated_observer import (
     WIDE,
     Observer,
 )
+from topology.changes import components_of
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -134,10 +135,10 @@ class Simulation:
         self.steps = 0
         self._harm, self._inside, self._left = harm, inside, transactions
         self._joins = self.rng.random() < 0.5  # dbs4, later
-        self.topology = _topology(folder)
+        self.topology = self._first_topology()
         self.source = MemorySource(gulp_bytes=lambda: self.rng.choice([1, 200, 1000, 65536]))
         self.source_is_down = False
-        self.stores = {site: MemoryStore(clock=self.clock) for site in ("dbs2", "dbs3")}
+        self.stores = {apply.site: MemoryStore(clock=self.clock) for apply in self.topology.applies}
         self._wide = WIDE
         self._altered: set[str] = set()  # sites whose table lacks a column
         self._create_tables()
@@ -148,21 +149,40 @@ class Simulation:
         self.counter_of: dict[int, int] = {}
         self._healing: list[tuple[float, Callable[[], None]]] = []
 
-        self.queues = {queue.name: BufferedQueue(self, queue.name) for queue in self.topology.queues}
-        self.network = Network(self.rng, lambda name: self.queues[name].core)
+        running = {component.name for component in components_of(self.topology)}
+        self.queues = {each.name: BufferedQueue(self, each.name) for each in self.topology.queues if f"queue:{each.name}" in running}
+        self.network = Network(self.rng, self._serving)
         self.site = SourceSite(self)
         self.capture = CaptureProcess(self)
-        self.propagations = [PropagationProcess(self, spec) for spec in self.topology.propagations]
+        self.propagations = [
+            PropagationProcess(self, spec) for spec in self.topology.propagations if f"propagation:{spec.name}" in running
+        ]
         self.applies = [ApplyProcess(self, spec, self.stores[spec.site]) for spec in self.topology.applies]
         self.observers = [Observer(self, spec, self.stores[spec.site]) for spec in self.topology.applies]
         self.components: list[Component] = [
             self.site, self.capture, *self.queues.values(), *self.propagations, *self.applies
         ]
-        # The apply processes consist of several processes each: they get more turns.
-        self._turns: list[Callable[[], None]] = [
+        self._turns = self._list_turns()
+
+    def _list_turns(self) -> list[Callable[[], None]]:
+        """The apply processes consist of several processes each: they get more turns."""
+        return [
             *[component.tick for component in self.components], *[apply.tick for apply in self.applies] * 3,
             self.network.deliver, self.network.deliver, self._operate,
         ]
+
+    def _first_topology(self) -> TopologySpec:
+        return _topology(self.folder)
+
+    def _serving(self, name: str) -> Any:
+        """The live core that serves subscribers and publishers under a name: a queue's, or a combined capture process's."""
+        if name == self.capture.host._capture.name:
+            return self.capture.core
+        return self.queues[name].core if name in self.queues else None
+
+    def dequeues_from(self, apply: str) -> str:
+        """The name under which an apply process finds what it dequeues from."""
+        return self.topology.apply(apply).queue
 
     # ------------------------------------------------------------------ running
 

@@ -12,6 +12,7 @@ from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
+from redo.mining import Miner
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
@@ -78,10 +79,9 @@ class Capture(CaptureHost):
         self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
         self._begin(FIRST_SCN)
 
-    def _begin(self, start_scn: Scn) -> None:
-        self._waiting = None
+    def _new_miner(self, start_scn: Scn) -> Miner:
         self.names.forget()
-        self._miner = miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
+        return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
     def insert(self) -> None:
         self.inserted += 1
@@ -131,6 +131,23 @@ def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: C
     capture.step()
     capture.step()
     assert capture.redo.checkpoints == [through]
+
+
+def test_new_subscriber_begins_where_redo_is_kept_from_not_with_the_oldest_that_is_left(capture: Capture) -> None:
+    """What is older may be purged at any moment: a destination that copies its tables meanwhile would miss it then."""
+    capture.step()
+    (_, kept), = capture.queue.sent
+    capture.insert()
+    drain(capture.writer, capture.source)
+    capture._told_scn = kept  # as the site has it on record
+    capture.queue.sent.clear()
+    capture.queue.rewind = FIRST_SCN
+    for _ in range(3):
+        capture.step()
+    mark, batch = capture.queue.sent
+    assert mark == (FIRST_SCN, kept)
+    assert batch[0] == kept
+    assert batch[1] > kept
 
 
 def test_status_shows_captured_sent_applied_and_required_checkpoint_scn(capture: Capture) -> None:

@@ -405,6 +405,27 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
 
 
+def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(spec, actors):
+    between = {"queue:qa", "propagation:p", "queue:qb"}
+    combined = replace(spec, applies=(replace(spec.applies[0], combined=True),))
+    controller = started(combined, actors)
+    assert set(actors.running) == EVERYTHING - between
+    shown = {c["name"]: (c["site"], c["state"], c.get("bypassed_by")) for c in controller.overview()["components"]}
+    assert {name: shown[name] for name in between} == {
+        "queue:qa": ("a", "BYPASSED", "capture:c"), "propagation:p": ("a", "BYPASSED", "capture:c"), "queue:qb": ("b", "BYPASSED", "capture:c"),
+    }
+    started(spec, actors, steps=10)
+    assert actors.killed == []
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
+    assert actors.new == between
+    assert set(actors.running) == EVERYTHING
+    actors.calls.clear()
+    started(combined, actors, steps=10)
+    assert set(actors.killed) == between
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
+    assert set(actors.running) == EVERYTHING - between
+
+
 def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:
     rules = RuleSet(include=tuple(Rule(owner="public", name=name) for name in names))
     return replace(spec, captures=(replace(spec.captures[0], rules=rules),))

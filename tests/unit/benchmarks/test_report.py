@@ -30,7 +30,7 @@ def result(
     memory: dict[str, object] | None = None, footprint_mb: float = 200.0,
 ) -> dict[str, Any]:
     workload = Bulk.of(1.0)
-    seconds = {"native": native, "native_on": native_on, "headrace": headrace}
+    seconds = {"native": native, "native_on": native_on, "headrace": headrace, "queued": [2 * each for each in headrace]}
     bench = SimpleNamespace(runs={
         (workload.name, setting): [run(each, verified=verified or number > 0) for number, each in enumerate(found)]
         for setting, found in seconds.items()
@@ -44,7 +44,9 @@ def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting() ->
     assert (entry["name"], entry["native_s"], entry["headrace_s"], entry["verified"]) == ("bulk", 2.2, 4.0, True)
     assert (entry["ratio"], entry["ratio_same_synchronous_commit"]) == (0.55, 1.1)
     assert (entry["native_rows_per_s"], entry["headrace_rows_per_s"]) == (round(350_000 / 2.2), 87_500)
-    assert entry["runs"] == {"native": [2.0, 9.0, 2.2], "native_on": [3.3, 4.4, 9.9], "headrace": [4.0, 1.0, 4.4]}
+    assert entry["runs"] == {"native": [2.0, 9.0, 2.2], "native_on": [3.3, 4.4, 9.9], "headrace": [4.0, 1.0, 4.4], "queued": [8.0, 2.0, 8.8]}
+    assert entry["queued_s"] == 8.0
+    assert entry["cpu_s_per_100k_rows"] == {"headrace": 0.429, "queued": 0.429}
     assert entry["headrace_usage"] == {"apply driver": {"cpu_s": 1.5, "peak_mb": 300.0, "processes": 1}}
 
 
@@ -101,7 +103,7 @@ def test_workloads_have_the_sizes_they_are_compared_at() -> None:
 
 def test_settings_alternate_and_each_round_measures_every_one() -> None:
     orders = [Bench._order(number) for number in range(4)]
-    assert {frozenset(order) for order in orders} == {frozenset({"native", "headrace", "native_on"})}
+    assert {frozenset(order) for order in orders} == {frozenset({"native", "headrace", "native_on", "queued"})}
     assert orders[0] != orders[1] == orders[3]
 
 

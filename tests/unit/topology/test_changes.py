@@ -16,10 +16,11 @@ from topology.changes import changes
 from topology.spec import TopologySpec
 from topology.stored import spec_from_json, spec_to_json, with_secrets_of
 
-ONE = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
-TWO_TABLES = SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]"
-TWO_SITES = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]"
-ONE_MORE_FOR_ANOTHER = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}, {tables: [hr.b], from: dbs1, to: [dbs3]}]"
+NEVER = "combined: never\n"
+ONE = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
+TWO_TABLES = NEVER + SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]"
+TWO_SITES = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]"
+ONE_MORE_FOR_ANOTHER = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}, {tables: [hr.b], from: dbs1, to: [dbs3]}]"
 
 
 def edit(folder: Path, before: str, after: str) -> dict[str, str]:
@@ -40,6 +41,26 @@ def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_re
     assert edit(tmp_path, TWO_SITES, ONE) == {
         "site:dbs1": "takes over", "queue:q_dbs1": "takes over", "site:dbs3": "takes over",
         "spark:dbs3": "ends", "queue:q_dbs3_in": "ends", "propagation:dbs1_to_dbs3": "ends", "apply:apply_from_dbs1_at_dbs3": "ends",
+    }
+
+
+def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothing(tmp_path):
+    one, two = ONE.removeprefix(NEVER), TWO_SITES.removeprefix(NEVER)
+    grown = edit(tmp_path, one, two)
+    between = {"queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in"}
+    assert {name: action for name, action in grown.items() if not name.endswith("dbs3") and name != "queue:q_dbs3_in"} == {
+        "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
+        **dict.fromkeys(between, "new"),
+    }
+    shrunk = edit(tmp_path, two, one)
+    assert {name: shrunk[name] for name in between} == dict.fromkeys(between, "ends")
+    assert shrunk["capture:capture_dbs1"] == shrunk["apply:apply_from_dbs1_at_dbs2"] == "takes over"
+
+
+def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
+    assert edit(tmp_path, ONE.removeprefix(NEVER), ONE) == {
+        "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
+        "queue:q_dbs1": "new", "propagation:dbs1_to_dbs2": "new", "queue:q_dbs2_in": "new",
     }
 
 
@@ -64,7 +85,7 @@ def test_a_change_names_what_changed(tmp_path):
     }
 
 
-EXPLICIT = SITES + """
+EXPLICIT = NEVER + SITES + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
 captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
 propagations: {p: {from: q1, to: q2}}

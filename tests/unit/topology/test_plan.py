@@ -8,20 +8,24 @@ from databases.ports import Finding, PlannedStatement, SourceTable
 from tests.support.topologies import SITES, read, read_anyway
 from topology.plan import LiveSite, make_plan
 
+NEVER = "combined: never\n"
 TWO_WAY = SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2]}]"
 
 
 def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it(tmp_path):
-    plan = make_plan(read(tmp_path, TWO_WAY))
+    plan = make_plan(read(tmp_path, NEVER + TWO_WAY))
     assert [(way.source, way.destination, way.components) for way in plan.ways] == [
         ("dbs1", "dbs2", ("capture_dbs1", "q_dbs1", "dbs1_to_dbs2", "q_dbs2_in", "apply_from_dbs1_at_dbs2")),
         ("dbs2", "dbs1", ("capture_dbs2", "q_dbs2", "dbs2_to_dbs1", "q_dbs1_in", "apply_from_dbs2_at_dbs1")),
+    ]
+    assert [way.components for way in make_plan(read(tmp_path, TWO_WAY)).ways] == [
+        ("capture_dbs1", "apply_from_dbs1_at_dbs2"), ("capture_dbs2", "apply_from_dbs2_at_dbs1"),
     ]
 
 
 def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_have(tmp_path):
     text = TWO_WAY.replace("dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}")
-    actors = make_plan(read(tmp_path, text)).actors
+    actors = make_plan(read(tmp_path, NEVER + text)).actors
     assert sorted((actor.name, actor.site) for actor in actors) == sorted(
         [
             ("controller", ""),
@@ -33,6 +37,10 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
         ]
     )
     assert all(actor.resources == ((("site_dbs2", 1.0),) if actor.site == "dbs2" else ()) for actor in actors)
+    combined = make_plan(read(tmp_path, text)).actors
+    assert {actor.name for actor in actors} - {actor.name for actor in combined} == {
+        "queue:q_dbs1", "queue:q_dbs1_in", "queue:q_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2", "propagation:dbs2_to_dbs1",
+    }
 
 
 def test_who_gets_what_is_shown_with_hops_and_not_again_for_what_a_hub_forwards(tmp_path):
@@ -170,13 +178,19 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
         "p1: batches sent on unopened": (False, "its rules look into every batch"),
         "a1: transactions applied in groups": (False, "group_transactions is 1"),
         "a1: independent groups in parallel": (False, "parallelism is 1"),
-        "c1: combined capture and apply": (False, "known but not yet built: LCRs go through the queues"),
+        "c1: combined capture and apply": (False, "p1 has rules"),
     }
 
 
+def test_the_plan_says_that_capture_and_apply_are_combined_and_what_does_not_run(tmp_path):
+    plan = make_plan(read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"))
+    assert "  yes capture_dbs1: combined capture and apply: q_dbs1 has one publisher, and one way without rules leads to" \
+        " apply_from_dbs1_at_dbs2 (not run: dbs1_to_dbs2, q_dbs1, q_dbs2_in)" in plan.as_text().splitlines()
+
+
 def test_the_plan_says_which_components_restart_and_why(tmp_path):
-    before = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]")
-    after = read(tmp_path, SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]")
+    before = read(tmp_path, NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]")
+    after = read(tmp_path, NEVER + SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]")
     lines = make_plan(after, prepared=before).as_text().splitlines()
     start = lines.index("Changes to what runs")
     assert lines[start + 1 : start + 5] == [

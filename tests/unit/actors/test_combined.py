@@ -1,0 +1,217 @@
+"""A combined capture process's end: where it begins, how much it takes, and what counts as committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.combined import AHEAD_BYTES, CombinedCore, CombinedOutlet
+from actors.staging.queue_sessions import SubscriberSession
+from protos import codec
+from protos.queue_link import DequeueClient, EnqueueClient
+from streams.clock import VirtualClock
+from streams.errors import LogGone, ProtocolError, QueueError, WouldBlock
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN, Scn
+from tests.support.lcr_batches import insert_batch
+
+CREDIT = 1 << 20
+
+
+class Combined:
+    """The core, and what tests do to it all the time."""
+
+    def __init__(self, acknowledged: int = 0) -> None:
+        self.wakes = 0
+        self.incarnations = 0
+        self.core = CombinedCore(
+            "t", "q_in", source="dbs1", apply="apply", acknowledged=Scn(acknowledged), wake=self._woken, clock=VirtualClock(),
+        )
+
+    def _woken(self) -> None:
+        self.wakes += 1
+
+    def subscribe(self, needed: int, credit: int = CREDIT) -> SubscriberSession:
+        self.incarnations += 1
+        return self.core.open_subscriber("apply", f"{self.incarnations:03d}", {"dbs1": Scn(needed)}, credit)
+
+    def begin(self, needed: int, credit: int = CREDIT) -> SubscriberSession:
+        """Subscribe, and let the capture process take note."""
+        session = self.subscribe(needed, credit)
+        assert self.core.progress().rewind_scn == needed
+        return session
+
+    def offer(self, previous: int, through: int) -> int:
+        found = _batch(previous, through)
+        data = codec.encode(found)
+        self.core.offer(codec.header_of(found), data)
+        return len(data)
+
+    def taken(self, session: SubscriberSession) -> list[tuple[int, int]]:
+        found = []
+        while (delivery := self.core.dequeue(session)) is not None:
+            found.append((delivery.header.previous_scn, delivery.header.through_scn))
+        return found
+
+
+def _batch(previous: int, through: int) -> LcrBatch:
+    return insert_batch([through], previous=previous)
+
+
+def test_apply_process_says_where_to_begin_and_the_capture_process_hears_it_once() -> None:
+    combined = Combined(acknowledged=30)
+    assert combined.core.progress().rewind_scn is None
+    session = combined.subscribe(40)
+    assert combined.wakes == 1
+    assert combined.core.progress().rewind_scn == 40
+    assert combined.core.progress().rewind_scn is None
+    combined.offer(40, 50)
+    assert combined.taken(session) == [(40, 50)]
+
+
+def test_nothing_is_taken_while_the_apply_process_is_away() -> None:
+    combined = Combined()
+    with pytest.raises(WouldBlock):
+        combined.offer(0, 10)
+    session = combined.begin(10)
+    combined.offer(10, 20)
+    combined.core.close_subscriber(session)
+    assert not combined.core.is_connected
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+    assert combined.core.status()["waiting_bytes"] == 0
+
+
+def test_batch_that_was_mined_for_an_older_stream_is_not_taken_for_a_newer_one() -> None:
+    combined = Combined()
+    older = combined.begin(10)
+    combined.offer(10, 20)
+    newer = combined.subscribe(10)
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+    assert combined.core.progress().rewind_scn == 10
+    combined.offer(10, 15)
+    assert combined.taken(newer) == [(10, 15)]
+    assert combined.taken(older) == []
+    assert isinstance(older.ended, QueueError)
+
+
+def test_older_incarnation_does_not_replace_a_newer_one() -> None:
+    combined = Combined()
+    combined.incarnations = 5
+    combined.begin(10)
+    combined.incarnations = 0
+    with pytest.raises(QueueError, match="newer incarnation"):
+        combined.subscribe(5)
+
+
+@pytest.mark.parametrize(("component", "source"), [("other", "dbs1"), ("apply", "dbs2")])
+def test_another_component_or_source_is_refused(component: str, source: str) -> None:
+    with pytest.raises(QueueError, match="is not combined"):
+        Combined().core.open_subscriber(component, "001", {source: Scn(10)}, CREDIT)
+
+
+def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_when_there_is_more() -> None:
+    combined = Combined()
+    session = combined.begin(10, credit=1)
+    size = combined.offer(10, 20)
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+    wakes = combined.wakes
+    assert combined.taken(session) == [(10, 20)]
+    assert combined.wakes == wakes + 1
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+    combined.core.grant(session, size)
+    assert combined.wakes == wakes + 2
+    combined.offer(20, 30)
+    assert combined.taken(session) == [(20, 30)]
+
+
+def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone() -> None:
+    combined = Combined()
+    session = combined.begin(10, credit=1 << 30)
+    header = codec.header_of(_batch(10, 20))
+    combined.core.offer(header, bytes(2 * AHEAD_BYTES))
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+    assert combined.core.dequeue(session) is not None
+    combined.core.offer(header, bytes(AHEAD_BYTES // 2))
+    combined.core.offer(header, bytes(AHEAD_BYTES // 2))
+    with pytest.raises(WouldBlock):
+        combined.offer(20, 30)
+
+
+def test_only_what_the_newest_session_acknowledged_counts_as_committed() -> None:
+    combined = Combined(acknowledged=30)
+    older = combined.begin(40)
+    combined.core.acknowledge(older, "dbs1", Scn(50))
+    assert combined.core.progress().durable_scn == 50
+    newer = combined.begin(45)  # from a backup
+    assert combined.core.progress().durable_scn == 45
+    combined.core.acknowledge(older, "dbs1", Scn(50))
+    assert combined.core.progress().durable_scn == 45
+    combined.core.acknowledge(newer, "dbs1", Scn(47))
+    assert combined.core.progress().durable_scn == 47
+    with pytest.raises(ProtocolError, match="which it does not take"):
+        combined.core.acknowledge(newer, "dbs2", Scn(60))
+
+
+def test_destination_that_lost_commits_is_noted_as_by_a_queue() -> None:
+    combined = Combined(acknowledged=30)
+    combined.begin(20)
+    assert combined.core.status()["lost"][:2] == [30, 20]
+    assert combined.core.status()["acknowledged_scn"] == 20
+
+
+def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_it_may_begin_anew() -> None:
+    combined = Combined(acknowledged=50)
+    session = combined.begin(20)
+    combined.core.gone(Scn(40))
+    assert isinstance(session.ended, LogGone)
+    assert combined.core.status()["gone_scn"] == 40
+    with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
+        combined.subscribe(20)
+    assert combined.core.progress().rewind_scn == 40
+    combined.offer(40, 60)
+    combined.offer(60, 70)
+    assert combined.core.progress().durable_scn == 70  # the site may purge it
+    combined.begin(FIRST_SCN)
+    assert combined.core.status()["gone_scn"] is None
+    assert combined.core.progress().durable_scn == 70
+
+
+def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refused() -> None:
+    combined = Combined()
+    combined.begin(20)
+    session = combined.subscribe(45)
+    combined.core.gone(Scn(40))
+    assert session.ended is None
+    assert combined.core.progress().rewind_scn == 45
+
+
+def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_no_publishers() -> None:
+    combined = Combined()
+    outlet = CombinedOutlet(combined.core)
+    client = DequeueClient(outlet.endpoint, topology="t", component="apply", queue="q_in", incarnation="001")
+    publisher = EnqueueClient(outlet.endpoint, topology="t", component="p", queue="q_in", incarnation="001", source="dbs1")
+    try:
+        with pytest.raises(QueueError, match="takes no publishers"):
+            publisher.connect()
+        client.subscribe({"dbs1": Scn(10)}, CREDIT)
+        assert outlet.poll().rewind_scn == 10
+        assert outlet.is_connected
+        found = _batch(10, 20)
+        outlet.send_nowait(codec.header_of(found), codec.encode(found))
+        delivery = client.poll(10.0)
+        assert delivery is not None
+        assert (delivery.header, delivery.data) == (codec.header_of(found), codec.encode(found))
+        client.acknowledge("dbs1", Scn(20))
+        for _ in range(200):
+            if outlet.poll().durable_scn == 20:
+                break
+            client.poll(0.05)
+        assert outlet.status()["acknowledged_scn"] == 20
+    finally:
+        outlet.close()
+        client.close()
+        publisher.close()

@@ -1,0 +1,104 @@
+"""Combined capture and apply: which condition holds, what is bypassed, and what still runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.topologies import SITES, problems, read
+from topology.changes import bypassed_of, components_of, interests_of, published_to
+from topology.combined import apply_of, bypassed, capture_of, combination
+
+ONE = SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
+EXPLICIT = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}, qr: {site: relay}}
+captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p: {from: q1, to: q2}}
+applies: {a: {site: dbs2, source: dbs1, queue: q2}}
+"""
+
+def test_shorthand_of_one_way_is_combined_and_everything_in_between_does_not_run(tmp_path: Path) -> None:
+    spec = read(tmp_path, ONE)
+    (capture,), (apply,) = spec.captures, spec.applies
+    assert apply_of(spec, capture) is apply
+    assert capture_of(spec, apply) is capture
+    assert set(bypassed(spec)) == {"queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in"}
+    assert {component.kind for component in components_of(spec)} == {"site", "spark", "apply", "capture"}
+    assert {(c.name, c.site): by for c, by in bypassed_of(spec).items()} == dict.fromkeys(
+        [("queue:q_dbs1", "dbs1"), ("propagation:dbs1_to_dbs2", "dbs1"), ("queue:q_dbs2_in", "dbs2")], "capture:capture_dbs1"
+    )
+
+
+def test_two_ways_are_combined_one_by_one(tmp_path: Path) -> None:
+    spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], between: [dbs1, dbs2]}]")
+    assert {capture.name: apply_of(spec, capture).name for capture in spec.captures} == {  # type: ignore[union-attr]
+        "capture_dbs1": "apply_from_dbs1_at_dbs2", "capture_dbs2": "apply_from_dbs2_at_dbs1",
+    }
+
+
+def test_capture_and_apply_over_one_propagation_are_combined(tmp_path: Path) -> None:
+    spec = read(tmp_path, EXPLICIT)
+    assert combination(spec, spec.captures[0]).apply is spec.applies[0]
+    assert not combination(spec, spec.captures[0]).hindrance
+
+
+def test_capture_and_apply_in_one_queue_are_combined_unless_another_one_subscribes(tmp_path: Path) -> None:
+    spec = read(tmp_path, EXPLICIT)
+    shared = replace(spec, propagations=(), applies=(replace(spec.applies[0], queue="q1"),))
+    assert combination(shared, shared.captures[0]).apply is shared.applies[0]
+    assert set(bypassed(shared)) == {"queue:q1"}
+    more = replace(shared, applies=(*shared.applies, replace(shared.applies[0], name="b")))
+    assert combination(more, more.captures[0]).hindrance == "q1 has 2 subscribers: a, b"
+
+
+HINDRANCES = {
+    "a second propagation": (
+        EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: q1, to: qr}", "q1 has 2 subscribers: p, p2",
+    ),
+    "a second publisher": (EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: qr, to: q1}", "q1 has another publisher: p2"),
+    "a propagation with rules": (EXPLICIT, "to: q2}", "to: q2, rules: {exclude: [{table: hr.b}]}}", "p has rules"),
+    "an intermediate queue": (
+        EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: qr}, p2: {from: qr, to: q2}", "qr is an intermediate queue: p2",
+    ),
+    "two apply processes of one source in one queue": (
+        EXPLICIT, "queue: q2}}", "queue: q2, rules: {include: [{table: hr.a}]}}, b: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.b}]}}}",
+        "q2 needs one apply process for dbs1, and has a, b",
+    ),
+    "the apply process says never": (EXPLICIT, "queue: q2}}", "queue: q2, combined: never}}", "the file says combined: never (a)"),
+    "the file says never": (EXPLICIT, "topology: t", "topology: t\ncombined: never", "the file says combined: never (a)"),
+    "the file says never for the shorthand": (
+        ONE, "topology: t", "topology: t\ncombined: never", "the file says combined: never (apply_from_dbs1_at_dbs2)",
+    ),
+    "two destinations": (ONE, "to: [dbs2]", "to: [dbs2, dbs3]", "q_dbs1 has 2 subscribers: dbs1_to_dbs2, dbs1_to_dbs3"),
+}
+
+
+@pytest.mark.parametrize("case", HINDRANCES)
+def test_first_condition_that_does_not_hold_is_named_and_everything_runs(tmp_path: Path, case: str) -> None:
+    text, old, new, hindrance = HINDRANCES[case]
+    assert old in text
+    spec = read(tmp_path, text.replace(old, new))
+    found = combination(spec, spec.captures[0])
+    assert (found.apply, found.hindrance) == (None, hindrance)
+    assert bypassed(spec) == {}
+    assert len([c for c in components_of(spec) if c.kind == "queue"]) == len(spec.queues)
+
+
+def test_queue_that_others_use_runs_for_them_alone(tmp_path: Path) -> None:
+    """Two sources into one site share its queue; one of them has a second destination."""
+    spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]")
+    assert set(bypassed(spec)) == {"queue:q_dbs1", "propagation:dbs1_to_dbs3"}
+    assert interests_of(spec, "q_dbs3_in") == {"apply_from_dbs2_at_dbs3": ("dbs2",)}
+    assert published_to(spec, "q_dbs3_in") == {"dbs2"}
+    never = read(tmp_path, "combined: never\n" + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs3]}, {tables: [crm.a], from: dbs2, to: [dbs3, dbs1]}]")
+    assert set(interests_of(never, "q_dbs3_in")) == {"apply_from_dbs1_at_dbs3", "apply_from_dbs2_at_dbs3"}
+    assert published_to(never, "q_dbs3_in") == {"dbs1", "dbs2"}
+
+
+def test_what_combined_may_say(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, EXPLICIT.replace("topology: t", "topology: t\ncombined: maybe"))
+    assert "combined" in found
+    assert "auto" in found
+    assert "never" in found

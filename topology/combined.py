@@ -1,0 +1,143 @@
+"""Combined capture and apply: which capture process streams its batches straight to which apply process.
+
+Where exactly one way leads from a capture process to an apply process, and nothing on it looks into batches, the queues and
+the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and what is
+bypassed does not run (`bypassed`). This is decided by the topology alone, so every component finds the same answer in
+the file that it runs by; an edit that breaks a condition changes the answer, and another one changes it back.
+
+Conditions, in the order in which `Combination.hindrance` names them
+    the capture process is the only publisher of its queue;
+    the queue has one subscriber: the apply process itself, or one propagation without rules to the apply process's queue;
+    no other subscriber takes the source's changes from that queue, and no other publisher brings them there;
+    the file does not say `combined: never`.
+
+The queue at the destination may hold the changes of other sources: it runs for those.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and Apply Optimization"; `semantics.md` 4.7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rules.rule import RuleSet
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
+
+__all__ = ["Combination", "apply_of", "bypassed", "capture_of", "combination", "combined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """Whether a capture process is combined with an apply process.
+
+    Args:
+        capture: the capture process.
+        apply: the apply process it is combined with; None: with none.
+        propagation: the one that is bypassed; None: none is in between.
+        hindrance: the first condition that does not hold; empty: it is combined.
+    """
+
+    capture: CaptureSpec
+    apply: ApplySpec | None = None
+    propagation: PropagationSpec | None = None
+    hindrance: str = ""
+
+    @property
+    def members(self) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
+        """Everything that uses no queue for this source while they are combined; nothing when they are not."""
+        if self.apply is None:
+            return ()
+        return (self.capture, *(() if self.propagation is None else (self.propagation,)), self.apply)
+
+
+def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
+    """Decide for one capture process.
+
+    Args:
+        spec: routed (`topology.ways.route`).
+        capture: of `spec`.
+    """
+    queue = capture.queue
+    publishers = [each.name for each in spec.captures if each.queue == queue and each is not capture]
+    publishers += [each.name for each in spec.propagations if each.to_queue == queue]
+    if publishers:
+        return Combination(capture=capture, hindrance=f"{queue} has another publisher: {', '.join(publishers)}")
+    subscribers = spec.subscribers(queue)
+    if len(subscribers) != 1:
+        found = f"{len(subscribers)} subscribers: {', '.join(subscribers)}" if subscribers else "no subscriber"
+        return Combination(capture=capture, hindrance=f"{queue} has {found}")
+    propagation = next((each for each in spec.propagations if each.name == subscribers[0]), None)
+    if propagation is not None:
+        queue = propagation.to_queue
+        if propagation.rules != RuleSet():
+            return Combination(capture=capture, hindrance=f"{propagation.name} has rules")
+        if hindrance := _shared(spec, capture, propagation):
+            return Combination(capture=capture, hindrance=hindrance)
+    applies = [each for each in spec.applies if (each.queue, each.source) == (queue, capture.source)]
+    if len(applies) != 1:
+        found = ", ".join(apply.name for apply in applies) or "none"
+        return Combination(capture=capture, hindrance=f"{queue} needs one apply process for {capture.source}, and has {found}")
+    if not applies[0].combined:
+        return Combination(capture=capture, hindrance=f"the file says combined: never ({applies[0].name})")
+    return Combination(capture=capture, apply=applies[0], propagation=propagation)
+
+
+def _shared(spec: TopologySpec, capture: CaptureSpec, propagation: PropagationSpec) -> str:
+    """Who else brings the source's changes into the queue at the end of the propagation, or takes them on; empty: nobody."""
+    queue, source = propagation.to_queue, capture.source
+    onward = [each.name for each in spec.propagations if each.from_queue == queue and source in each.sources]
+    if onward:
+        return f"{queue} is an intermediate queue: {', '.join(onward)}"
+    others = [
+        each.name for each in spec.propagations
+        if each is not propagation and each.to_queue == queue and source in each.sources
+    ]
+    others += [each.name for each in spec.captures if each.queue == queue and each.source == source]
+    return f"{queue} gets the changes of {source} from another publisher: {', '.join(others)}" if others else ""
+
+
+def combined(spec: TopologySpec) -> tuple[Combination, ...]:
+    """The capture processes of a topology that are combined."""
+    found = (combination(spec, capture) for capture in spec.captures)
+    return tuple(each for each in found if each.apply is not None)
+
+
+def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
+    """The apply process that a capture process is combined with; None: it enqueues.
+
+    Args:
+        spec: routed.
+        capture: of `spec`.
+    """
+    return combination(spec, capture).apply
+
+
+def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
+    """The capture process that an apply process is combined with; None: it dequeues.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+    """
+    return next((each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None)
+
+
+def bypassed(spec: TopologySpec) -> dict[str, CaptureSpec]:
+    """Queues and propagations that do not run, as full names of components, and the capture process that bypasses them.
+
+    A queue that is used for something else runs; what is bypassed in it is left out of `topology.changes.interests_of`.
+    """
+    found: dict[str, CaptureSpec] = {}
+    pairs = combined(spec)
+    left_out = {each.name for pair in pairs for each in pair.members}
+    for pair in pairs:
+        assert pair.apply is not None
+        if pair.propagation is not None:
+            found[f"propagation:{pair.propagation.name}"] = pair.capture
+        for queue in dict.fromkeys((pair.capture.queue, pair.apply.queue)):
+            users = {each.name for each in spec.propagations if queue in (each.from_queue, each.to_queue)}
+            users |= {each.name for each in spec.captures if each.queue == queue}
+            users |= {each.name for each in spec.applies if each.queue == queue}
+            if users <= left_out:
+                found[f"queue:{queue}"] = pair.capture
+    return found
