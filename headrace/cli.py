@@ -389,7 +389,7 @@ def sequences(
 ) -> int:
     """Compare the sequences of replicated columns before a switch-over; exits with 1 when a destination's is behind."""
     from headrace.sequences import compare_sequences
-    from topology.reading import read_topology
+    from topology.file.reading import read_topology
 
     output = Output(as_json=as_json)
     lines = compare_sequences(read_topology(file, to_start=False), advance=advance, ahead=ahead, at=at)

@@ -34,8 +34,8 @@ from headrace.waiting import wait_caught_up
 from rules.rule import ANY_TAG
 from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.changes import components_of
+from topology.file.reading import read_topology
 from topology.plan import make_plan
-from topology.reading import read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

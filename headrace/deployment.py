@@ -18,8 +18,8 @@ from actors.processes import process_of
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
+from topology.file.reading import read_topology
 from topology.problems import nearest
-from topology.reading import read_topology
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -74,7 +74,7 @@ class Deployment:
         Args:
             file: the topology's YAML file.
             address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
-            to_start: see `topology.reading.read_topology`.
+            to_start: see `topology.file.reading.read_topology`.
 
         Raises:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).

@@ -15,9 +15,9 @@ from headrace.sequences import collisions
 from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
+from topology.file.reading import examine
 from topology.plan import LiveSite, Plan, make_plan
-from topology.proof import Proof, Reach
-from topology.reading import examine
+from topology.proof.reach import Proof, Reach
 from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 

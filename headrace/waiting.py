@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import bytes_text, scn_text
 from headrace.status_view import Note, stuck_notes
 from streams.errors import PropagationError, StreamsError
-from topology.proof import applies_in_a_row
+from topology.proof.reach import applies_in_a_row
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors

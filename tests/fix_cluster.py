@@ -19,7 +19,7 @@ from databases.embedded import EmbeddedServer
 from spark_apply.application.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.system import System, running
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 # Before anything in this process imports ray.
 os.environ.update(LOOPBACK)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from databases.ports import Finding
 from topology.change_classes import ChangeClasses
 from topology.problems import nearest
-from topology.proof import Proof
-from topology.proof_findings import proof_findings
+from topology.proof.findings import proof_findings
+from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.ways import halves, ways_to
 

@@ -17,7 +17,7 @@ from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
 from topology.problems import as_line
-from topology.proof import Reach, ReachedSite
+from topology.proof.reach import Reach, ReachedSite
 from topology.spec import SiteSpec, TopologySpec
 from topology.ways import Way, ways_to
 

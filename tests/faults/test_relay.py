@@ -14,7 +14,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from tests.support.system import System, running, wait_until
 from tests.support.writers import TABLES, writing
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

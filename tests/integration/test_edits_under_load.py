@@ -19,7 +19,7 @@ from actors.site_connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from tests.support.system import System, running, wait_until
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

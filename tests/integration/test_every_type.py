@@ -13,7 +13,7 @@ from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from tests.support.system import System
 from tests.support.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

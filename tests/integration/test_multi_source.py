@@ -17,7 +17,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from rules.rule import RuleSet
 from tests.support.postgres_network import PostgresNetwork
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

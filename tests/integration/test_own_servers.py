@@ -14,7 +14,7 @@ from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from headrace.inspection import check_topology
 from tests.support.system import System
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

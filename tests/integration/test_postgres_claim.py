@@ -16,7 +16,7 @@ from databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment import Deployment
 from streams.errors import DatabaseUnavailable, RunsElsewhere
 from tests.support.system import wait_until
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

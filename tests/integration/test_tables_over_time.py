@@ -18,7 +18,7 @@ from headrace.verification import verify_topology
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError
 from tests.support.system import System, running, wait_until
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from rules.rule import ANY_TAG
 from tests.support.system import System, running, wait_until
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

@@ -40,7 +40,7 @@ from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine
 APPLIED_S = 120.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from topology.file.reading import examine, read_topology
 from topology.problems import TopologyError, as_line
-from topology.reading import examine, read_topology
 from topology.spec import TopologySpec
 
 ONE_WAY = """

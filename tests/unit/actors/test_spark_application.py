@@ -15,7 +15,7 @@ from protos import spark_link
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
 from tests.support.topologies import ONE_WAY
-from topology.reading import read_topology
+from topology.file.reading import read_topology
 
 
 @pytest.fixture

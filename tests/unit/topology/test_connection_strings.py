@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topology.connection_strings import ConnectionStringError, references, resolve
+from topology.file.connection_strings import ConnectionStringError, references, resolve
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from topology.checks import check
+from topology.file.reading import read_topology
 from topology.plan import make_plan
-from topology.reading import read_topology
 
 FOLDER = Path(__file__).parents[3] / "examples"
 SEVERAL_WRITERS = ("two_way", "n_way", "hub_and_spoke", "hub_and_spoke_explicit", "extended_secondaries")

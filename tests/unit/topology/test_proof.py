@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.random_topologies import TABLES, TAGS, edited, form, relayed, wild
 from tests.support.single_changes import CYCLE, ONCE, TWICE, SingleChanges
 from topology.checks import check
-from topology.proof import Proof
+from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 
 SEED = int(os.environ.get("HEADRACE_PROOF_SEED", "0")) or secrets.randbelow(1 << 32)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.topologies import SITES, findings
-from topology.reading import examine
+from topology.file.reading import examine
 
 HUB = (Path(__file__).parents[3] / "examples" / "hub_and_spoke_explicit.yaml").read_text()
 N_WAY = SITES + "replicate:\n  - {tables: [hr.*], between: [dbs1, dbs2, dbs3]}\n"

@@ -12,7 +12,7 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from streams.table_name import TableName
 from tests.support.topologies import SITES, read
 from topology.checks import check
-from topology.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
+from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
 from topology.spec import DatabaseSpec, SiteSpec, TopologySpec
 from topology.ways import route, ways_to
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from databases.ports import Finding
 from rules.rule import TruthValue
-from topology.proof import Hop, Place, Proof
-from topology.proof_duplicates import Duplicates
-from topology.proof_words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_by
+from topology.proof.duplicates import Duplicates
+from topology.proof.reach import Hop, Place, Proof
+from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_by
 from topology.spec import CaptureSpec
 
 __all__ = ["proof_findings"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from databases.ports import Finding
 from rules.rule import RuleSet
-from topology.proof import Hop, Place, Proof, tag_text
+from topology.proof.reach import Hop, Place, Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec
 
 __all__ = ["Client", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_by"]

@@ -1,7 +1,7 @@
 """The shape of a topology file: what keys there are, what they hold, and which of them are not built yet.
 
 pydantic stays inside this module: `read_shape` turns its errors into findings, and what it answers are these
-models, which `topology.reading` turns into the frozen data of `topology.spec`.
+models, which `topology.file.reading` turns into the frozen data of `topology.spec`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
-from topology.document import Document, Path_
+from topology.file.document import Document, Path_
 from topology.patterns import parse_schema, parse_table
 from topology.problems import nearest
 

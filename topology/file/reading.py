@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from databases.ports import Finding
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
-from topology.connection_strings import ConnectionStringError, references, resolve
-from topology.document import Document, Path_, read_document
-from topology.models import (
+from topology.file.connection_strings import ConnectionStringError, references, resolve
+from topology.file.document import Document, Path_, read_document
+from topology.file.models import (
     NAME_LENGTH_MAX,
     ApplyModel,
     CaptureModel,
@@ -30,9 +30,9 @@ from topology.models import (
     read_shape,
     valid_name,
 )
+from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.problems import TopologyError, nearest
-from topology.proof import Reach
-from topology.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.proof.reach import Reach
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
