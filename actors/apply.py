@@ -27,7 +27,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
-from actors.site_connection import access_to
+from actors.site.connection import access_to
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName

@@ -37,9 +37,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from actors.asked_names import AskedNames
 from actors.host import Host
-from actors.site_connection import site_folder
+from actors.site.asked_names import AskedNames
+from actors.site.connection import site_folder
 from databases.connectors import decoder_for
 from streams.errors import LogGone, PropagationError, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint

@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.log_bound import bound_log
+from actors.site.log_bound import bound_log
 from streams.clock import SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, Retry, StreamsError
 

@@ -44,7 +44,7 @@ from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
-from actors.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn

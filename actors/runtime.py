@@ -32,8 +32,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from actors.cluster.local import HOST
 from actors.components import Components, Record
-from actors.local_cluster import HOST
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 

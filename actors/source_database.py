@@ -33,10 +33,10 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.captured_tables import CapturedTables
 from actors.host import Host
-from actors.site_claim import SiteClaim
-from actors.site_connection import access_to, embedded_server, remove_from, site_folder
+from actors.site.captured_tables import CapturedTables
+from actors.site.claim import SiteClaim
+from actors.site.connection import access_to, embedded_server, remove_from, site_folder
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
 from streams.durable_file import replace_file

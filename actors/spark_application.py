@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.child_process import ChildEnded, ChildProcess
 from actors.host import Host
-from actors.site_connection import site_folder
+from actors.site.connection import site_folder
 from spark_apply.application.spark import remove_left_scratch
 from streams.errors import PropagationError, StreamsError
 

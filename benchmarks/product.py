@@ -75,7 +75,7 @@ class HeadracePeer:
 
     def roots(self) -> tuple[int, ...]:
         """Process ids whose descendants are Headrace's."""
-        from actors.local_cluster import LocalCluster
+        from actors.cluster.local import LocalCluster
 
         facts = LocalCluster(self.state_dir).facts()
         return () if facts is None else tuple(process.pid for process in facts.processes)
@@ -98,7 +98,7 @@ class HeadracePeer:
         return self._actors().call(component, method)
 
     def _actors(self) -> Any:
-        from actors.local_cluster import LocalCluster
+        from actors.cluster.local import LocalCluster
         from spark_apply.application.environment import LOOPBACK
 
         # Before this process imports ray.

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from actors.local_cluster import LocalCluster
+from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 
 # Larger than a small machine's defaults, so that neither peer is measured while a checkpoint writes; the log of a

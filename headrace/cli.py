@@ -471,7 +471,7 @@ def demo(
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="Where everything is kept; removed at the end.")] = None,
 ) -> int:
     """Replicate between embedded servers while clients write, kill a component, compare. Leaves nothing running."""
-    from headrace.demo import DemoOptions, run_demo
+    from headrace.demo.run import DemoOptions, run_demo
 
     output = Output(as_json=as_json)
     summary = run_demo(

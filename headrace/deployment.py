@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, fingerprint_of, gather
-from actors.local_cluster import LocalCluster
 from actors.processes import process_of
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
@@ -173,7 +173,7 @@ class Deployment:
 
     def embedded_shells(self) -> list[str]:
         """The command that opens a shell, for each embedded server that runs, as lines of text."""
-        from actors.site_connection import embedded_server
+        from actors.site.connection import embedded_server
 
         servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
         return [f"{name}: a shell on its server: {server.shell_command()}" for name, server in servers if server.is_running]
@@ -382,7 +382,7 @@ class Deployment:
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.site_connection import claim_on, remove_from
+        from actors.site.connection import claim_on, remove_from
 
         if actors is not None:
             try:
@@ -396,7 +396,7 @@ class Deployment:
             return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
-        from actors.site_connection import embedded_server
+        from actors.site.connection import embedded_server
 
         problems = []
         for site in self.spec.sites:

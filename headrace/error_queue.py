@@ -129,7 +129,7 @@ class ErrorQueue:
 
     def _access(self, site: str) -> DatabaseAccess:
         """Access to a destination's database, even while the topology is down."""
-        from actors.site_connection import access_to, running_access
+        from actors.site.connection import access_to, running_access
 
         found = self._spec.site(site)
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.site_connection import access_to, embedded_server
+from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.sequences import collisions

@@ -37,7 +37,7 @@ class KeptSlot:
 
 def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
     """Query the users' databases for the slots that exist now."""
-    from actors.site_connection import retained_bytes
+    from actors.site.connection import retained_bytes
 
     kept = []
     for site in spec.sites:

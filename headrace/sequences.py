@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from actors.site_connection import running_access
+from actors.site.connection import running_access
 from databases.connectors import open_column_sequences, open_source
 from databases.ports import Finding
 from streams.errors import ConfigError

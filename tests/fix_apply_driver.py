@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.local_cluster import LocalCluster
+from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
 

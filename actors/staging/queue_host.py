@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
-from actors.site_connection import site_folder
+from actors.site.connection import site_folder
 from streams.errors import PropagationError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from actors.site_connection import embedded_server
+from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from redo.segments import list_segments

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from headrace.console import DONE
-from headrace.demo_load import ORDERS
+from headrace.demo.load import ORDERS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from typing import Self
 import psycopg
 import pytest
 
-from actors.site_connection import embedded_server
+from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from tests.support.system import System, running, wait_until

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.local_cluster import LocalCluster
+from actors.cluster.local import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -98,7 +98,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         from pathlib import Path
         from types import SimpleNamespace
         from actors.runtime import connect, prepare_process
-        from actors.local_cluster import LocalCluster
+        from actors.cluster.local import LocalCluster
         from streams.errors import PropagationError, ConfigError
 
         state_dir = Path(sys.argv[1])

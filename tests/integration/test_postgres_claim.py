@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors.site_connection import claim_on
+from actors.site.connection import claim_on
 from actors.source_database import DatabaseSite
 from databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment import Deployment

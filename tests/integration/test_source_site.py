@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from actors import runtime, source_database
-from actors.asked_names import AskedNames
+from actors.site.asked_names import AskedNames
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name

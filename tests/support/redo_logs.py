@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.asked_names import AskedNames
+from actors.site.asked_names import AskedNames
 from databases.memory_log import MemoryLogDecoder
 from databases.memory_source import MemorySource
 from databases.ports import StreamOptions

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from actors.controller import CONTROLLER
-from actors.site_connection import embedded_server
+from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from headrace.verification import verify_topology

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors import ray_stand_in
+from actors.cluster import ray_stand_in
 from tests.support.system import wait_until
 
 _STAND_IN = [sys.executable, "-I", "-S", ray_stand_in.__file__]
@@ -53,7 +53,7 @@ def test_watch_ends_the_other_process_and_fails_when_one_ends(first: subprocess.
 def test_watch_that_is_told_to_end_ends_both(first: subprocess.Popen[str]) -> None:
     children = _children(first)
     wait_until("the watch runs", lambda: "watch" in psutil.Process(first.pid).cmdline(), _TIMEOUT_S)
-    # Until it has its handlers, SIGTERM ends it at once, and the caller ends what is left (`actors.local_cluster`).
+    # Until it has its handlers, SIGTERM ends it at once, and the caller ends what is left (`actors.cluster.local`).
     wait_until("the watch handles SIGTERM", lambda: _handles_sigterm(first.pid), _TIMEOUT_S)
     first.terminate()
     assert first.wait(_TIMEOUT_S) == 0

@@ -333,10 +333,10 @@ def test_doctor_names_a_place_from_which_ray_cannot_run(run, monkeypatch, capsys
 
 
 def test_demo_ends_with_one_json_object(run, monkeypatch, capsys):
-    import headrace.demo
+    import headrace.demo.run
 
     summary = {"identical": False, "transactions": 1}
-    monkeypatch.setattr(headrace.demo, "run_demo", lambda options, output: summary)
+    monkeypatch.setattr(headrace.demo.run, "run_demo", lambda options, output: summary)
     assert run("demo", "--json") == FINDING
     assert json.loads(capsys.readouterr().out) == summary
 
@@ -444,7 +444,7 @@ def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys
             raise answer
         return answer
 
-    monkeypatch.setattr("actors.site_connection.retained_bytes", retained)
+    monkeypatch.setattr("actors.site.connection.retained_bytes", retained)
     told = []
     for _ in range(3):
         assert run("down", file) == DONE

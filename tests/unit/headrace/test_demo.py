@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.console import Output
-from headrace.demo import TOPOLOGIES, DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
-from headrace.demo_load import Probe, _Sample
+from headrace.demo.load import Probe, _Sample
+from headrace.demo.run import TOPOLOGIES, DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from topology.ways import ways_to

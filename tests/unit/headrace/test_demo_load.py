@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.demo_load import ORDERS, OneWayLoad, OrdersLoad, Probe, _Pgbench, _Sample
+from headrace.demo.load import ORDERS, OneWayLoad, OrdersLoad, Probe, _Pgbench, _Sample
 
 
 def probe(*samples: tuple[float, float]) -> Probe:

@@ -15,7 +15,7 @@ import pytest
 
 import headrace.deployment
 from headrace.console import Output
-from headrace.demo import DemoOptions, _alone, run_demo
+from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
 from streams.errors import ApplyError, ConfigError
 from tests.support.topologies import ONE_WAY, read

@@ -2,7 +2,7 @@
 
 `ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told that there
 is to be none. No process connects to either: commands and components are drivers and workers of the cluster. Two more processes are needed, but not the 50 MB
-that each of them imports: see `actors.ray_stand_in`.
+that each of them imports: see `actors.cluster.ray_stand_in`.
 """
 
 from __future__ import annotations

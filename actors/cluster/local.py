@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.ray_head import HOOK
+from actors.cluster.ray_head import HOOK
 from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
 from streams.errors import StreamsError

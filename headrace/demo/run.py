@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.site_connection import embedded_server
+from actors.site.connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
-from headrace.demo_load import OneWayLoad, OrdersLoad, Probe
+from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment import STATE_PARENT, Deployment
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from databases.embedded import EmbeddedServer
-    from headrace.demo_load import Load
+    from headrace.demo.load import Load
     from rules.rule import RuleSet
     from topology.spec import TopologySpec
 
 __all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
 START_TIMEOUT_S = 300.0  # per destination site, as the sites share the processor; one needs 20 s on a small idle machine

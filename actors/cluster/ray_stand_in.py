@@ -4,7 +4,7 @@
             and both when it is ended itself
     agent   the node's dashboard agent, which does nothing in a cluster without a dashboard, and without which the raylet ends
 
-A program by its path, for a Python that imports nothing else; see `actors.ray_head`.
+A program by its path, for a Python that imports nothing else; see `actors.cluster.ray_head`.
 """
 
 import contextlib

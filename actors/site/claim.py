@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from actors.site_connection import claim_on
+from actors.site.connection import claim_on
 from databases.ports import Finding
 from streams.errors import RunsElsewhere
 

@@ -1,0 +1,1 @@
+"""The private Ray cluster of a topology on one machine."""

@@ -1,0 +1,1 @@
+"""What belongs to one site: its connection, its claim, the tables that are captured there."""
