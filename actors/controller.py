@@ -10,7 +10,8 @@ Main path
 States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
     PREFLIGHT        checking whether every database meets the topology's requirements.
-    REFUSED          a preflight found errors: nothing was created. `headrace up` tries again.
+    REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
+                     bypasses (`topology.combined`) was stopped by an operator: combining would lift the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
     RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
                      fingerprint was prepared: a restarted controller does not silently recreate a lost slot.
@@ -45,6 +46,7 @@ from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from databases.ports import Finding
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
@@ -57,7 +59,6 @@ from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
-    from databases.ports import Finding
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, TopologySpec
 
@@ -132,6 +133,7 @@ class Controller(Host):
         self._environment = dict(environment or {})
         self._components = components_of(spec)
         self._sites = tuple(c for c in self._components if c.kind == "site")
+        self._bypassed = bypassed_of(spec)
         self._fingerprint = fingerprint_of(spec)
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
@@ -186,7 +188,7 @@ class Controller(Host):
         """The state of the whole topology at the last observation (`at_us`), JSON-able. `outdated`: about to change or be replaced."""
         # Preparing a database can take long; `step` observes nothing meanwhile.
         is_preparing = self._phase == "PREPARING"
-        latest = gather(self._actors, self._sites) if is_preparing else self._latest
+        latest = gather(self._actors, (*self._sites, *self._to_be_bypassed())) if is_preparing else self._latest
         seen = {status["name"]: status for status in latest}
         outdated = self._outdated()
         components = [
@@ -195,8 +197,9 @@ class Controller(Host):
             for c in self._components
         ]
         components += [
-            {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": capture, "outdated": False}
-            for c, capture in bypassed_of(self._spec).items()
+            {**seen[c.name], "to_be_bypassed_by": capture, "outdated": True} if c.name in seen
+            else {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": capture, "outdated": False}
+            for c, capture in self._bypassed.items()
         ]
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
@@ -274,7 +277,8 @@ class Controller(Host):
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
-        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present)
+        # What is bypassed may still be about to end: it does not count.
+        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys())
 
     @property
     def _labels(self) -> dict[str, str | None]:
@@ -307,8 +311,11 @@ class Controller(Host):
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
             if self._is_created and not self._must_note_kept and not self._uncaptured():
-                self._settled()
-                self._findings = ()
+                self._findings = self._stopped_though_bypassed()
+                if self._findings:
+                    self._phase = "REFUSED"
+                else:
+                    self._settled()
             else:
                 self._phase = "PREFLIGHT"
                 self._preflight()
@@ -333,6 +340,7 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
+        findings += self._stopped_though_bypassed()
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -342,6 +350,21 @@ class Controller(Host):
                     raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
+        """Components that the topology bypasses and an operator stopped: what they hold back would be applied, against that."""
+        stopped: set[str] = set()
+        for site in {component.site for component in self._bypassed}:
+            names = [component.name for component in self._bypassed if component.site == site]
+            stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+        return tuple(
+            Finding(
+                path=f"{c.kind}s.{c.name.partition(':')[2]}",
+                problem=f"is stopped, and {capture} would bypass it (combined capture and apply): the changes that it holds back would be applied",
+                fix=f"start it with `headrace start {self._spec.file} {c.name.partition(':')[2]}`, or write combined: never into the file",
+            )
+            for c, capture in self._bypassed.items() if c.name in stopped
+        )
 
     def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
         """Compare the tables that will arrive at an apply process with the destination's tables."""
@@ -373,8 +396,16 @@ class Controller(Host):
         for site in self._sites:
             ran = self._actors.call(site.name, "prepare", self._spec, self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)
+        # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have ended by
+        # now begin again when `up` repeats this.
+        if stopped := self._stopped_though_bypassed():
+            self._findings, self._phase = stopped, "REFUSED"
+            return
         for name in set(ending) - set(applies):
             self._actors.kill(name)
+        if begin_enabled := (*self._new(), *self._gone()):
+            for site in self._sites:
+                self._actors.call(site.name, "forget_stops", begin_enabled)
         noted = receivers_of(self._actors, self._spec, self._names)
         if not self._is_created:
             for apply in self._spec.applies:
@@ -452,6 +483,11 @@ class Controller(Host):
         before = self._desired().get("labels")
         return () if before is None else tuple(c.name for c in self._components if c.name not in before)
 
+    def _gone(self) -> tuple[str, ...]:
+        """Components that the topology had when it was last prepared, and that are no part of it any more or bypassed."""
+        wanted = {component.name for component in self._components}
+        return tuple(name for name in self._desired().get("labels", ()) if name not in wanted)
+
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
@@ -467,7 +503,7 @@ class Controller(Host):
     # ------------------------------------------------------------------ observing
 
     def _observe(self) -> None:
-        latest = gather(self._actors, self._components if self._is_created else self._sites)
+        latest = gather(self._actors, self._components if self._is_created else (*self._sites, *self._to_be_bypassed()))
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -475,6 +511,13 @@ class Controller(Host):
                 # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
+
+    def _to_be_bypassed(self) -> tuple[Component, ...]:
+        """Components that still run, with everything passing them, until the edit that bypasses them is prepared."""
+        if self._is_created or not self._bypassed:
+            return ()
+        present = self._actors.names()
+        return tuple(component for component in self._bypassed if component.name in present)
 
     def _add_rates(self, status: dict[str, Any], now: float) -> None:
         counters = {name: int(status[name]) for name in _COUNTERS if name in status}

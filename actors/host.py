@@ -26,16 +26,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.wanted import Wanted
 from streams.backoff import Backoff
 from streams.clock import Clock, SystemClock
-from streams.durable_file import replace_file
 from streams.errors import BugError, RedoError, Retry, StreamsError
 
 if TYPE_CHECKING:
@@ -72,13 +71,13 @@ class Host:
 
     def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
         self.name = name
-        self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
+        self._wanted_file = Wanted(state_dir, name)
         self._clock = clock or SystemClock()
         self._wake = threading.Event()
         # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is also
         # called when something breaks, which would then be retried without any pause.
         self._wanted_changed = threading.Event()
-        self._wanted = self._read_wanted()
+        self._wanted = self._wanted_file.is_enabled()
         self._ending = False
         self._restart = False
         self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
@@ -296,16 +295,8 @@ class Host:
             self._state, self._since_us = state, self._clock.time_us()
         self._alive_us = self._clock.time_us()
 
-    def _read_wanted(self) -> bool:
-        try:
-            document: Mapping[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return True
-        return bool(document.get("enabled", True))
-
     def _write_wanted(self, *, enabled: bool) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._file, json.dumps({"enabled": enabled}) + "\n")
+        self._wanted_file.save(enabled=enabled)
         self._wanted = enabled
 
 

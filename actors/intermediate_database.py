@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from actors.host import Host
+from actors.site.host import SiteHost
 from actors.staging.queue_host import forget_queues
 
 if TYPE_CHECKING:
@@ -18,11 +18,8 @@ __all__ = ["IntermediateSite", "build"]
 WATCH_INTERVAL_S = 1.0  # nothing to do; only shows that the process is alive
 
 
-class IntermediateSite(Host):
+class IntermediateSite(SiteHost):
     """One site without a database."""
-
-    kind: ClassVar[str] = "site"
-    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)

@@ -31,12 +31,12 @@ import json
 import threading
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from actors.host import Host
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
+from actors.site.host import SiteHost
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, open_destination, open_source
 from streams.durable_file import replace_file
@@ -79,11 +79,8 @@ ANSWER_MAX_S = 10.0
 HEARTBEAT = b"heartbeat"
 
 
-class DatabaseSite(Host):
+class DatabaseSite(SiteHost):
     """One site with a database; see the module."""
-
-    kind: ClassVar[str] = "site"
-    adopts_open: ClassVar[bool] = True
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
         super().__init__(f"site:{name}", spec.state_dir)

@@ -249,20 +249,18 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
 @app.command()
 def start(file: File, component: Component, address: Address = "") -> int:
     """Start a component that was stopped or has aborted; it stays started across restarts."""
-    return _switch(file, component, address, "start_component")
+    return _switch(file, component, address, on=True)
 
 
 @app.command()
 def stop(file: File, component: Component, address: Address = "") -> int:
     """Stop a component; it stays stopped across restarts."""
-    return _switch(file, component, address, "stop_component")
+    return _switch(file, component, address, on=False)
 
 
-def _switch(file: Path, component: str, address: str, method: str) -> int:
+def _switch(file: Path, component: str, address: str, *, on: bool) -> int:
     with _deployment(file, address) as deployment:
-        name = deployment.component(component)
-        deployment.connect().call(name, method)
-        Output().say(f"{name}: {'started' if method == 'start_component' else 'stopped'}")
+        Output().say(deployment.switch(component, on=on))
     return DONE
 
 

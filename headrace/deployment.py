@@ -23,6 +23,7 @@ from topology.problems import nearest
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
+    from topology.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]
@@ -157,19 +158,59 @@ class Deployment:
         Raises:
             ConfigError: there is none of that name, or several.
         """
-        names = [component.name for component in components_of(self.spec)]
-        matches = [full for full in names if name in (full, full.partition(":")[2])]
-        for component, capture in bypassed_of(self.spec).items() if not matches else ():
-            if name in (component.name, component.name.partition(":")[2]):
-                raise ConfigError(
-                    f"{component.name} does not run: {capture} sends its changes straight to the apply process",
-                    hint=f"name {capture}, or write combined: never into the file",
-                )
+        matches = self._named(name)
+        if not matches and (bypassed := self._bypassed(name)) is not None:
+            component, capture = bypassed
+            raise ConfigError(
+                f"{component.name} does not run: {capture} sends its changes straight to the apply process",
+                hint=f"name {capture}, or write combined: never into the file",
+            )
         if not matches:
+            names = [component.name for component in components_of(self.spec)]
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
         if len(matches) > 1:
             raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
         return matches[0]
+
+    def _named(self, name: str) -> list[str]:
+        """The components that run by the file and have this full or short name."""
+        names = [component.name for component in components_of(self.spec)]
+        return [full for full in names if name in (full, full.partition(":")[2])]
+
+    def _bypassed(self, name: str) -> tuple[Component, str] | None:
+        """The component of this full or short name that the file bypasses, and the capture process that does; None: there is none."""
+        for component, capture in bypassed_of(self.spec).items() if not self._named(name) else ():
+            if name in (component.name, component.name.partition(":")[2]):
+                return component, capture
+        return None
+
+    def switch(self, name: str, *, on: bool) -> str:
+        """Start or stop a component; it stays so across restarts.
+
+        A component that the file bypasses still runs until `up` has combined capture and apply. If it does not run, starting it
+        clears an earlier stop: `up` refuses to combine before.
+
+        Args:
+            name: of the component, full or short.
+            on: start it; False: stop it.
+
+        Returns:
+            What was done, as a line of text.
+
+        Raises:
+            ConfigError: there is no such component, or several, or it is bypassed and not stopped.
+        """
+        bypassed = self._bypassed(name)
+        full = self.component(name) if bypassed is None else bypassed[0].name
+        actors = self.connect()
+        if bypassed is not None and full not in actors.names():
+            site = f"site:{bypassed[0].site}"
+            if not on or not actors.call(site, "stopped", (full,)):
+                self.component(name)  # says why it does not run
+            actors.call(site, "forget_stops", (full,))
+            return f"{full}: not stopped any more; {bypassed[1]} bypasses it"
+        actors.call(full, "start_component" if on else "stop_component")
+        return f"{full}: {'started' if on else 'stopped'}"
 
     def embedded_shells(self) -> list[str]:
         """The command that opens a shell, for each embedded server that runs, as lines of text."""
@@ -473,7 +514,8 @@ def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
                     f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
                     hint="correct it: the table is checked again every few seconds, and everything else continues meanwhile",
                 )
-        if component["state"] == "ABORTED":
+        # One that is about to be bypassed ends with its error.
+        if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
             error = component.get("last_error", {})
             failures[component["name"]] = ApplyError(
                 f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),

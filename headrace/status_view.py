@@ -271,6 +271,7 @@ def _details(component: Mapping[str, Any]) -> str:
         ("required_checkpoint_scn", "needs redo from {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
         ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
+        ("to_be_bypassed_by", "until {} bypasses it", str),
         ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
     )
     return ", ".join(words.format(text(component[key])) for key, words, text in known if component.get(key))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from actors.intermediate_database import IntermediateSite
 from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
@@ -73,6 +74,9 @@ class FakeActors:
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
+        if method in {"stopped", "forget_stops"}:
+            spec = self.running[name]["spec"]
+            return getattr(IntermediateSite(spec, name.removeprefix("site:"), ""), method)(*arguments)
         if method == "database_identity":
             return self.identities.get(name, name)
         if method == "preflight":

@@ -14,11 +14,14 @@ import psutil
 import pytest
 
 import headrace.deployment
+from actors.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
 from streams.errors import ApplyError, ConfigError
+from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, read
+from topology.changes import bypassed_of
 
 
 @pytest.fixture
@@ -125,6 +128,36 @@ def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
     looks = Looks(monkeypatch, spec, aborted, done)
     assert looks.deployment.up() is done
     assert looks.calls == [("apply:x", "start_component")]
+
+
+def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still_runs(monkeypatch, spec):
+    actors = FakeActors()
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    deployment = Deployment(spec)
+    component, capture = next((c, by) for c, by in bypassed_of(spec).items() if c.kind == "propagation")
+    name = component.name.removeprefix("propagation:")
+    actors.running[f"site:{component.site}"] = {"spec": spec}
+    for on in (True, False):
+        with pytest.raises(ConfigError, match="does not run"):
+            deployment.switch(name, on=on)
+    stopped = Wanted(spec.state_dir, component.name)
+    stopped.save(enabled=False)
+    assert deployment.switch(name, on=True) == f"{component.name}: not stopped any more; {capture} bypasses it"
+    assert stopped.is_enabled()
+
+    actors.running[component.name] = {"spec": spec}
+    switched: list[tuple[str, str]] = []
+    monkeypatch.setattr(actors, "call", lambda name, method: switched.append((name, method)))
+    assert deployment.switch(name, on=False) == f"{component.name}: stopped"
+    assert deployment.switch(name, on=True) == f"{component.name}: started"
+    assert switched == [(component.name, "stop_component"), (component.name, "start_component")]
+
+
+def test_up_does_not_fail_because_of_what_it_is_about_to_bypass(monkeypatch, spec):
+    ends = {"name": "queue:q", "kind": "queue", "state": "ABORTED", "outdated": True, "to_be_bypassed_by": "capture:c"}
+    before, done = overview(component("IDLE", "DONE"), ends), overview(component("IDLE", "DONE"))
+    looks = [before] * 60
+    assert Looks(monkeypatch, spec, *looks, done).deployment.up() is done
 
 
 def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path):

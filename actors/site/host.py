@@ -1,0 +1,44 @@
+"""What every site does, with or without a database: it knows which of its components an operator stopped.
+
+The controller may run on another machine, and a component that is bypassed does not run at all: only its site can look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from actors.host import Host
+from actors.wanted import Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from topology.spec import TopologySpec
+
+__all__ = ["SiteHost"]
+
+
+class SiteHost(Host):
+    """One site. Subclasses set `_spec`."""
+
+    kind: ClassVar[str] = "site"
+    adopts_open: ClassVar[bool] = True
+
+    _spec: TopologySpec
+
+    def stopped(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Which of these components an operator stopped; they need not run.
+
+        Args:
+            names: full names of components of this site.
+        """
+        return tuple(name for name in names if not Wanted(self._spec.state_dir, name).is_enabled())
+
+    def forget_stops(self, names: Iterable[str]) -> None:
+        """Let components of these names begin enabled, whatever an operator wanted of earlier ones; idempotent.
+
+        Args:
+            names: full names of components; none of them runs. Those of other sites make no difference.
+        """
+        for name in names:
+            Wanted(self._spec.state_dir, name).forget()
