@@ -1,5 +1,7 @@
 """Controller: reconciles the running components with the topology, and reports the state of the whole.
 
+Longer than 500 lines: every state decides what the next may do, over one record of what runs.
+
 Job
     Create every component of the topology, prepare the databases before anything streams, recreate missing or
     outdated components, and collect the status of all components within a bounded time.

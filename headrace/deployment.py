@@ -1,4 +1,7 @@
-"""A topology that can be started, connected to and ended; the basis of every verb of the command line."""
+"""A topology that can be started, connected to and ended; the basis of every verb of the command line.
+
+Longer than 500 lines: every verb needs several of these steps, over one connection and one lock of the topology's files.
+"""
 
 from __future__ import annotations
 

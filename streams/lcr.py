@@ -1,5 +1,7 @@
 """Row LCRs one at a time: views with the manuals' methods, made only where user code or an error needs one row.
 
+Longer than 500 lines: the manuals' methods of one kind of object, each with its documented errors.
+
 A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
 a transformation sets never reaches the batch. `streams.building.batch_of_lcrs` makes a batch of views, changed or not. Values stay raw bytes in the source's encoding; `LcrValue.decoded`
 asks the database's own library, through a hook, and only for the value that is looked at.

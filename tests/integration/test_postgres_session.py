@@ -1,4 +1,7 @@
-"""What only PostgreSQL has: identity and generated columns, partitions, record images, origins, plans, altered tables."""
+"""What only PostgreSQL has: identity and generated columns, partitions, record images, origins, plans, altered tables.
+
+Longer than 500 lines: all of it shares the server and the helpers that build writes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PostgreSQL as a source, against the real server: streams, restarts, tags, partitions, gaps, snapshots."""
+"""PostgreSQL as a source, against the real server: streams, restarts, tags, partitions, gaps, snapshots.
+
+Longer than 500 lines: all of it shares the server and the helpers that read its stream.
+"""
 
 from __future__ import annotations
 

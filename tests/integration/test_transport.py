@@ -1,4 +1,7 @@
-"""Queues over real gRPC on loopback, also through a network that breaks."""
+"""Queues over real gRPC on loopback, also through a network that breaks.
+
+Longer than 500 lines: all of it shares the queues, the service and the breaking network between them.
+"""
 
 from __future__ import annotations
 

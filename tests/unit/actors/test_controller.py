@@ -1,3 +1,8 @@
+"""The controller, step by step, over fake actors and sites.
+
+Longer than 500 lines: all of it shares the fakes.
+"""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Mining against what the source itself recorded as committed."""
+"""Mining against what the source itself recorded as committed.
+
+Longer than 500 lines: all of it shares the recorded source and the miners over it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Forming groups, letting them go, watermarks, and what happens to the groups of a server that dies."""
+"""Forming groups, letting them go, watermarks, and what happens to the groups of a server that dies.
+
+Longer than 500 lines: all of it shares the builders of batches and the coordinator under a fake fleet of servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The apply server: bisection, the error queue, lost answers, unavailability, ALTER, executing errors."""
+"""The apply server: bisection, the error queue, lost answers, unavailability, ALTER, executing errors.
+
+Longer than 500 lines: all of it shares the server over one destination in memory.
+"""
 
 from __future__ import annotations
 
