@@ -19,9 +19,9 @@ States (V$STREAMS_CAPTURE.STATE)
                               Checked again periodically. Memory only: a restarted process finds the same change in redo.
 
 Durable when
-    Nothing is kept here. What the queue reports as durable is committed at every destination: the site may purge its
-    redo up to there. A restart begins where the queue says; for FIRST_SCN, at the SCN from which on the site keeps redo for it,
-    or with the oldest redo that is left when it never told the site anything.
+    Nothing is kept here, except that a combined apply process is refused (`actors.combined`). What the queue reports as durable is
+    committed at every destination: the site may purge its redo up to there. A restart begins where the queue says; for FIRST_SCN, at
+    the SCN from which on the site keeps redo for it, or with the oldest redo that is left when it never told the site anything.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
@@ -48,7 +48,8 @@ from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
 
 if TYPE_CHECKING:
-    from actors.combined import CombinedOutlet
+    from actors.combined import CombinedCore, CombinedOutlet
+    from actors.refusal import Refusal
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
@@ -120,6 +121,7 @@ class CaptureHost(Host):
         if (apply := apply_of(self._spec, self._capture)) is not None:
             self._queue = self._combined = self._outlet(apply, own_host())
             return
+        self._forget_refusal()
         queue = self._queue = EnqueueClient(
             resolve(f"queue:{self._capture.queue}"), topology=self._spec.name, component=self._capture.name,
             queue=self._capture.queue, incarnation=incarnation, source=self._capture.source, wake=self.wake,
@@ -145,9 +147,7 @@ class CaptureHost(Host):
             if wait_s > 0:
                 return wait_s
             # Mine the waiting change again: the table may have another name by now, or may no longer be captured.
-            self._begin(miner.sent_scn)
-            miner = self._miner
-            assert miner is not None
+            miner = self._mine_from(miner.sent_scn)
         if self._waiting is None:
             try:
                 self._waiting = self._mine(miner, redo)
@@ -176,7 +176,7 @@ class CaptureHost(Host):
     def close(self) -> None:
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
-        self._queue = self._combined = self._redo = self._miner = self._waiting = None
+        self._queue = self._combined = self._redo = self._miner = self._waiting = self._left = None
         for closable in (queue, redo, miner):
             if closable is not None:
                 closable.close()
@@ -228,16 +228,21 @@ class CaptureHost(Host):
         """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
         from protos.codec import encode, header_of
 
-        if self._miner is not None:
-            self._miner.close()
-        self._waiting = None
+        # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark below.
+        self._left = self._waiting = None
         if start_scn == FIRST_SCN:
             # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber copies.
             start_scn = max(self._told_scn, self._durable_scn)
             if start_scn > FIRST_SCN:
                 mark = LcrBatch(source=self._capture.source, previous_scn=FIRST_SCN, through_scn=start_scn)
                 self._waiting = header_of(mark), encode(mark)
-        self._miner = self._new_miner(start_scn)
+        self._mine_from(start_scn)
+
+    def _mine_from(self, start_scn: Scn) -> Miner:
+        if self._miner is not None:
+            self._miner.close()
+        miner = self._miner = self._new_miner(start_scn)
+        return miner
 
     def _new_miner(self, start_scn: Scn) -> Miner:
         from redo.mining import Miner
@@ -248,15 +253,29 @@ class CaptureHost(Host):
         )
 
     def _outlet(self, apply: ApplySpec, host: str) -> CombinedOutlet:
-        from actors.combined import CombinedCore, CombinedOutlet
+        from actors.combined import CombinedOutlet
 
-        return CombinedOutlet(
-            CombinedCore(
-                self._spec.name, apply.queue, source=self._capture.source, apply=apply.name, acknowledged=self._told_scn,
-                wake=self.wake, clock=self._clock,
-            ),
-            host=host,
+        return CombinedOutlet(self._new_core(apply), host=host)
+
+    def _new_core(self, apply: ApplySpec) -> CombinedCore:
+        from actors.combined import CombinedCore
+
+        refusal = self._refusal(apply.name)
+        # The site has no position of a new capture process: the file belongs to an earlier one of the same name.
+        if self._told_scn == FIRST_SCN or refusal.gone_scn is None:
+            refusal.record(None)
+        return CombinedCore(
+            self._spec.name, apply, acknowledged=self._told_scn, refusal=refusal, wake=self.wake, clock=self._clock,
         )
+
+    def _refusal(self, apply: str) -> Refusal:
+        from actors.refusal import Refusal
+
+        return Refusal(self._spec.state_dir, self._capture.name, apply)
+
+    def _forget_refusal(self) -> None:
+        """Remove the record before enqueuing: the apply process, if copied again through queues, is not refused once it is combined again."""
+        self._refusal("").record(None)
 
     def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
         from actors.runtime import actors_of

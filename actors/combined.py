@@ -12,9 +12,10 @@ States (V$STREAMS_CAPTURE.STATE)
     WAITING FOR 1 SUBSCRIBER(S) INITIALIZING   the apply process is not connected. Memory only; besides those of `actors.capture`.
 
 Durable when
-    Nothing is kept here. What the apply process acknowledges is committed at its destination; the capture process tells the
-    site, which may purge redo up to there. The site's record of that (`redo.checkpoints`) is all that is known of an apply process
-    that is away: everything after it can be mined again, and an apply process that needs less has lost commits.
+    What the apply process acknowledges is committed at its destination; the capture process tells the site, which may purge redo up
+    to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is away: everything after it
+    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here (`actors.refusal`): a
+    refused apply process aborts and does not subscribe again by itself.
 
 Bounds
     `AHEAD_BYTES` of batches wait here, and no more than the apply process gave credit for. Without credit, or without an
@@ -26,6 +27,7 @@ Worked flow
     this process is killed -> subscribes{60} -> Miner(60)
     apply comes back from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is refused,
     and nothing is held for it: what is mined is dropped and counts as DURABLE
+    this process is killed -> it reads the refusal from disk -> Miner(record): dropped as before, until apply begins anew
     a new apply process subscribes{FIRST_SCN} -> the mark 0..record, then all after it
     a second destination is added: the capture process closes this and enqueues from its queue's position; the apply process
     dequeues from its queue, from where it is
@@ -34,7 +36,7 @@ Worked flow
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older
 from protos.queue_link import DequeueService, EnqueueProgress
@@ -48,12 +50,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from protos.codec import BatchHeader
+    from topology.spec import ApplySpec
 
-__all__ = ["CombinedCore", "CombinedOutlet"]
+__all__ = ["CombinedCore", "CombinedOutlet", "RefusalRecord"]
 
 # One batch is on its way while the next one is mined; a batch is about 1 MiB, and larger ones wait alone.
 AHEAD_BYTES = 2 << 20
 _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about to be replaced"
+
+
+class RefusalRecord(Protocol):
+    """Durable knowledge of whether the apply process is refused: `actors.refusal.Refusal`."""
+
+    @property
+    def gone_scn(self) -> Scn | None:
+        """Changes up to here that the apply process lacks are gone, and it is refused; None: it is not."""
+        ...
+
+    def record(self, gone_scn: Scn | None) -> None:
+        """Take note of a refusal, or of its end; durable when this returns.
+
+        Args:
+            gone_scn: changes up to here are gone; None: the apply process is not refused, or not any more.
+
+        Raises:
+            CaptureError: it could not be written; what was recorded before holds.
+        """
+        ...
 
 
 class CombinedCore:
@@ -61,25 +84,28 @@ class CombinedCore:
 
     Args:
         topology: its name.
-        queue: name of the apply process's queue, in whose place it serves.
-        source: the source site.
-        apply: name of the apply process.
+        apply: the apply process; it serves in the place of its queue.
         acknowledged: what the apply process is known to have committed; FIRST_SCN: nothing is known.
+        refusal: keeps a refusal of the apply process for the next life.
         wake: called when `progress` has something new, or `offer` would not block any more.
         clock: of statistics.
     """
 
     def __init__(
-        self, topology: str, queue: str, *, source: str, apply: str, acknowledged: Scn, wake: Callable[[], None],
+        self, topology: str, apply: ApplySpec, *, acknowledged: Scn, refusal: RefusalRecord, wake: Callable[[], None],
         clock: Clock | None = None,
     ) -> None:
-        self.topology_name, self.name = topology, queue
-        self._subscription = Subscription(apply, source, acknowledged)
+        self.topology_name, self.name = topology, apply.queue
+        self._subscription = Subscription(apply.name, apply.source, acknowledged)
+        self._subscription.gone_scn = gone = refusal.gone_scn
+        self._refusal = refusal
         self._wake = wake
         self._clock = clock or SystemClock()
         self._batches: deque[Delivery] = deque()
         self._bytes = 0
-        self._begin_scn: Scn | None = None  # what the apply process asked for, until the capture process takes note
+        # Where to mine from, until the capture process takes note: what the apply process asked for. A refused one does not ask, so
+        # mining begins by itself and its batches are dropped, as in the life in which the apply process was refused.
+        self._begin_scn: Scn | None = None if gone is None else max(gone, acknowledged)
         self._is_blocked = False  # the capture process has a batch that it could not offer
 
     # ------------------------------------------------------------------ the capture process
@@ -124,11 +150,17 @@ class CombinedCore:
         self._bytes += len(data)
 
     def gone(self, first_scn: Scn) -> None:
-        """Redo up to `first_scn` is gone, and the apply process was to begin below: it is refused."""
+        """Redo up to `first_scn` is gone, and the apply process was to begin below: it is refused.
+
+        Raises:
+            CaptureError: the refusal could not be recorded; nothing is changed.
+        """
         if self._begin_scn is not None:
             return  # another stream has begun: what it needs is found out next
         subscription = self._subscription
         if FIRST_SCN < subscription.needed_scn < first_scn:
+            # Durable before the apply process learns of it: then it aborts, and does not subscribe again.
+            self._refusal.record(first_scn)
             subscription.refuse(first_scn)
         self._clear()
         self._begin_scn = max(first_scn, subscription.acknowledged_scn)
@@ -149,6 +181,7 @@ class CombinedCore:
         Raises:
             QueueError: it is another component or another source, or a newer incarnation is connected.
             LogGone: it needs changes that are gone.
+            CaptureError: the end of its refusal could not be recorded; the apply process tries again.
         """
         subscription = self._subscription
         if component != subscription.subscriber or set(needed) != {subscription.source}:
@@ -176,6 +209,8 @@ class CombinedCore:
         if gone is not None and FIRST_SCN < needed < gone:
             raise subscription.refusal(needed, gone)
         if gone is not None:
+            # Durable before it learns where it begins: redo from there on is then held for it, also by the next life.
+            self._refusal.record(None)
             subscription.gone_scn = None
         elif FIRST_SCN < needed < subscription.acknowledged_scn:
             subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())

@@ -8,6 +8,7 @@ Spark gets a home of links, in which what belongs to Hive, Kubernetes, Mesos, YA
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["write_spark_home"]
@@ -35,7 +36,7 @@ def write_spark_home(home: Path) -> Path | None:
     The jars are hard links: Ray opens them once more under the path that a symbolic link leads to, and a JVM would keep every directory twice.
 
     Args:
-        home: folder to make; may exist.
+        home: folder to make; may exist, of another pyspark too.
 
     Returns:
         `home`, for SPARK_HOME; None: the installed one must do, because it is on another file system, or belongs to
@@ -44,16 +45,28 @@ def write_spark_home(home: Path) -> Path | None:
     import pyspark
 
     installed = Path(pyspark.__file__).parent
+    wanted = {jar.name: jar for jar in (installed / "jars").glob("*.jar") if not jar.name.startswith(_UNUSED)}
     jars = home / "jars"
-    jars.mkdir(parents=True, exist_ok=True)
     try:
-        for jar in (installed / "jars").glob("*.jar"):
-            if not jar.name.startswith(_UNUSED) and not (jars / jar.name).exists():
-                (jars / jar.name).hardlink_to(jar)
+        if jars.exists() and not _are_of(jars, wanted):
+            # An earlier process of the same number left it, and pyspark was replaced since: never two versions on a class path.
+            shutil.rmtree(jars)
+        jars.mkdir(parents=True, exist_ok=True)
+        for name, jar in wanted.items():
+            if not (jars / name).exists():
+                (jars / name).hardlink_to(jar)
     except OSError:
-        shutil.rmtree(home)
+        shutil.rmtree(home, ignore_errors=True)
         return None
     for name in ("bin", "sbin", "python"):
-        if not (home / name).is_symlink():
-            (home / name).symlink_to(installed / name)
+        link = home / name
+        if link.is_symlink() and link.readlink() != installed / name:
+            link.unlink()
+        if not link.is_symlink():
+            link.symlink_to(installed / name)
     return home
+
+
+def _are_of(jars: Path, wanted: Mapping[str, Path]) -> bool:
+    """Whether every jar in the folder is, by name and inode, one of those that are wanted."""
+    return all(jar.name in wanted and jar.samefile(wanted[jar.name]) for jar in jars.iterdir())

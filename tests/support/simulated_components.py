@@ -217,11 +217,9 @@ class _Capture(CaptureHost):
         self._redo = _RedoWatch(self._sim)  # type: ignore[assignment]
         self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
         if (apply := apply_of(self._spec, self._capture)) is not None:
-            self._queue = self._combined = _Outlet(CombinedCore(  # type: ignore[assignment]
-                self._spec.name, apply.queue, source="dbs1", apply=apply.name, acknowledged=self._told_scn, wake=self.wake,
-                clock=self._clock,
-            ))
+            self._queue = self._combined = _Outlet(self._new_core(apply))  # type: ignore[assignment]
             return
+        self._forget_refusal()
         self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")  # type: ignore[assignment]
         self._begin(self._queue.connect().needed_scn)  # type: ignore[union-attr]
 

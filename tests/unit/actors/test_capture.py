@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
+from actors.combined import CombinedCore
 from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
@@ -15,10 +16,12 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import WouldBlock
+from streams.errors import LogGone, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
+
+CREDIT = 1 << 20
 
 
 class Queue:
@@ -46,6 +49,9 @@ class Queue:
         assert data
         self.sent.append((header.previous_scn, header.through_scn))
 
+    def close(self) -> None:
+        pass
+
 
 class Redo:
     """As `RedoWatchClient`, of a log writer beside it."""
@@ -60,7 +66,25 @@ class Redo:
 
     def checkpoint(self, scn: Scn) -> Scn:
         self.checkpoints.append(scn)
-        return scn
+        return max(self.checkpoints)
+
+    def close(self) -> None:
+        pass
+
+
+class Outlet:
+    """As `CombinedOutlet`, without a server."""
+
+    def __init__(self, core: CombinedCore) -> None:
+        self.core = core
+        self.poll, self.send_nowait, self.gone, self.status = core.progress, core.offer, core.gone, core.status
+
+    @property
+    def is_connected(self) -> bool:
+        return self.core.is_connected
+
+    def close(self) -> None:
+        pass
 
 
 class Capture(CaptureHost):
@@ -82,6 +106,28 @@ class Capture(CaptureHost):
     def _new_miner(self, start_scn: Scn) -> Miner:
         self.names.forget()
         return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
+
+    def open_combined(self) -> CombinedCore:
+        """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's record."""
+        self.close()
+        self._redo = self.redo  # type: ignore[assignment]
+        self._told_scn, self._durable_scn = self.redo.checkpoint(FIRST_SCN), FIRST_SCN
+        outlet = Outlet(self._new_core(self._spec.apply("apply_a")))
+        self._queue = self._combined = outlet  # type: ignore[assignment]
+        return outlet.core
+
+    def steps(self, count: int = 60) -> None:
+        """Mine what there is, and tell the site."""
+        for _ in range(count):
+            self._clock.advance(CHECKPOINT_INTERVAL_S)
+            self.step()
+
+    def commit(self, transactions: int) -> Scn:
+        """Commit at the source; the last SCN, durable in redo."""
+        for _ in range(transactions):
+            self.insert()
+            drain(self.writer, self.source)
+        return self.source.log[-1].commit_scn
 
     def insert(self) -> None:
         self.inserted += 1
@@ -205,6 +251,26 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     assert capture.queue.sent[-1][1] > before[-1][1]
 
 
+def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_waits_at_a_table_that_left_the_rules(capture: Capture) -> None:
+    """Without the mark 0..kept, a batch that begins at `kept` says that one before it is missing."""
+    capture.step()
+    (_, kept), = capture.queue.sent
+    capture.source.rename_table("hr.t", "t2")
+    with capture.source.transaction() as transaction:
+        transaction.insert("hr.t2", id="100")
+    drain(capture.writer, capture.source)
+    while not capture.details().get("detail"):
+        capture.step()
+    capture._told_scn = kept  # as the site has it on record
+    capture.queue.sent.clear()
+    capture.queue.rewind = FIRST_SCN
+    for _ in range(3):
+        capture.step()
+        capture._clock.advance(LEFT_INTERVAL_S)
+    assert capture.queue.sent[0] == (FIRST_SCN, kept)
+    assert "hr.t2" in capture.details()["detail"]
+
+
 def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:
     """One destination restored from a backup of long ago must not abort the capture for all of them."""
     for _ in range(60):
@@ -246,3 +312,66 @@ def test_redo_that_is_purged_while_it_is_mined_again_is_told_the_queue_too(captu
         capture.step()
     (begins,) = capture.queue.told_gone
     assert begins > capture.queue.sent[-1][1]
+
+
+def refused(capture: Capture) -> Scn:
+    """Let `apply_a` come back from a backup whose redo is gone, and abort; what it lacks is gone up to the SCN returned."""
+    last = capture.commit(60)
+    assert capture.writer.purge(last) > 0
+    capture.redo.checkpoints.append(last)
+    core = capture.open_combined()
+    session = core.open_subscriber("apply_a", "001", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+    capture.steps(3)
+    assert isinstance(session.ended, LogGone)
+    gone: Scn = core.status()["gone_scn"]
+    return gone
+
+
+def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_capture_process(capture: Capture) -> None:
+    """The aborted apply process never subscribes again, so nobody else would tell."""
+    gone = refused(capture)
+    for _ in range(2):
+        core = capture.open_combined()
+        last = capture.commit(10)
+        capture.steps()
+        assert capture.redo.checkpoints[-1] == last
+        assert core.status()["gone_scn"] == gone
+        with pytest.raises(LogGone, match="apply_a needs the changes of dbs1"):
+            core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+
+
+def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(capture: Capture) -> None:
+    """Else it would drop changes that an apply process which was copied again meanwhile still needs."""
+    refused(capture)
+    capture._forget_refusal()
+    assert capture.open_combined().status()["gone_scn"] is None
+    gone = refused(capture)
+    capture.redo.checkpoints.clear()  # taken out of the topology, and added again: the site keeps redo from now on
+    assert capture.open_combined().status()["gone_scn"] is None
+    capture.redo.checkpoints.append(gone)
+    assert capture.open_combined().status()["gone_scn"] is None
+
+
+def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_place(capture: Capture) -> None:
+    refused(capture)
+    capture._new_core(capture._spec.apply("apply_far"))
+    assert capture.open_combined().status()["gone_scn"] is None
+
+
+def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew(capture: Capture) -> None:
+    refused(capture)
+    core = capture.open_combined()
+    capture.steps()
+    kept = max(capture.redo.checkpoints)
+    session = core.open_subscriber("apply_a", "002", {"dbs1": FIRST_SCN}, CREDIT)
+    capture.steps(3)
+    delivery = core.dequeue(session)
+    assert delivery is not None
+    assert (delivery.header.previous_scn, delivery.header.through_scn) == (FIRST_SCN, kept)
+    for _ in range(2):  # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
+        core = capture.open_combined()
+        assert core.status()["gone_scn"] is None
+        capture.commit(10)
+        capture.steps()
+        assert capture.redo.checkpoints[-1] == FIRST_SCN
+        assert max(capture.redo.checkpoints) == kept

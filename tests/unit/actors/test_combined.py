@@ -9,22 +9,38 @@ from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
 from protos.queue_link import DequeueClient, EnqueueClient
 from streams.clock import VirtualClock
-from streams.errors import LogGone, ProtocolError, QueueError, WouldBlock
+from streams.errors import CaptureError, LogGone, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from tests.support.lcr_batches import insert_batch
+from topology.spec import ApplySpec
 
 CREDIT = 1 << 20
+APPLY = ApplySpec(name="apply", site="dbs2", source="dbs1", queue="q_in")
+
+
+class Record:
+    """As `Refusal`, on a disk that may be full."""
+
+    def __init__(self) -> None:
+        self.gone_scn: Scn | None = None
+        self.is_full = False
+
+    def record(self, gone_scn: Scn | None) -> None:
+        if self.is_full:
+            raise CaptureError("no space left on device")
+        self.gone_scn = gone_scn
 
 
 class Combined:
     """The core, and what tests do to it all the time."""
 
-    def __init__(self, acknowledged: int = 0) -> None:
+    def __init__(self, acknowledged: int = 0, refusal: Record | None = None) -> None:
         self.wakes = 0
         self.incarnations = 0
+        self.refusal = Record() if refusal is None else refusal
         self.core = CombinedCore(
-            "t", "q_in", source="dbs1", apply="apply", acknowledged=Scn(acknowledged), wake=self._woken, clock=VirtualClock(),
+            "t", APPLY, acknowledged=Scn(acknowledged), refusal=self.refusal, wake=self._woken, clock=VirtualClock(),
         )
 
     def _woken(self) -> None:
@@ -178,6 +194,65 @@ def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_
     combined.begin(FIRST_SCN)
     assert combined.core.status()["gone_scn"] is None
     assert combined.core.progress().durable_scn == 70
+
+
+def refused() -> Combined:
+    """Its apply process needs 20, and redo begins at 40."""
+    combined = Combined(acknowledged=50)
+    combined.begin(20)
+    combined.core.gone(Scn(40))
+    return combined
+
+
+def test_refusal_is_known_to_the_next_life_and_nothing_is_held_there_either() -> None:
+    later = Combined(acknowledged=70, refusal=refused().refusal)
+    assert later.core.status()["gone_scn"] == 40
+    assert later.core.progress().rewind_scn == 70  # the capture process mines on with no session
+    later.offer(70, 80)
+    assert later.core.progress().durable_scn == 80
+    with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
+        later.subscribe(20)
+
+
+def test_next_life_begins_where_redo_does_when_the_sites_record_is_older() -> None:
+    assert Combined(acknowledged=20, refusal=refused().refusal).core.progress().rewind_scn == 40
+
+
+@pytest.mark.parametrize("needed", [FIRST_SCN, 75])
+def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_one_after(needed: int) -> None:
+    record = refused().refusal
+    later = Combined(acknowledged=70, refusal=record)
+    later.begin(needed)  # before the capture process asked
+    last = Combined(acknowledged=70, refusal=record)
+    assert last.core.status()["gone_scn"] is None
+    assert last.core.progress().rewind_scn is None
+    with pytest.raises(WouldBlock):
+        last.offer(70, 80)
+
+
+def test_apply_process_learns_of_its_refusal_only_when_that_is_durable() -> None:
+    combined = Combined(acknowledged=50)
+    session = combined.begin(20)
+    combined.refusal.is_full = True
+    with pytest.raises(CaptureError):
+        combined.core.gone(Scn(40))
+    assert session.ended is None
+    assert combined.core.status()["gone_scn"] is None
+    combined.refusal.is_full = False
+    combined.core.gone(Scn(40))
+    assert isinstance(session.ended, LogGone)
+
+
+def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_refusal_is_durable() -> None:
+    combined = refused()
+    combined.refusal.is_full = True
+    with pytest.raises(CaptureError):
+        combined.subscribe(FIRST_SCN)
+    assert combined.core.status()["gone_scn"] == 40
+    assert not combined.core.is_connected
+    combined.refusal.is_full = False
+    combined.subscribe(FIRST_SCN)
+    assert combined.refusal.gone_scn is None
 
 
 def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refused() -> None:

@@ -43,6 +43,37 @@ def test_home_has_programs_and_python_and_can_be_made_again(tmp_path: Path):
     assert list((first / "python" / "lib").glob("py4j-*.zip"))
 
 
+def test_home_of_an_earlier_process_keeps_no_jar_of_another_version(tmp_path: Path):
+    """Two versions of a jar on one class path: which of them a class comes from is a matter of chance."""
+    jars = linked_home(tmp_path / "home") / "jars"
+    kept, replaced = sorted(jar.name for jar in jars.iterdir())[:2]
+    (jars / "spark-core_2.12-0.1.0.jar").write_bytes(b"another version")
+    (jars / replaced).unlink()
+    (jars / replaced).write_bytes(b"installed anew under the same name")
+    (jars / "hive-exec-2.3.9-core.jar").hardlink_to(jars / kept)
+    expected = {jar.name for jar in linked_home(tmp_path / "new" / "home").joinpath("jars").iterdir()}
+    found = {jar.name: jar for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
+    assert set(found) == expected
+    assert all(jar.samefile(INSTALLED / "jars" / name) for name, jar in found.items())
+
+
+def test_home_of_an_earlier_process_leads_to_the_programs_of_the_pyspark_of_now(tmp_path: Path):
+    home = linked_home(tmp_path / "home")
+    (home / "python").unlink()
+    (home / "python").symlink_to(tmp_path / "an_earlier_environment")
+    assert linked_home(home).joinpath("python").samefile(INSTALLED / "python")
+
+
+def test_jars_that_are_still_the_installed_ones_are_not_linked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home = linked_home(tmp_path / "home")
+
+    def refuse(self: Path, target: Path) -> None:
+        raise AssertionError(f"{self} -> {target}")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert write_spark_home(home) == home
+
+
 def test_installed_home_serves_where_jars_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(self: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted", str(self), None, str(target))
