@@ -49,7 +49,7 @@ from topology.combined import apply_of
 
 if TYPE_CHECKING:
     from actors.combined import CombinedCore, CombinedOutlet
-    from actors.refusal import Refusal
+    from actors.records.refusal import Refusal
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
@@ -269,7 +269,7 @@ class CaptureHost(Host):
         )
 
     def _refusal(self, apply: str) -> Refusal:
-        from actors.refusal import Refusal
+        from actors.records.refusal import Refusal
 
         return Refusal(self._spec.state_dir, self._capture.name, apply)
 

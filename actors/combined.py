@@ -14,7 +14,7 @@ States (V$STREAMS_CAPTURE.STATE)
 Durable when
     What the apply process acknowledges is committed at its destination; the capture process tells the site, which may purge redo up
     to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is away: everything after it
-    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here (`actors.refusal`): a
+    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here (`actors.records.refusal`): a
     refused apply process aborts and does not subscribe again by itself.
 
 Bounds
@@ -60,7 +60,7 @@ _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about
 
 
 class RefusalRecord(Protocol):
-    """Durable knowledge of whether the apply process is refused: `actors.refusal.Refusal`."""
+    """Durable knowledge of whether the apply process is refused: `actors.records.refusal.Refusal`."""
 
     @property
     def gone_scn(self) -> Scn | None:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.taken_over import TakenOver
+from actors.records.taken_over import TakenOver
 from streams.errors import ConfigError, PropagationError
 
 if TYPE_CHECKING:

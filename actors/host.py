@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.wanted import Wanted
+from actors.records.wanted import Wanted
 from streams.backoff import Backoff
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, RedoError, Retry, StreamsError

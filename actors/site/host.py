@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from actors.host import Host
-from actors.wanted import Wanted
+from actors.records.wanted import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

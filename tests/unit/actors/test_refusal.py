@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.refusal import Refusal
+from actors.records.refusal import Refusal
 from streams.errors import CaptureError
 from streams.scn import Scn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.taken_over import TakenOver
+from actors.records.taken_over import TakenOver
 from tests.support.topologies import ONE_WAY, read
 
 

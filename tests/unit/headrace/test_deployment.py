@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import headrace.deployment
-from actors.wanted import Wanted
+from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp

@@ -1,0 +1,1 @@
+"""What a component keeps on its disk, for its own next life."""
