@@ -259,6 +259,9 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
     (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u2", b"v")), "update_exists"),
     (Change(TWICE, Command.UPDATE, old=(k(9), b"u9", b"v"), new=(k(9), b"u9", b"w")), "update_missing"),
     (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u1", b"w")), "update_differs"),
+    # The row differs, and what it would become is there already.
+    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(2), b"u1", b"w")), "update_differs"),
+    (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u2", b"w")), "update_differs"),
     (Change(TWICE, Command.DELETE, old=(k(9), b"u9", b"v")), "delete_missing"),
     (Change(TWICE, Command.DELETE, old=(k(1), b"u1", b"other")), "delete_differs"),
     (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u1", b"w")), ""),
