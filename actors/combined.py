@@ -266,14 +266,7 @@ class CombinedCore:
 
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
-        subscription = self._subscription
-        return {
-            "subscriber": subscription.subscriber, "source": subscription.source, "connected": self.is_connected,
-            "credit_bytes": subscription.session.credit_bytes if subscription.session else 0, "waiting_bytes": self._bytes,
-            "sent_scn": subscription.sent_scn, "acknowledged_scn": subscription.acknowledged_scn,
-            "gone_scn": subscription.gone_scn, "lost": list(subscription.lost or ()),
-            "total_dequeued_msg": subscription.dequeued_rows, "last_dequeue_time_us": subscription.dequeued_us,
-        }
+        return {**self._subscription.described(), "waiting_bytes": self._bytes}
 
     def _clear(self) -> None:
         self._batches.clear()

@@ -486,16 +486,9 @@ class QueueCore:
 
     def _subscriber_status(self, subscription: Subscription) -> dict[str, Any]:
         log = self._logs[subscription.source]
-        is_connected = subscription.session is not None
-        return {
-            "subscriber": subscription.subscriber, "source": subscription.source, "connected": is_connected,
-            # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
-            "num_msgs": log.rows_from(subscription.number if is_connected else log.base),
-            "credit_bytes": subscription.session.credit_bytes if subscription.session else 0,
-            "sent_scn": subscription.sent_scn, "acknowledged_scn": subscription.acknowledged_scn,
-            "gone_scn": subscription.gone_scn, "lost": list(subscription.lost or ()),
-            "total_dequeued_msg": subscription.dequeued_rows, "last_dequeue_time_us": subscription.dequeued_us,
-        }
+        # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
+        number = log.base if subscription.session is None else subscription.number
+        return {**subscription.described(), "num_msgs": log.rows_from(number)}
 
     def _of(self, source: str) -> list[Subscription]:
         return [each for each in self._subscriptions.values() if each.source == source]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from protos.staging import PublisherNews
 from streams.errors import COPY_ONE_AGAIN, LogGone, QueueError, StreamsError
 from streams.scn import FIRST_SCN, Scn, scn_text
@@ -60,6 +62,16 @@ class Subscription:
     def needed_scn(self) -> Scn:
         """The SCN that it is known to have: it needs everything after that."""
         return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
+
+    def described(self) -> dict[str, Any]:
+        """Its statistics, JSON-able, without what waits for it (V$BUFFERED_SUBSCRIBERS)."""
+        return {
+            "subscriber": self.subscriber, "source": self.source, "connected": self.session is not None,
+            "credit_bytes": self.session.credit_bytes if self.session else 0,
+            "sent_scn": self.sent_scn, "acknowledged_scn": self.acknowledged_scn,
+            "gone_scn": self.gone_scn, "lost": list(self.lost or ()),
+            "total_dequeued_msg": self.dequeued_rows, "last_dequeue_time_us": self.dequeued_us,
+        }
 
     def refuse(self, gone_scn: Scn) -> None:
         """End its session, if any: it needs changes up to `gone_scn`, which are gone."""

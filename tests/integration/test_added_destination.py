@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from actors.site.connection import embedded_server
-from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from redo.segments import list_segments
 from streams.errors import ApplyError
+from tests.support.steady_load import make_notes_and_events
 from tests.support.system import System, running, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -54,21 +54,13 @@ def _spec(folder: Path, *added: str) -> TopologySpec:
     return read_topology(file)
 
 
-def _tables(servers: dict[str, EmbeddedServer]) -> None:
-    for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
-            connection.execute("CREATE TABLE events (number bigint, body text)")  # no key: a row that comes twice stays
-            connection.execute("ALTER TABLE events REPLICA IDENTITY FULL")
-
-
 @contextlib.contextmanager
 def _with_new(system: System) -> Iterator[System]:
     """The same topology with one more destination; not yet up."""
     spec = _spec(system.folder, "new")
     server = embedded_server(spec, spec.site("new"))
     server.start()
-    _tables({"new": server})
+    make_notes_and_events({"new": server})
     deployment = Deployment(spec, system.deployment.address)
     try:
         yield System(deployment, {**system.servers, "new": server}, system.folder)
@@ -105,7 +97,7 @@ def _wait_until_old_has(system: System, first: int) -> None:
 
 
 def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_nobody(one_way: System, folder: Path):
-    with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+    with running(_spec(folder), folder, make_notes_and_events, address=one_way.deployment.cluster.address()) as system:
         first = _write_until_purged(system, 0)
         with _with_new(system) as grown:
             with psycopg.connect(system.servers["src"].dsn()) as user:

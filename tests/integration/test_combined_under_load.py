@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from actors.site.connection import embedded_server
-from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from streams.errors import ConfigError
+from tests.support.steady_load import make_notes_and_events, steady_load
 from tests.support.system import System, running, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -51,35 +50,10 @@ def _spec(folder: Path, *added: str) -> TopologySpec:
     return read_topology(file)
 
 
-def _tables(servers: dict[str, EmbeddedServer]) -> None:
-    for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
-            connection.execute("CREATE TABLE events (number bigint, body text)")  # no key: a row that comes twice stays
-            connection.execute("ALTER TABLE events REPLICA IDENTITY FULL")
-
-
-@contextlib.contextmanager
-def _load(system: System) -> Iterator[None]:
-    """Write all the time, a transaction after the other, until the block ends."""
-    stop = threading.Event()
-
-    def write() -> None:
-        with system.connection("src") as connection:
-            number = 0
-            while not stop.wait(0.01):
-                number += 1
-                connection.execute(f"INSERT INTO notes VALUES ({number}, 'new')")
-                connection.execute(f"INSERT INTO events VALUES ({number}, 'new')")
-                connection.execute(f"UPDATE notes SET body = 'changed' WHERE id = {number // 2}")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
+def _write(connection: psycopg.Connection[Any], number: int) -> None:
+    connection.execute(f"INSERT INTO notes VALUES ({number}, 'new')")
+    connection.execute(f"INSERT INTO events VALUES ({number}, 'new')")
+    connection.execute(f"UPDATE notes SET body = 'changed' WHERE id = {number // 2}")
 
 
 def _wait_until_rows_arrive(system: System, *sites: str) -> None:
@@ -100,14 +74,14 @@ def _wait_combined(system: System) -> None:
 
 
 def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_nothing_is_lost_or_doubled(one_way: System, folder: Path):
-    with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+    with running(_spec(folder), folder, make_notes_and_events, address=one_way.deployment.cluster.address()) as system:
         spec = _spec(folder, "new")
         server = embedded_server(spec, spec.site("new"))
         server.start()
-        _tables({"new": server})
+        make_notes_and_events({"new": server})
         grown = System(Deployment(spec, system.deployment.address), {**system.servers, "new": server}, system.folder)
         try:
-            with _load(system):
+            with steady_load(system, _write):
                 _wait_combined(system)
                 _wait_until_rows_arrive(system, "old")
                 with pytest.raises(ConfigError, match="q_src does not run: capture:capture_src sends"):

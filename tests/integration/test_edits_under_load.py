@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
+from tests.support.steady_load import steady_load
 from tests.support.system import System, running, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -61,27 +60,10 @@ def _tables(servers: dict[str, EmbeddedServer]) -> None:
                 connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, body text)")
 
 
-@contextlib.contextmanager
-def _load(system: System) -> Iterator[None]:
-    """Write to every table all the time, a transaction after the other, until the block ends."""
-    stop = threading.Event()
-
-    def write() -> None:
-        with system.connection("src") as connection:
-            number = 0
-            while not stop.wait(0.01):
-                number += 1
-                for table in TABLES:
-                    connection.execute(f"INSERT INTO {table} VALUES ({number}, 'new')")
-                    connection.execute(f"UPDATE {table} SET body = 'changed' WHERE id = {number // 2}")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
+def _write(connection: psycopg.Connection[Any], number: int) -> None:
+    for table in TABLES:
+        connection.execute(f"INSERT INTO {table} VALUES ({number}, 'new')")
+        connection.execute(f"UPDATE {table} SET body = 'changed' WHERE id = {number // 2}")
 
 
 def _pids(system: System, names: set[str]) -> dict[str, int]:
@@ -138,7 +120,7 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
         _tables({"new": server})
         grown = System(Deployment(spec, system.deployment.address), {**system.servers, "new": server}, system.folder)
         try:
-            with _load(grown):
+            with steady_load(grown, _write):
                 wait_until("rows arrive", lambda: grown.execute("old", "SELECT count(*) FROM notes") > [(20,)])
 
                 # A destination more: nothing of what ran is another process, and its changes go on all the time.

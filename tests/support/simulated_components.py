@@ -190,8 +190,8 @@ class _SmallBatches(Miner):
         return super().next_batch(durable, rows_max=ROWS_MAX, bytes_max=600)
 
 
-class _Outlet:
-    """Like `CombinedOutlet`, served by the simulated network."""
+class Outlet:
+    """As `CombinedOutlet`, without a server: its core is called as it is."""
 
     def __init__(self, core: CombinedCore) -> None:
         self.core = core
@@ -217,7 +217,7 @@ class _Capture(CaptureHost):
         self._redo = _RedoWatch(self._sim)  # type: ignore[assignment]
         self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
         if (apply := apply_of(self._spec, self._capture)) is not None:
-            self._queue = self._combined = _Outlet(self._new_core(apply))  # type: ignore[assignment]
+            self._queue = self._combined = Outlet(self._new_core(apply))  # type: ignore[assignment]
             return
         self._forget_refusal()
         self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")  # type: ignore[assignment]

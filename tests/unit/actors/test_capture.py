@@ -19,6 +19,7 @@ from streams.clock import VirtualClock
 from streams.errors import LogGone, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
+from tests.support.simulated_components import Outlet
 from tests.support.staging import one_way
 
 CREDIT = 1 << 20
@@ -67,21 +68,6 @@ class Redo:
     def checkpoint(self, scn: Scn) -> Scn:
         self.checkpoints.append(scn)
         return max(self.checkpoints)
-
-    def close(self) -> None:
-        pass
-
-
-class Outlet:
-    """As `CombinedOutlet`, without a server."""
-
-    def __init__(self, core: CombinedCore) -> None:
-        self.core = core
-        self.poll, self.send_nowait, self.gone, self.status = core.progress, core.offer, core.gone, core.status
-
-    @property
-    def is_connected(self) -> bool:
-        return self.core.is_connected
 
     def close(self) -> None:
         pass

@@ -6,7 +6,6 @@ Longer than 500 lines: all of it shares the fakes.
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,38 +18,19 @@ from streams.clock import VirtualClock
 from streams.errors import DatabaseError, PropagationError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
+from tests.support.controllers import EVERYTHING, labels, one_way_spec, reconfigured, started, with_another_destination
 from topology.changes import components_of
-from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.ways import route
+from topology.spec import ApplySpec, DatabaseSpec, QueueSpec, TopologySpec
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TopologySpec:
-    rules = RuleSet(include=(Rule(owner="public"),))
-    return TopologySpec(
-        name="one_way", file=tmp_path / "one_way.yaml", state_dir=tmp_path / "state",
-        sites=(
-            SiteSpec(name="a", database=DatabaseSpec(kind="embedded")),
-            SiteSpec(name="b", database=DatabaseSpec(kind="embedded"), node=(("site_b", 1.0),)),
-        ),
-        queues=(QueueSpec(name="qa", site="a"), QueueSpec(name="qb", site="b")),
-        captures=(CaptureSpec(name="c", site="a", source="a", queue="qa", rules=rules),),
-        propagations=(PropagationSpec(name="p", from_queue="qa", to_queue="qb", sources=("a",)),),
-        applies=(ApplySpec(name="x", site="b", source="a", queue="qb"),),
-    )
+    return one_way_spec(tmp_path)
 
 
 @pytest.fixture
 def actors() -> FakeActors:
     return FakeActors()
-
-
-def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call: str = "") -> Controller:
-    controller = Controller(spec, actors=actors, environment={"E": "1"}, keep_call=keep_call)
-    controller.open()
-    for _ in range(steps):
-        controller.step()
-    return controller
 
 
 def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
@@ -73,7 +53,6 @@ def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
     assert "rows_per_s" not in shown("apply:x"), "it counts from the beginning again"
 
 
-EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
@@ -364,23 +343,6 @@ def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_t
     assert actors.noted == {}
 
 
-def labels(actors: FakeActors) -> dict[str, str]:
-    return {name: str(arguments["fingerprint"]) for name, arguments in actors.running.items()}
-
-
-def reconfigured(actors: FakeActors) -> list[str]:
-    return [name for name, method in actors.calls if method == "reconfigure"]
-
-
-def with_another_destination(spec: TopologySpec) -> TopologySpec:
-    return route(replace(
-        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
-        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
-        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
-        applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
-    ))
-
-
 def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
     started(spec, actors)
     before = labels(actors)
@@ -409,163 +371,6 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     started(spec, actors, steps=10)
     assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
-
-
-def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(spec, actors):
-    between = {"queue:qa", "propagation:p", "queue:qb"}
-    combined = replace(spec, applies=(replace(spec.applies[0], combined=True),))
-    controller = started(combined, actors)
-    assert set(actors.running) == EVERYTHING - between
-    shown = {c["name"]: (c["site"], c["state"], c.get("bypassed_by")) for c in controller.overview()["components"]}
-    assert {name: shown[name] for name in between} == {
-        "queue:qa": ("a", "BYPASSED", "capture:c"), "propagation:p": ("a", "BYPASSED", "capture:c"), "queue:qb": ("b", "BYPASSED", "capture:c"),
-    }
-    started(spec, actors, steps=10)
-    assert actors.killed == []
-    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
-    assert actors.new == between
-    assert set(actors.running) == EVERYTHING
-    actors.calls.clear()
-    started(combined, actors, steps=10)
-    assert set(actors.killed) == between
-    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
-    assert set(actors.running) == EVERYTHING - between
-
-
-BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
-
-
-def combining(spec: TopologySpec) -> TopologySpec:
-    return replace(spec, applies=(replace(spec.applies[0], combined=True), *spec.applies[1:]))
-
-
-def stop(spec: TopologySpec, name: str, *, enabled: bool = False) -> Path:
-    """Do what the component's host does when an operator stops it."""
-    file = spec.state_dir / "components" / f"{name.replace(':', '.')}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"enabled": enabled}))
-    return file
-
-
-def bypassed_states(controller: Controller) -> dict[str, str]:
-    return {c["name"]: c["state"] for c in controller.overview()["components"] if c["name"] in BETWEEN}
-
-
-def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(spec, actors):
-    both = with_another_destination(combining(spec))
-    started(both, actors)
-    before = labels(actors)
-    assert before.keys() >= BETWEEN
-    stop(spec, "propagation:p")
-    actors.prepared.clear()
-    controller = started(combining(spec), actors, steps=10)
-    assert controller.detail_state() == "REFUSED"
-    (found,) = controller.overview()["findings"]
-    assert (found["path"], found["is_error"]) == ("propagations.p", True)
-    assert "is stopped" in found["problem"]
-    assert "capture:c" in found["problem"]
-    assert f"headrace start {spec.file} p`" in found["fix"]
-    assert "combined: never" in found["fix"]
-    assert (actors.prepared, actors.killed, reconfigured(actors)) == ([], [], [])
-    assert labels(actors) == before
-    stop(spec, "propagation:p", enabled=True)
-    controller.retry()
-    for _ in range(6):
-        controller.step()
-    assert controller.detail_state() == "RUNNING"
-    assert set(actors.running) == EVERYTHING - BETWEEN
-
-
-def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(spec, actors):
-    stop(spec, "queue:qb")
-    controller = started(combining(spec), actors)
-    assert controller.detail_state() == "REFUSED"
-    assert set(actors.running) == {"site:a", "site:b"}
-    assert controller.overview()["findings"][0]["path"] == "queues.qb"
-
-
-def test_up_names_a_stop_that_an_earlier_version_lifted(spec, actors):
-    controller = started(combining(spec), actors)
-    file = stop(spec, "propagation:p")
-    controller.retry()
-    controller.step()
-    assert controller.detail_state() == "REFUSED"
-    assert controller.overview()["findings"][0]["path"] == "propagations.p"
-    assert set(actors.running) == EVERYTHING - BETWEEN
-    file.unlink()
-    controller.retry()
-    controller.step()
-    assert controller.detail_state() == "RUNNING"
-
-
-def test_a_component_that_is_stopped_while_the_databases_are_prepared_is_not_bypassed(spec, actors, monkeypatch):
-    started(spec, actors)
-
-    def call(name, method, *arguments, timeout_s=5.0):
-        if method == "prepare":
-            stop(spec, "propagation:p")
-        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
-
-    monkeypatch.setattr(actors, "call", call)
-    controller = started(combining(spec), actors, steps=10)
-    assert controller.detail_state() == "REFUSED"
-    assert actors.prepared
-    assert set(actors.running) == EVERYTHING
-    assert reconfigured(actors) == []
-
-
-def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_bypassed(spec, actors):
-    both = with_another_destination(spec)
-    started(both, actors)
-    leaves, stays, bypassed = stop(spec, "propagation:p2"), stop(spec, "propagation:p"), stop(spec, "queue:qa", enabled=True)
-    started(spec, actors, steps=10)
-    assert not leaves.exists()
-    assert stays.exists()
-    stays.unlink()
-    started(combining(spec), actors, steps=10)
-    assert not bypassed.exists()
-    stale = stop(spec, "propagation:p")  # an earlier version left it
-    started(spec, actors, steps=10)
-    assert not stale.exists()
-    assert set(actors.running) == EVERYTHING
-
-
-def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors, monkeypatch):
-    started(spec, actors)
-    actors.statuses["propagation:p"] = {"state": "PROPAGATING"}
-    actors.findings["site:b"] = (Finding(path="sites.b", problem="no rights", fix="GRANT"),)
-    controller = started(combining(spec), actors)
-    assert controller.detail_state() == "REFUSED"
-    runs = {"queue:qa": "ENABLED", "propagation:p": "PROPAGATING", "queue:qb": "ENABLED"}
-    assert bypassed_states(controller) == runs
-    (shown,) = (c for c in controller.overview()["components"] if c["name"] == "propagation:p")
-    assert shown["outdated"]
-    assert shown["to_be_bypassed_by"] == "capture:c"
-    assert "bypassed_by" not in shown
-    seen = []
-
-    def call(name, method, *arguments, timeout_s=5.0):
-        if method == "prepare":
-            seen.append(bypassed_states(controller))
-        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
-
-    monkeypatch.setattr(actors, "call", call)
-    actors.findings.clear()
-    controller.retry()
-    for _ in range(6):
-        controller.step()
-    assert seen == [runs, runs]
-    assert controller.detail_state() == "RUNNING"
-    assert bypassed_states(controller) == dict.fromkeys(BETWEEN, "BYPASSED")
-
-
-def test_an_apply_process_begins_although_what_is_bypassed_is_still_ending(spec, actors, monkeypatch):
-    started(spec, actors)
-    names = actors.names
-    monkeypatch.setattr(actors, "names", lambda: names() | {"propagation:p"})
-    changed = replace(combining(spec), applies=(replace(spec.applies[0], combined=True, parallelism=5),))
-    started(changed, actors, steps=10)
-    assert actors.running["apply:x"]["spec"] == changed
 
 
 def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:

@@ -1,0 +1,58 @@
+"""A controller over fake actors, of a small one-way topology."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from actors.controller import Controller
+from rules.rule import Rule, RuleSet
+from tests.support.actor_system import FakeActors
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+from topology.ways import route
+
+__all__ = ["EVERYTHING", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
+
+EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
+"""The components of `one_way_spec`, none bypassed."""
+
+
+def one_way_spec(folder: Path) -> TopologySpec:
+    """Site a to site b, its queues and its propagation not bypassed."""
+    rules = RuleSet(include=(Rule(owner="public"),))
+    return TopologySpec(
+        name="one_way", file=folder / "one_way.yaml", state_dir=folder / "state",
+        sites=(
+            SiteSpec(name="a", database=DatabaseSpec(kind="embedded")),
+            SiteSpec(name="b", database=DatabaseSpec(kind="embedded"), node=(("site_b", 1.0),)),
+        ),
+        queues=(QueueSpec(name="qa", site="a"), QueueSpec(name="qb", site="b")),
+        captures=(CaptureSpec(name="c", site="a", source="a", queue="qa", rules=rules),),
+        propagations=(PropagationSpec(name="p", from_queue="qa", to_queue="qb", sources=("a",)),),
+        applies=(ApplySpec(name="x", site="b", source="a", queue="qb"),),
+    )
+
+
+def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call: str = "") -> Controller:
+    controller = Controller(spec, actors=actors, environment={"E": "1"}, keep_call=keep_call)
+    controller.open()
+    for _ in range(steps):
+        controller.step()
+    return controller
+
+
+def labels(actors: FakeActors) -> dict[str, str]:
+    return {name: str(arguments["fingerprint"]) for name, arguments in actors.running.items()}
+
+
+def reconfigured(actors: FakeActors) -> list[str]:
+    return [name for name, method in actors.calls if method == "reconfigure"]
+
+
+def with_another_destination(spec: TopologySpec) -> TopologySpec:
+    return route(replace(
+        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
+        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
+        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
+        applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
+    ))

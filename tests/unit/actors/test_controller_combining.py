@@ -1,0 +1,180 @@
+"""The controller: what combined capture and apply bypasses, and what an operator had stopped of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.controller import Controller
+from databases.ports import Finding
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import EVERYTHING, labels, one_way_spec, reconfigured, started, with_another_destination
+from topology.spec import TopologySpec
+
+BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    return one_way_spec(tmp_path)
+
+
+@pytest.fixture
+def actors() -> FakeActors:
+    return FakeActors()
+
+
+def combining(spec: TopologySpec) -> TopologySpec:
+    return replace(spec, applies=(replace(spec.applies[0], combined=True), *spec.applies[1:]))
+
+
+def stop(spec: TopologySpec, name: str, *, enabled: bool = False) -> Path:
+    """Do what the component's host does when an operator stops it."""
+    file = spec.state_dir / "components" / f"{name.replace(':', '.')}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"enabled": enabled}))
+    return file
+
+
+def bypassed_states(controller: Controller) -> dict[str, str]:
+    return {c["name"]: c["state"] for c in controller.overview()["components"] if c["name"] in BETWEEN}
+
+
+def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(spec, actors):
+    combined = combining(spec)
+    controller = started(combined, actors)
+    assert set(actors.running) == EVERYTHING - BETWEEN
+    shown = {c["name"]: (c["site"], c["state"], c.get("bypassed_by")) for c in controller.overview()["components"]}
+    assert {name: shown[name] for name in BETWEEN} == {
+        "queue:qa": ("a", "BYPASSED", "capture:c"), "propagation:p": ("a", "BYPASSED", "capture:c"), "queue:qb": ("b", "BYPASSED", "capture:c"),
+    }
+    started(spec, actors, steps=10)
+    assert actors.killed == []
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
+    assert actors.new == BETWEEN
+    assert set(actors.running) == EVERYTHING
+    actors.calls.clear()
+    started(combined, actors, steps=10)
+    assert set(actors.killed) == BETWEEN
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
+    assert set(actors.running) == EVERYTHING - BETWEEN
+
+
+def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(spec, actors):
+    both = with_another_destination(combining(spec))
+    started(both, actors)
+    before = labels(actors)
+    assert before.keys() >= BETWEEN
+    stop(spec, "propagation:p")
+    actors.prepared.clear()
+    controller = started(combining(spec), actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["is_error"]) == ("propagations.p", True)
+    assert "is stopped" in found["problem"]
+    assert "capture:c" in found["problem"]
+    assert f"headrace start {spec.file} p`" in found["fix"]
+    assert "combined: never" in found["fix"]
+    assert (actors.prepared, actors.killed, reconfigured(actors)) == ([], [], [])
+    assert labels(actors) == before
+    stop(spec, "propagation:p", enabled=True)
+    controller.retry()
+    for _ in range(6):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert set(actors.running) == EVERYTHING - BETWEEN
+
+
+def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(spec, actors):
+    stop(spec, "queue:qb")
+    controller = started(combining(spec), actors)
+    assert controller.detail_state() == "REFUSED"
+    assert set(actors.running) == {"site:a", "site:b"}
+    assert controller.overview()["findings"][0]["path"] == "queues.qb"
+
+
+def test_up_names_a_stop_that_an_earlier_version_lifted(spec, actors):
+    controller = started(combining(spec), actors)
+    file = stop(spec, "propagation:p")
+    controller.retry()
+    controller.step()
+    assert controller.detail_state() == "REFUSED"
+    assert controller.overview()["findings"][0]["path"] == "propagations.p"
+    assert set(actors.running) == EVERYTHING - BETWEEN
+    file.unlink()
+    controller.retry()
+    controller.step()
+    assert controller.detail_state() == "RUNNING"
+
+
+def test_a_component_that_is_stopped_while_the_databases_are_prepared_is_not_bypassed(spec, actors, monkeypatch):
+    started(spec, actors)
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if method == "prepare":
+            stop(spec, "propagation:p")
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    controller = started(combining(spec), actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    assert actors.prepared
+    assert set(actors.running) == EVERYTHING
+    assert reconfigured(actors) == []
+
+
+def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_bypassed(spec, actors):
+    both = with_another_destination(spec)
+    started(both, actors)
+    leaves, stays, bypassed = stop(spec, "propagation:p2"), stop(spec, "propagation:p"), stop(spec, "queue:qa", enabled=True)
+    started(spec, actors, steps=10)
+    assert not leaves.exists()
+    assert stays.exists()
+    stays.unlink()
+    started(combining(spec), actors, steps=10)
+    assert not bypassed.exists()
+    stale = stop(spec, "propagation:p")  # an earlier version left it
+    started(spec, actors, steps=10)
+    assert not stale.exists()
+    assert set(actors.running) == EVERYTHING
+
+
+def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors, monkeypatch):
+    started(spec, actors)
+    actors.statuses["propagation:p"] = {"state": "PROPAGATING"}
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="no rights", fix="GRANT"),)
+    controller = started(combining(spec), actors)
+    assert controller.detail_state() == "REFUSED"
+    runs = {"queue:qa": "ENABLED", "propagation:p": "PROPAGATING", "queue:qb": "ENABLED"}
+    assert bypassed_states(controller) == runs
+    (shown,) = (c for c in controller.overview()["components"] if c["name"] == "propagation:p")
+    assert shown["outdated"]
+    assert shown["to_be_bypassed_by"] == "capture:c"
+    assert "bypassed_by" not in shown
+    seen = []
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if method == "prepare":
+            seen.append(bypassed_states(controller))
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    actors.findings.clear()
+    controller.retry()
+    for _ in range(6):
+        controller.step()
+    assert seen == [runs, runs]
+    assert controller.detail_state() == "RUNNING"
+    assert bypassed_states(controller) == dict.fromkeys(BETWEEN, "BYPASSED")
+
+
+def test_an_apply_process_begins_although_what_is_bypassed_is_still_ending(spec, actors, monkeypatch):
+    started(spec, actors)
+    names = actors.names
+    monkeypatch.setattr(actors, "names", lambda: names() | {"propagation:p"})
+    changed = replace(combining(spec), applies=(replace(spec.applies[0], combined=True, parallelism=5),))
+    started(changed, actors, steps=10)
+    assert actors.running["apply:x"]["spec"] == changed
