@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos import lcr_pb2, queue_pb2, transport
-from protos.transport import FRAGMENT_BYTES, PROTOCOL_VERSION, Reassembly
+from protos import fragments, lcr_pb2, queue_pb2, transport
+from protos.fragments import FRAGMENT_BYTES, Reassembly
+from protos.transport import PROTOCOL_VERSION
 from streams import errors
 from streams.errors import PropagationError, ProtocolError, StreamsError
 from streams.lcr import LcrError
@@ -132,7 +133,7 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     reassembly = Reassembly()
     for _ in range(2):  # a reassembly is used again
-        pieces = list(transport.fragments(HEADER, data))
+        pieces = list(fragments.fragments(HEADER, data))
         assert all(piece.ByteSize() < transport.MESSAGE_BYTES_MAX for piece in pieces)
         results = [reassembly.add(piece) for piece in pieces]
         assert results[:-1] == [None] * (len(pieces) - 1)
@@ -141,11 +142,11 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
 
 def test_batch_larger_than_the_bound_is_refused_at_its_first_fragment() -> None:
     with pytest.raises(ProtocolError, match="larger than this side takes"):
-        Reassembly(bytes_max=10).add(next(transport.fragments(HEADER, bytes(11))))
+        Reassembly(bytes_max=10).add(next(fragments.fragments(HEADER, bytes(11))))
 
 
 def wrong_sequences() -> dict[str, list[queue_pb2.Fragment]]:
-    first, second, third = transport.fragments(HEADER, bytes(2 * FRAGMENT_BYTES + 5))
+    first, second, third = fragments.fragments(HEADER, bytes(2 * FRAGMENT_BYTES + 5))
     short = queue_pb2.Fragment(data=b"x", last=True)
     return {
         "no beginning": [second],
