@@ -41,6 +41,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from protos import queue_pb2
 from protos.admission import HANDSHAKE_TIMEOUT_S, Admission
@@ -71,6 +72,7 @@ CONNECTIONS_PER_STREAM = 2
 CONNECTION_IDLE_S = 300
 METADATA_BYTES_MAX = 8 << 10  # ours is below 5 KiB, see `to_status`
 STOP_GRACE_S = 0.5
+STOP_TIMEOUT_S = 10.0  # calls are cancelled after the grace, so this is a bound against a defect
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -289,8 +291,9 @@ class Server:
         self._pool = futures.ThreadPoolExecutor(streams_max, thread_name_prefix="grpc")
         options = [*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_STREAM * streams_max)]
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=streams_max)
+        readers = _Readers(self._server)
         for register in registrations:
-            register(self._server)
+            register(readers)
         try:
             port = (
                 self._server.add_insecure_port(f"{host}:0") if credentials is None
@@ -306,8 +309,69 @@ class Server:
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """End every call, at the latest after `grace_s`; idempotent."""
-        self._server.stop(grace_s).wait()
+        if not self._server.stop(grace_s).wait(grace_s + STOP_TIMEOUT_S):
+            log.error("%s: a call does not end; the server is left to the end of its process", self.endpoint)
         self._pool.shutdown(wait=False)
+
+
+class _Readers:
+    """Stands in for a server while services are registered, and gives each method a parser that does not fail.
+
+    Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the server can never
+    be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError` in the place of the message.
+    """
+
+    def __init__(self, server: grpc.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:  # noqa: ANN401
+        """Called by generated code: the same handlers as the registered ones, for servers that know only this form."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Called by generated code.
+
+        Args:
+            service: name of the service.
+            handlers: its methods.
+        """
+        self._server.add_registered_method_handlers(service, {name: _reading(handler) for name, handler in handlers.items()})
+
+
+_UNREADABLE = object()
+
+
+def _reading(handler: Any) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
+    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError."""
+    kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+    serve, parse = getattr(handler, kind), handler.request_deserializer
+
+    def parsed(data: bytes) -> Any:  # noqa: ANN401
+        try:
+            return parse(data)
+        except DecodeError:
+            return _UNREADABLE
+
+    def served(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401
+        if request is _UNREADABLE:
+            abort(context, _unreadable())
+        return serve(request, context)
+
+    def served_stream(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:  # noqa: ANN401
+        return serve(_readable(requests), context)
+
+    wrap = getattr(grpc, f"{kind}_rpc_method_handler")
+    return wrap(served_stream if handler.request_streaming else served, parsed, handler.response_serializer)
+
+
+def _readable(requests: Iterator[Any]) -> Iterator[Any]:
+    for request in requests:
+        if request is _UNREADABLE:
+            raise _unreadable()
+        yield request
+
+
+def _unreadable() -> ProtocolError:
+    return ProtocolError("the caller sent bytes that are no message of this protocol")
 
 
 def _server_credentials(identity: Identity, admission: Admission) -> grpc.ServerCredentials:
