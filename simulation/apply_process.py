@@ -352,7 +352,12 @@ class Driver:
             self._gate.lost(task.stream, "killed")  # type: ignore[arg-type]
 
     def lose_task(self, number: int, rng: random.Random) -> None:
-        """The task's process is gone; its last messages may still arrive."""
+        """The task's process is gone; its last messages may still arrive.
+
+        Args:
+            number: of the apply server.
+            rng: decides which of its messages do.
+        """
         task = self.tasks.pop(number)
         task.is_dead = True
         for _ in range(rng.randrange(3)):

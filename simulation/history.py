@@ -47,6 +47,12 @@ class Table:
         return () if self.keyless else ((0,), (1,)) if self.unique else ((0,),)
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
+        """Create the table at a destination.
+
+        Args:
+            store: the destination.
+            name: under which; None: its own.
+        """
         columns = [
             destination_column(
                 column, "pg_catalog.int4" if place == 0 else "pg_catalog.text",
@@ -135,6 +141,12 @@ class Source:
                 self._insert(table)
 
     def transaction(self, number: int, changes: int) -> Transaction:
+        """Make the next transaction.
+
+        Args:
+            number: of it.
+            changes: how many at least.
+        """
         made = Transaction(number)
         while len(made.changes) < changes:
             made.changes += self._change()
