@@ -408,6 +408,9 @@ class Controller(Host):
         if begin_enabled := (*self._new(), *self._gone()):
             for site in self._sites:
                 self._actors.call(site.name, "forget_stops", begin_enabled)
+        if ended := (*self._gone(), *(component.name for component in self._bypassed)):
+            for site in self._sites:
+                self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
         if not self._is_created:
             for apply in self._spec.applies:
