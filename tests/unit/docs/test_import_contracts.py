@@ -20,6 +20,7 @@ FORBIDDEN = {
     "spark_apply.application.process": "raydp",
     "spark_apply.driver.loop": "pyspark",
     "topology.spec": "pydantic",
+    "protos.transport": "pyarrow",
     "databases.embedded": "psycopg",
     "databases.ports": "databases.postgres.connection",
     "actors.source_database": "databases.postgres.source.database",
