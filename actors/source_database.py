@@ -50,6 +50,7 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
+from topology.combined import combined
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -436,11 +437,12 @@ class DatabaseSite(SiteHost):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for the capture processes of the topology only."""
+        """Keep redo for the capture processes of the topology only, and pause as suits them."""
         captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)
         writer.required_checkpoints.forget_others(captures)
+        writer.pause_for(is_combined={each.capture.name for each in combined(self._spec)}.issuperset(captures))
 
     def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
         assert self._source is not None
