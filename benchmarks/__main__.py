@@ -383,6 +383,7 @@ def main() -> int:
         time.sleep(_REST_S)
         footprints = footprint(bench.headrace.roots(), bench.headrace.components())
         idle = _idle(bench.headrace)
+        _say(f"idle: {sum(usage.cpu_s for usage in idle.values()) / _IDLE_S:.1%} of a core")
         for workload in chosen:
             _say(f"{workload.name}: {workload.transactions:,} transactions, {workload.row_changes:,} row changes")
             bench.measure(workload, arguments.runs)
