@@ -39,8 +39,10 @@ TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
 
 def table_of(record: Instantiation) -> TableToInstantiate:
-    """The table that is recorded."""
-    return TableToInstantiate(identity=record.identity, source=TableName.of(record), destination=TableName.of(record))
+    """The table that is recorded; for `standings`, which does not look at numbers."""
+    return TableToInstantiate(
+        identity=record.identity, source=TableName.of(record), destination=TableName.of(record), object_numbers=(),
+    )
 
 
 class Killed(BaseException):

@@ -8,6 +8,7 @@ import pytest
 
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from actors.combined import CombinedCore
+from actors.staging.queue_sessions import REFUSED_HOLD_S
 from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
@@ -319,6 +320,9 @@ def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_ca
     for _ in range(2):
         core = capture.open_combined()
         last = capture.commit(10)
+        capture.steps()
+        assert capture.redo.checkpoints[-1] < last, "a newer driver may come"
+        capture._clock.advance(REFUSED_HOLD_S)
         capture.steps()
         assert capture.redo.checkpoints[-1] == last
         assert core.status()["gone_scn"] == gone
