@@ -464,7 +464,7 @@ class DatabaseSite(SiteHost):
         """Query the database's position continuously on a separate connection, and write heartbeats."""
         source: SourceDatabase | None = None
         look_at = claim_at = 0.0
-        while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
+        while not self._sampler_stop.wait(self._sample_pause_s(is_open=source is not None)):
             try:
                 if source is None:
                     source = self._open_source()
@@ -486,6 +486,13 @@ class DatabaseSite(SiteHost):
                     source = None
         if source is not None:
             source.close()
+
+    def _sample_pause_s(self, *, is_open: bool) -> float:
+        if not self._answers:
+            return SAMPLE_INTERVAL_S
+        if not is_open:
+            return RECONNECT_INTERVAL_S
+        return SAMPLE_INTERVAL_S if self._is_source else WATCH_INTERVAL_S
 
     def _keep_claim(self) -> None:
         """Keep the claim on a prepared database; `step` reports a lost claim."""
