@@ -79,3 +79,13 @@ def test_an_example_replicates_between_the_sites_its_form_says(name, flows):
 def test_own_servers_takes_its_connection_strings_from_the_environment():
     spec = read_topology(FOLDER / "own_servers.yaml", ENVIRONMENT)
     assert [site.database.environment for site in spec.sites] == [("DBS1_DSN",), ("DBS2_DSN",)]
+
+
+def test_slow_line_compresses_and_keeps_its_queues():
+    spec = read_topology(FOLDER / "slow_line.yaml", {})
+    (propagation,) = spec.propagations
+    assert propagation.compression == "zstd"
+    plan = make_plan(spec)
+    assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
+    assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()
+    assert "no  capture_dbs1: combined capture and apply: dbs1_to_dbs2 compresses what it sends" in plan.as_text()
