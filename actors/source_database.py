@@ -51,6 +51,7 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
+from topology.combined import combined
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -441,11 +442,12 @@ class DatabaseSite(SiteHost):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for the capture processes of the topology only."""
+        """Keep redo for the capture processes of the topology only, and pause as suits them."""
         captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)
         writer.required_checkpoints.forget_others(captures)
+        writer.pause_for(is_combined={each.capture.name for each in combined(self._spec)}.issuperset(captures))
 
     def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
         assert self._source is not None
@@ -467,7 +469,7 @@ class DatabaseSite(SiteHost):
         """Query the database's position continuously on a separate connection, and write heartbeats."""
         source: SourceDatabase | None = None
         look_at = claim_at = 0.0
-        while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
+        while not self._sampler_stop.wait(self._sample_pause_s(is_open=source is not None)):
             try:
                 if source is None:
                     source = self._open_source()
@@ -489,6 +491,13 @@ class DatabaseSite(SiteHost):
                     source = None
         if source is not None:
             source.close()
+
+    def _sample_pause_s(self, *, is_open: bool) -> float:
+        if not self._answers:
+            return SAMPLE_INTERVAL_S
+        if not is_open:
+            return RECONNECT_INTERVAL_S
+        return SAMPLE_INTERVAL_S if self._is_source else WATCH_INTERVAL_S
 
     def _keep_claim(self) -> None:
         """Keep the claim on a prepared database; `step` reports a lost claim."""
