@@ -13,6 +13,7 @@ from databases.connectors import open_column_sequences, open_destination, open_s
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.security.examination import tls_findings
 from headrace.sequences import collisions
+from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
@@ -203,7 +204,9 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     if applies:
         with closing(open_destination(access)) as destination:
             identity = destination.database_identity()
-            findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
+            findings += destination.preflight(
+                spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
+            )
             statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
 
