@@ -78,6 +78,8 @@ GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepali
 # therefore use one core at most, at any speed, and arrive in larger gulps. A commit that arrives alone is read at once,
 # and a backlog is read without a pause.
 PAUSE_FACTOR = 9.0
+# Where capture and apply are combined, less than half the messages follow a gulp, and nothing is copied in between.
+PAUSE_FACTOR_COMBINED = 4.0
 PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
@@ -159,6 +161,7 @@ class LogWriter:
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
         self._pause_s = 0.0
+        self._pause_factor = PAUSE_FACTOR
         self._progress_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
@@ -187,6 +190,11 @@ class LogWriter:
         return self._state.end_scn
 
     @property
+    def timeline(self) -> int:
+        """Of the newest segment: a stream must continue it, see `SourceDatabase.open_stream`; 0 without redo."""
+        return 0 if self.options is None else self.options.timeline
+
+    @property
     def position(self) -> RedoPosition:
         """How far redo is durable. Replaced as a whole, so any thread may read it."""
         return self._position
@@ -205,6 +213,10 @@ class LogWriter:
     def pause_s(self) -> float:
         """How long to leave the stream alone before the next step, seconds; see `PAUSE_FACTOR`."""
         return self._pause_s
+
+    def pause_for(self, *, is_combined: bool) -> None:
+        """Pause as suits what reads this redo log: with combined capture and apply only, or also with queues behind it."""
+        self._pause_factor = PAUSE_FACTOR_COMBINED if is_combined else PAUSE_FACTOR
 
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
@@ -241,11 +253,11 @@ class LogWriter:
         What was read from an older stream and not written is dropped: the new one brings it again.
 
         Args:
-            stream: the new stream.
+            stream: the new stream, opened for `timeline`; on a later one that continues it, redo goes on in a new segment.
             check: `SourceDatabase.check_stream`; called whenever the stream describes a table, before that is written.
 
         Raises:
-            LogGone: the stream is another cluster's or another timeline's, or begins behind the end of redo.
+            LogGone: the stream is another cluster's, or begins behind the end of redo.
             DatabaseUnavailable: the dictionary could not be read.
         """
         self._check_identity(stream)
@@ -301,7 +313,7 @@ class LogWriter:
             _after_fsync()
             stream.confirm(self._state.end_scn)
         busy_s = self._clock.monotonic() - began
-        self._pause_s = min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s) if wrote and not is_full else 0.0
+        self._pause_s = min(PAUSE_MAX_S, self._pause_factor * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
@@ -324,13 +336,6 @@ class LogWriter:
                 f"the database of site {self._source} is another cluster than the one its redo log comes from",
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
-            )
-        if mine.timeline != theirs.timeline:
-            raise LogGone(
-                f"the database of site {self._source} is on timeline {theirs.timeline}, its redo log on {mine.timeline}:"
-                " after a failover or a recovery the redo log may hold transactions the database lost",
-                hint=INSTANTIATE_AGAIN,
-                source=self._source, redo_timeline=mine.timeline, database_timeline=theirs.timeline,
             )
         if stream.start_scn > self._state.end_scn:
             raise LogGone(

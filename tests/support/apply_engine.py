@@ -16,6 +16,7 @@ from databases.ports import Instantiation
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
@@ -43,10 +44,6 @@ def table_of(record: Instantiation) -> TableToInstantiate:
     return TableToInstantiate(
         identity=record.identity, source=TableName.of(record), destination=TableName.of(record), object_numbers=(),
     )
-
-
-class Killed(BaseException):
-    """A server's process ends here."""
 
 
 # More than any seed needs that has been seen: 20,226 steps where 143 crashes threw a large transaction back again and again.

@@ -16,11 +16,11 @@ from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
+from simulation.components import Outlet
 from streams.clock import VirtualClock
 from streams.errors import LogGone, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
-from tests.support.simulated_components import Outlet
 from tests.support.staging import one_way
 
 CREDIT = 1 << 20
