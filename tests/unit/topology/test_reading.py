@@ -317,7 +317,7 @@ COMPONENT_PROBLEMS = {
                                     "where instantiation says"),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
     "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 1800", "propagations.dbs1_to_dbs2.split_threshold",
-                                 "this key is known but not yet built: leave it out: a propagation runs always, at full speed"),
+                                 "this key is known but not yet built: leave it out: a slow destination's changes wait in the source queue, on disk"),
     "queue: q_dbs2}": ("queue: q_dbs2, tag: 00}", "applies.apply_from_dbs1.tag",
                        '0 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)'),
     "source: dbs1, queue: q_dbs2}": ("source: dbs1, queue: q_dbs2, tag: 'x'}", "applies.apply_from_dbs1.tag",
