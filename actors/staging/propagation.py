@@ -65,7 +65,7 @@ from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from topology.spec import PropagationSpec
 
-__all__ = ["PropagationCore", "PropagationRunner"]
+__all__ = ["Connect", "Ends", "PropagationCore", "PropagationRunner"]
 
 # Covers 100 ms of round trip at 80 MB/s, and is small compared with a queue's memory.
 CREDIT_BYTES = 8 << 20
