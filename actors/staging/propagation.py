@@ -54,6 +54,7 @@ from typing import Any, Protocol
 from actors.staging.pacing import Gate, Pacer
 from protos import codec
 from protos.compression import Compressor
+from protos.identity import Peer
 from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Piece, Resume
 from protos.staging import Delivery
 from protos.transport import Bell, new_incarnation
@@ -325,7 +326,7 @@ class PropagationRunner:
     """
 
     def __init__(
-        self, topology: str, spec: PropagationSpec, resolve: Callable[[str], str], *,
+        self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
         wake: Callable[[], None] | None = None, clock: Clock | None = None, connect: Connect | None = None,
     ) -> None:
         self._topology, self._spec, self._resolve = topology, spec, resolve
