@@ -496,7 +496,7 @@ class EnqueueClient(_Client):
             StreamsError: the stream has ended.
         """
         self._reserve(len(data))
-        return self._put_pieces(transport.fragments(
+        return self._put_pieces(fragments(
             codec.header_to_message(header), data, self._compressor, piece_bytes=piece_bytes,
         ))
 

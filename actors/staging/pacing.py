@@ -9,7 +9,7 @@ Worked flow
 
 from __future__ import annotations
 
-from protos.transport import FRAGMENT_BYTES
+from protos.fragments import FRAGMENT_BYTES
 from streams.clock import Clock
 from topology.schedule import Opening, Schedule
 

@@ -10,7 +10,7 @@ from actors.staging.pacing import PIECE_BYTES_MIN, Gate, Pacer
 from actors.staging.propagation import Connect, PropagationCore, PropagationRunner, PropagationStatistics
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
-from protos.transport import FRAGMENT_BYTES
+from protos.fragments import FRAGMENT_BYTES
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
