@@ -128,19 +128,6 @@ def test_stream_over_tls_brings_everything_at_once_and_is_never_stuck(site: Site
         proxy.close()
 
 
-def test_slot_that_was_made_without_failover_gets_it_when_its_log_is_read(site):
-    site.prepare()
-    name = slot_of(site)
-    site.run("SELECT pg_drop_replication_slot(%s)", name)
-    site.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
-    query = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
-    assert site.run(query, name).fetchone() == (False,)
-    assert site.prepare() == (), "the slot is there"
-    site.open()
-    assert site.run(query, name).fetchone() == (True,)
-
-
-
 def test_closing_a_stream_frees_its_slot(site: Site) -> None:
     site.prepare()
     for force_libpq in (False, True):
