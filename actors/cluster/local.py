@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -62,6 +63,9 @@ _IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_thresh
 _HEAPS = {"MALLOC_ARENA_MAX": "2"}
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_AUTH_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
+# Ray gives its own node 30 s, which cannot be set, and an overloaded machine may need more. What it started by then is ended and started anew.
+_STARTS_MAX = 3
+_NODE_TIMED_OUT = "node timed out during startup"
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
 _POLL_S = 0.05
 TOKEN_BYTES = 32  # nobody guesses 256 bits
@@ -69,6 +73,9 @@ _STOP_ROUNDS = 3
 _TEMPORARY_PREFIX = "headrace-ray-"
 _TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
 _LOG_TAIL_BYTES = 1500
+
+
+log = logging.getLogger("headrace")
 
 
 class ClusterError(StreamsError):
@@ -160,6 +167,13 @@ class LocalCluster:
             if address is not None:
                 return address
             self._stop()
+            for _ in range(_STARTS_MAX - 1):
+                try:
+                    return self._start()
+                except ClusterError as error:
+                    if _NODE_TIMED_OUT not in error.message:
+                        raise
+                    log.warning("Ray's node was not up within 30 s, and is started again")
             return self._start()
 
     def stop(self) -> None:
@@ -253,8 +267,9 @@ class LocalCluster:
         while "Ray runtime started" not in log.read_text(encoding="utf-8", errors="replace"):
             if process.poll() is not None or time.monotonic() > deadline:
                 tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_BYTES:].strip()
+                busy = "; the machine is overloaded: try again when it has less to do" if _NODE_TIMED_OUT in tail else ""
                 raise ClusterError(
-                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`"
+                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`{busy}"
                 )
             time.sleep(_POLL_S)
 
