@@ -59,13 +59,28 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSpec:
-    """A capture process at `site`, mining the redo of `source` into `queue` (local capture: site == source)."""
+    """A capture process at `site`, mining the redo of `source` into `queue`.
+
+    Args:
+        name: unique in the topology.
+        site: where it mines.
+        source: whose redo it mines; another site: downstream capture (`topology.downstream`).
+        queue: at the same site.
+        rules: what it takes.
+        transport: of a downstream one: "sync" or "async" (`topology.downstream.RedoReceiver`).
+    """
 
     name: str
     site: str
     source: str
     queue: str
     rules: RuleSet
+    transport: str = "async"
+
+    @property
+    def is_downstream(self) -> bool:
+        """Whether it mines a copy of the redo, at another site than the source."""
+        return self.site != self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,10 +125,17 @@ def _commit_serialization(value: object) -> object:
     return value
 
 
+def _capture_mode(value: object) -> object:
+    if value == "archived_log":
+        raise _not_yet("mode: archived_log", "write mode: real_time, or leave it out")
+    return value
+
+
 # Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
+CaptureMode = Annotated[Literal["real_time", "archived_log"], BeforeValidator(_capture_mode)]
 Combined = Literal["auto", "never"]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
@@ -277,14 +284,26 @@ class CaptureModel(_Model):
     """One entry of `captures:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("mode", "first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
-        "leave it out: capture is local and starts where instantiation says",
+        ("first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
+        "leave it out: capture starts where instantiation says",
     )
 
     site: str
     source: str
     queue: str
+    mode: CaptureMode | None = None
+    transport: Literal["sync", "async"] | None = None
     rules: RulesModel
+
+    @model_validator(mode="after")
+    def _fits_place(self) -> CaptureModel:
+        given = [key for key in ("mode", "transport") if getattr(self, key) is not None]
+        if self.site == self.source and given:
+            raise _problem(
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture process is local",
+                "leave it out, or name as site another one than the source",
+            )
+        return self
 
 
 class PropagationModel(_Model):

@@ -370,7 +370,8 @@ def _queue(name: str, model: QueueModel) -> QueueSpec:
 
 def _capture(name: str, model: CaptureModel) -> CaptureSpec:
     return CaptureSpec(
-        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules)
+        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules),
+        transport=model.transport or "async",
     )
 
 

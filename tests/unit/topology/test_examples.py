@@ -79,3 +79,15 @@ def test_an_example_replicates_between_the_sites_its_form_says(name, flows):
 def test_own_servers_takes_its_connection_strings_from_the_environment():
     spec = read_topology(FOLDER / "own_servers.yaml", ENVIRONMENT)
     assert [site.database.environment for site in spec.sites] == [("DBS1_DSN",), ("DBS2_DSN",)]
+
+
+def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_path):
+    plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
+    work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
+    assert work["redo:dbs1@dbs2"] == (
+        "dbs2", "redo receiver: copies the redo of dbs1, synchronously: a commit waits for it where the database waits for the session "
+        "headrace_downstream_dbs1"
+    )
+    assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
+    assert "log writer" in work["site:dbs1"][1]
+    assert [way.components for way in plan.ways] == [("capture_dbs1", "apply_from_dbs1")]
