@@ -40,6 +40,7 @@ from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
@@ -309,7 +310,9 @@ class DatabaseSite(SiteHost):
         applies = _applies_at(spec, self._site.name)
         if applies:
             with closing(self._open_destination()) as destination:
-                findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
+                findings += destination.preflight(
+                    spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
+                )
         return tuple(findings)
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
@@ -436,7 +439,9 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
-        stream = self._source.open_stream(self._spec.name, writer.start_scn, allow_binary=self._allow_binary)
+        stream = self._source.open_stream(
+            self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary
+        )
         try:
             writer.attach(stream, partial(self._source.check_stream, self._spec.name, stream.options))
         except BaseException:

@@ -70,7 +70,9 @@ class MemoryDestination:
         """See `DestinationDatabase.database_identity`."""
         return f"memory {id(self.store)}"
 
-    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:  # noqa: ARG002 - there is no bound
+    def preflight(
+        self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0,  # noqa: ARG002 - there is no bound
+    ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         self._reach()
         return ()

@@ -28,6 +28,7 @@ from databases.ports import (
     StreamOptions,
     TableShape,
 )
+from databases.timelines import check_timeline
 from rules.rule import RuleSet
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
@@ -208,6 +209,7 @@ class MemorySource:
             encoding="UTF8", server_version=1,
         )
         self.gulp_bytes = gulp_bytes
+        self.left: dict[int, Scn] = {}  # timelines of before, and where the log left them
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
         self.log: list[Committed] = []
@@ -411,8 +413,17 @@ class MemorySource:
         """See `SourceDatabase.prepare`: the log is always on."""
         return ()
 
-    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> MemoryLogStream:  # noqa: ARG002
+    def promoted(self) -> None:
+        """A standby that has everything is promoted: the log goes on, on a new timeline."""
+        self.left[self.options.timeline] = self.current_scn()
+        self.options = replace(self.options, timeline=self.options.timeline + 1)
+        self._advance()
+
+    def open_stream(
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True  # noqa: ARG002
+    ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
+        check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)
         if start != FIRST_SCN and start < self.confirmed_scn:
             raise LogGone(
                 f"the log up to SCN {scn_text(self.confirmed_scn)} is gone", hint="instantiate again", scn=self.confirmed_scn

@@ -12,6 +12,7 @@ from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.sequences import collisions
+from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
@@ -200,7 +201,9 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     if applies:
         with closing(open_destination(access)) as destination:
             identity = destination.database_identity()
-            findings += destination.preflight(spec.name, sessions=sum(apply.parallelism for apply in applies))
+            findings += destination.preflight(
+                spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
+            )
             statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
 

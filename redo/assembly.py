@@ -143,7 +143,7 @@ class Assembly:
     Args:
         source: site the log is of.
         tables: the miner's table list; grows while mining.
-        tags: the miner's list of tags; grows while mining.
+        tags: the miner's list of tags; grows while mining, and is renumbered together with `Assembly.tags`.
     """
 
     def __init__(self, source: str, tables: list[TableVersion], tags: list[Tag]) -> None:
@@ -203,6 +203,15 @@ class Assembly:
             self._pieces.append(rows)
             self.row_count += rows.row_count
             self.value_bytes += rows.value_bytes
+
+    @property
+    def tags(self) -> NDArray[np.int64]:
+        """Places of the tags of what waits here; -1: NULL. May be assigned other places."""
+        return self._transactions[_TAG, : self._count]
+
+    @tags.setter
+    def tags(self, places: NDArray[np.int64]) -> None:
+        self._transactions[_TAG, : self._count] = places
 
     def drop_open(self) -> None:
         """Forget the open transaction: the source sends it again, whole."""

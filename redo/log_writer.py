@@ -190,6 +190,11 @@ class LogWriter:
         return self._state.end_scn
 
     @property
+    def timeline(self) -> int:
+        """Of the newest segment: a stream must continue it, see `SourceDatabase.open_stream`; 0 without redo."""
+        return 0 if self.options is None else self.options.timeline
+
+    @property
     def position(self) -> RedoPosition:
         """How far redo is durable. Replaced as a whole, so any thread may read it."""
         return self._position
@@ -264,11 +269,11 @@ class LogWriter:
         What was read from an older stream and not written is dropped: the new one brings it again.
 
         Args:
-            stream: the new stream.
+            stream: the new stream, opened for `timeline`; on a later one that continues it, redo goes on in a new segment.
             check: `SourceDatabase.check_stream`; called whenever the stream describes a table, before that is written.
 
         Raises:
-            LogGone: the stream is another cluster's or another timeline's, or begins behind the end of redo.
+            LogGone: the stream is another cluster's, or begins behind the end of redo.
             DatabaseUnavailable: the dictionary could not be read.
         """
         self._check_identity(stream)
@@ -349,13 +354,6 @@ class LogWriter:
                 f"the database of site {self._source} is another cluster than the one its redo log comes from",
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
-            )
-        if mine.timeline != theirs.timeline:
-            raise LogGone(
-                f"the database of site {self._source} is on timeline {theirs.timeline}, its redo log on {mine.timeline}:"
-                " after a failover or a recovery the redo log may hold transactions the database lost",
-                hint=INSTANTIATE_AGAIN,
-                source=self._source, redo_timeline=mine.timeline, database_timeline=theirs.timeline,
             )
         if stream.start_scn > self._state.end_scn:
             raise LogGone(

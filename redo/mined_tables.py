@@ -1,6 +1,7 @@
 """The tables and tags that a miner has met: their places in its batches, and what the rules say of them.
 
-A place stays what it is for the miner's life: rows that wait for their batch refer to it.
+The place of a table stays what it is for the miner's life: rows that wait for their batch refer to it. Tags can be one per transaction, so
+those to which nothing refers any more are forgotten.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from rules.evaluation import RuleEvaluation
 from streams.lcr_batch import TableVersion
 from streams.tags import Tag
 
-__all__ = ["MinedTables"]
+__all__ = ["TAGS_KEPT", "MinedTables"]
+
+TAGS_KEPT = 1 << 10  # far more than a topology has: only users who make up a tag for each transaction have more
 
 
 class MinedTables:
@@ -24,7 +27,7 @@ class MinedTables:
 
     Attributes:
         versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.
-        tags: one entry per tag met; rows refer to their tag by its place here. Grows only.
+        tags: one entry per tag met; transactions refer to their tag by its place here, until `forget_tags`.
     """
 
     def __init__(self, rules: RuleEvaluation) -> None:
@@ -59,6 +62,22 @@ class MinedTables:
             self.tags.append(tag)
             self._index = None
         return place
+
+    def forget_tags(self, used: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Forget all other tags.
+
+        Args:
+            used: places, ascending.
+
+        Returns:
+            int64[tags + 1]: their new places, by the old ones; the last one for NULL (-1).
+        """
+        places = np.full(len(self.tags) + 1, -1, np.int64)
+        places[used] = np.arange(used.shape[0])
+        self.tags[:] = [self.tags[place] for place in used.tolist()]
+        self._tag_places = {tag: place for place, tag in enumerate(self.tags)}
+        self._index = None
+        return places
 
     def keeps(self, version: TableVersion) -> list[bool]:
         """What prefiltering says of a version's rows, by the place of their tag, NULL last: keep (TRUE or MAYBE) or discard."""

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
 from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
-from redo.mined_tables import MinedTables
+from redo.mined_tables import TAGS_KEPT, MinedTables
 from redo.mining_kernels import (
     DISCARDED_ROWS,
     ERROR,
@@ -363,6 +363,9 @@ class Miner:
         self._mined_commit_scn = Scn(int(mined[-1]))
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
 
+        if len(self._tables.tags) > TAGS_KEPT:
+            waiting = self._assembly.tags
+            self._assembly.tags = self._tables.forget_tags(np.unique(waiting[waiting >= 0]))[waiting]
         # A chunk lists every tag that its decoder has met; few of them are its own.
         tags, numbers = np.unique(chunk.tag, return_inverse=True)
         places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]

@@ -146,7 +146,7 @@ class _Feed:
     def __init__(self, sim: Simulation, spec: ApplySpec) -> None:
         self._sim, self._spec = sim, spec
         self.host: CoordinatorHost
-        self._mark = self._done = 0
+        self._mark = self._done = self._confirmed = 0
         self._needed = self._durable = FIRST_SCN
         self.client: DequeueStream | None = None
 
@@ -163,8 +163,15 @@ class _Feed:
     def durable(self, scn: Scn) -> None:
         assert scn >= self._durable, "what is durable went back"
         self._durable = scn
-        if self.client is not None:
-            self.client.acknowledge(self._spec.source, scn)
+        self._acknowledge()
+
+    def confirm(self, mark: int) -> None:
+        self._confirmed = mark
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if self.client is not None and self._confirmed == self._mark and self._durable > FIRST_SCN:
+            self.client.acknowledge(self._spec.source, self._durable)
 
     def problem(self) -> str:
         return ""
@@ -193,9 +200,8 @@ class _Feed:
             self._sim.network, self._sim.dequeues_from(self._spec.name), self._spec.name, self._sim.network.incarnation()
         )
         client.subscribe({self._spec.source: self._needed}, _CREDIT_BYTES)
-        if self._durable > FIRST_SCN:
-            client.acknowledge(self._spec.source, self._durable)
         self.client = client
+        self.host.feed_opened(self._mark)
 
 
 class Beginning:

@@ -337,12 +337,15 @@ class DestinationDatabase(Protocol):
         """As `SourceDatabase.database_identity`, in the same words."""
         ...
 
-    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
+    def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
         """What keeps this database from being a destination.
 
         Args:
             topology: whose apply processes are meant: what it has here already is not needed twice.
-            sessions: sessions and origins it needs.
+            sessions: sessions of all its apply servers, each of which needs an origin.
+            applies: apply processes, each of which has a session of its own.
+            copies: tasks that copy tables while the others are applied: they need sessions and origins besides. Where there is no place
+                for them, that is no error: only such a copy waits.
         """
         ...
 

@@ -113,16 +113,17 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def open_stream(self, topology: str, start: Scn, *, allow_binary: bool = True) -> LogStream:
+    def open_stream(self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
 
         Args:
             topology: whose stream.
             start: see above.
+            timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: there is none.
             allow_binary: False: in text form, whatever the tables' types are.
 
         Raises:
-            LogGone: the source no longer has `start`, or the slot is new or ahead of it.
+            LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline before `start`.
         """
         ...
 

@@ -18,6 +18,7 @@ from databases.postgres.connection import quote, translated
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from databases.postgres.origins import origin_name
 from databases.postgres.source.catalog import slot_name
+from databases.postgres.source.slot import slot_statement
 from rules.rule import Rule, RuleSet
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]
@@ -84,7 +85,7 @@ def plan_unseen_source(
             breaks=("UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",),
         ),
         PlannedStatement(
-            statement=f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')",
+            statement=slot_statement(name, has_failover=version >= 17),
             effect="makes the server keep its log until Headrace has written it to its own redo log",
             lock="none, but it waits until every transaction that is running then has ended",
         ),

@@ -16,6 +16,7 @@ from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
+from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
@@ -34,9 +35,7 @@ _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-# At least two tasks, so that one reads while the other writes. Beside apply servers no more: they share the databases with
-# those, and each takes a replication origin at the destination.
-_TASKS_MIN = 2
+_TASKS_MIN = 2  # one reads while the other writes
 
 
 @dataclass(slots=True)
@@ -108,7 +107,7 @@ class CopyRound:
     def servers(self) -> range:
         """Numbers of the sessions, one for each task: no apply server has them that may run now."""
         if self.is_beside:
-            return range(self.config.parallelism, self.config.parallelism + _TASKS_MIN)
+            return range(self.config.parallelism, self.config.parallelism + COPIES_BESIDE)
         return range(max(_TASKS_MIN, self.config.parallelism))
 
     @property

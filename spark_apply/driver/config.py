@@ -10,7 +10,11 @@ from streams.errors import ConfigError
 from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
 
-__all__ = ["ApplyConfig", "TableToInstantiate"]
+__all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
+
+# Tasks of an apply process that copy tables while others are applied: one reads while the other writes. Not more: they share the
+# databases with the apply servers, and each takes a replication origin at the destination.
+COPIES_BESIDE = 2
 
 GROUP_TRANSACTIONS_DEFAULT = 1000
 GROUP_ROWS_DEFAULT = 10_000

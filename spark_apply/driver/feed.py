@@ -6,7 +6,9 @@ stream breaks or cannot be opened, the host decides where to continue: only the 
 destination knows whether a newer driver runs.
 
 All streams of a driver carry its epoch. So a driver that was frozen and thaws after its successor began does not
-replace the successor's stream, and the queue does not interpret its old position as a loss of commits.
+replace the successor's stream, and the queue does not interpret its old position as a loss of commits. While the successor's
+stream is broken it can open one. So nothing is acknowledged on a stream before the host has found, after the stream was
+opened, that no newer driver runs (`QueueFeed.confirm`): what is acknowledged is purged at the source.
 
 An apply process that has never applied anything first asks where its queue begins for it (`ask_beginning`).
 """
@@ -50,6 +52,10 @@ class FeedListener(Protocol):
         """
         ...
 
+    def feed_opened(self, mark: int) -> None:
+        """A stream was opened: find out whether a newer driver runs, and call `confirm`."""
+        ...
+
     def feed_broke(self, mark: int) -> None:
         """The stream broke, or could not be opened; call `start` again."""
         ...
@@ -73,7 +79,7 @@ class QueueFeed:
         self.listener: FeedListener | None = None
         self._lock = threading.Lock()
         self._bell = Bell()
-        self._mark = 0
+        self._mark = self._confirmed = 0
         self._needed = FIRST_SCN
         self._durable = FIRST_SCN
         self._client: DequeueClient | None = None
@@ -111,13 +117,21 @@ class QueueFeed:
     def durable(self, scn: Scn) -> None:
         """See `Feed.durable`."""
         self._durable = scn
-        client = self._client
-        if client is not None:
-            client.acknowledge(self._config.source.site, scn)
+        self._acknowledge()
+
+    def confirm(self, mark: int) -> None:
+        """See `Feed.confirm`."""
+        self._confirmed = mark
+        self._acknowledge()
 
     def problem(self) -> str:
         """See `Feed.problem`."""
         return self._problem
+
+    def _acknowledge(self) -> None:
+        client = self._client
+        if client is not None and self._confirmed == self._mark and self._durable > FIRST_SCN:
+            client.acknowledge(self._config.source.site, self._durable)
 
     # ------------------------------------------------------------------ the feed's thread
 
@@ -133,6 +147,7 @@ class QueueFeed:
             try:
                 with contextlib.closing(self._connect(needed)) as client:
                     backoff.reset()
+                    self.listener.feed_opened(mark)
                     self._deliver(client, mark)
                 done = mark  # a newer one was requested
             except LogGone as error:
@@ -154,9 +169,6 @@ class QueueFeed:
         client = _client(config, self._resolve, self._epoch, self._bell.ring)
         client.subscribe({config.source.site: needed}, CREDIT_BYTES)
         self._client, self._problem = client, ""
-        # After that, so that nothing that the host reports meanwhile is lost.
-        if self._durable > FIRST_SCN:
-            client.acknowledge(config.source.site, self._durable)
         return client
 
     def _deliver(self, client: DequeueClient, mark: int) -> None:

@@ -1,5 +1,7 @@
 """Hosts reader and coordinator: one thread owns them, and all other threads send it events.
 
+Longer than 500 lines: every event and every due time is handled between two others, and is only right together with them.
+
 Job
     Connect the queue's batches, the apply servers' reports, and the cores' requests.
 
@@ -73,6 +75,10 @@ class Feed(Protocol):
         """Dequeue from `needed` on; ends the previous dequeue. Deliveries from now on carry the returned mark."""
         ...
 
+    def confirm(self, mark: int) -> None:
+        """No newer driver runs, as found after the stream was opened: it may acknowledge. `mark` is the result of `start`."""
+        ...
+
     def taken(self, size: int) -> None:
         """A delivered batch of that many bytes was taken, which returns its credit."""
         ...
@@ -94,6 +100,11 @@ class _BatchArrived:
     mark: int
     header: BatchHeader
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _FeedOpened:
+    mark: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class _Failed:
     error: StreamsError
 
 
-_Event = _BatchArrived | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
+_Event = _BatchArrived | _FeedOpened | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
 
 
 class CoordinatorHost:
@@ -169,6 +180,7 @@ class CoordinatorHost:
         self._record_at = self._alter_at = 0.0
         self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
+        self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
         self._last_applied_us = 0
         self._draining = False
         self._problem = ""
@@ -190,6 +202,10 @@ class CoordinatorHost:
     def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
         """Take a batch from the queue. See `spark_apply.driver.feed.FeedListener.arrived`."""
         self._events.put(_BatchArrived(mark, header, data))
+
+    def feed_opened(self, mark: int) -> None:
+        """A stream from the queue was opened; `mark` is the result of `Feed.start`."""
+        self._events.put(_FeedOpened(mark))
 
     def feed_broke(self, mark: int) -> None:
         """The stream from the queue broke; `mark` is the result of `Feed.start`."""
@@ -320,8 +336,7 @@ class CoordinatorHost:
             due.append(self._record_at)
         if self._alter_at:
             due.append(self._alter_at)
-        if self._dequeue_at is not None:
-            due.append(self._dequeue_at)
+        due += [at for at in (self._dequeue_at, self._confirm_at) if at is not None]
         if (join_due_at := self.servers.join_due_at) is not None:
             due.append(join_due_at)
         if self.joins.is_uncertain:
@@ -344,6 +359,9 @@ class CoordinatorHost:
                 self._inbox.append(event)
         elif isinstance(event, _ServerSpoke):
             self.servers.heard(event.stream, event.message)
+        elif isinstance(event, _FeedOpened):
+            if event.mark == self._mark:
+                self._confirm()
         elif isinstance(event, _FeedBroke):
             if event.mark == self._mark:
                 self._dequeue_again()
@@ -419,6 +437,7 @@ class CoordinatorHost:
     def _dequeue_again(self) -> None:
         self._inbox.clear()
         self._mark = _NO_MARK  # ignore what is still delivered
+        self._confirm_at = None
         self._dequeue()
 
     def _dequeue(self) -> None:
@@ -427,16 +446,30 @@ class CoordinatorHost:
         The source may have discarded what the newer driver has applied. If an older driver, which slept for a while perhaps,
         asked the queue for it, the queue would request changes that no longer exist.
         """
+        self._dequeue_at = self._retry_unless_newest()
+        if self._dequeue_at is None:
+            self._mark = self._feed.start(self._reader.needed_scn)
+
+    def _confirm(self) -> None:
+        """Let the stream acknowledge, unless a newer driver runs: this one may have slept between `_dequeue` and the stream's beginning."""
+        self._confirm_at = self._retry_unless_newest()
+        if self._confirm_at is None:
+            self._feed.confirm(self._mark)
+
+    def _retry_unless_newest(self) -> float | None:
+        """When to ask again, because the destination does not answer; None: it answered, and no newer driver runs.
+
+        Raises:
+            FencedError: one does.
+        """
         topology, apply = self._config.topology, self._config.apply
         try:
             progress = self._destination.progress(topology, apply)
         except DatabaseUnavailable as error:
             self._problem = error.message
-            self._dequeue_at = self._clock.monotonic() + DEQUEUE_RETRY_S
-            return
+            return self._clock.monotonic() + DEQUEUE_RETRY_S
         check_epoch(0 if progress is None else progress.epoch, apply=apply, epoch=self._epoch)
-        self._dequeue_at = None
-        self._mark = self._feed.start(self._reader.needed_scn)
+        return None
 
     def _send(self) -> None:
         if not self._draining:
@@ -470,6 +503,8 @@ class CoordinatorHost:
             self._fits.forget()
         if self._dequeue_at is not None and now >= self._dequeue_at:
             self._dequeue()
+        if self._confirm_at is not None and now >= self._confirm_at:
+            self._confirm()
         self.servers.housekeep(now)
 
     def _look_again(self) -> None:

@@ -166,6 +166,25 @@ def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
             assert site.preflight("top2", sessions=2) == ()
 
 
+def test_several_apply_processes_and_copies_beside_them_need_sessions_of_their_own(admin, role_dsn):
+    with closing(PostgresDestination(role_dsn, site="b")) as site:
+        for statement in fixes(site.preflight("top", sessions=4)):
+            admin.execute(statement)
+        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 8")  # the one that asks is one
+        assert site.preflight("top", sessions=4) == ()
+        (found,) = site.preflight("top", sessions=4, applies=2)
+        assert (found.is_error, found.problem) == (True, "8 connections are needed, the role may open 7 more")
+        (found,) = site.preflight("top", sessions=4, copies=2)
+        assert (found.is_error, found.problem) == (
+            False, "13 connections are needed to copy tables while others are applied, the role may open 7 more",
+        )
+        setting = "coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))"
+        origins = int(admin.execute(f"SELECT {setting}").fetchone()[0])
+        (found,) = (f for f in site.preflight("top", sessions=origins - 1, copies=2) if "origins" in f.problem)
+        assert not found.is_error
+        assert found.problem.endswith(f"tables that are copied while others are applied need {origins + 1}")
+
+
 def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
     """Who may not look at other roles' sessions counts them all the same."""
     def free(asked: PostgresDestination) -> int:

@@ -51,7 +51,7 @@ class RedoSite:
 
         def opened() -> bool:
             try:
-                self.stream = self.source.open_stream("topo", self.writer.start_scn)
+                self.stream = self.source.open_stream("topo", self.writer.start_scn, timeline=self.writer.timeline)
             except DatabaseUnavailable:
                 return False
             return True

@@ -84,11 +84,12 @@ class PostgresDestination:
         with self._use("asking for the database's identity") as connection:
             return database_identity(connection)
 
-    def preflight(self, topology: str, *, sessions: int) -> tuple[Finding, ...]:
+    def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
             return preflight(
-                connection, topology, site=self._site, sessions=sessions, allow_any_version=self._allow_any_version
+                connection, topology, site=self._site, sessions=sessions, applies=applies, copies=copies,
+                allow_any_version=self._allow_any_version,
             )
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -25,8 +26,11 @@ __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
 _ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
-# Besides the apply servers: the administrative session, the topology's claim, and one for `status` or `errors`.
-_OTHER_SESSIONS = 3
+# Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for `status` or `errors`.
+_OTHER_SESSIONS = 2
+# A task that copies writes in one session and compares in another; its apply process has one that plans, and one that reads.
+_SESSIONS_OF_A_COPY = 2
+_SESSIONS_OF_WHO_COPIES = 2
 
 _SERVER = """
 SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in_recovery() AS standby,
@@ -43,7 +47,7 @@ SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in
          - coalesce(current_setting('reserved_connections', true)::int, 0) - open.clients AS connections,
        (SELECT rolconnlimit - open.roles FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolconnlimit >= 0)
          AS role_connections,
-       open.servers AS own_servers, open.administrators > 0 AS has_administrator, open.claims > 0 AS has_claim
+       open.servers AS own_servers, open.administrators AS administrators, open.claims > 0 AS has_claim
 FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
              count(*) FILTER (WHERE usename = current_user) AS roles,
              count(*) FILTER (WHERE is_ours AND starts_with(application_name, %(name)s)) AS servers,
@@ -80,7 +84,7 @@ WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal O
 
 
 def preflight(
-    connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, allow_any_version: bool
+    connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, applies: int, copies: int, allow_any_version: bool,
 ) -> tuple[Finding, ...]:
     """Check the server and the role.
 
@@ -89,6 +93,8 @@ def preflight(
         topology: whose apply processes they are.
         site: for the findings' path.
         sessions: apply servers' sessions, each with a replication origin of its own.
+        applies: see `DestinationDatabase.preflight`.
+        copies: see `DestinationDatabase.preflight`.
         allow_any_version: do not refuse versions that were never tried.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -104,7 +110,7 @@ def preflight(
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(path, found),
         *_right_findings(connection, path, found),
-        *_bound_findings(path, found, version, sessions),
+        *_bound_findings(path, found, version, _Needed(sessions=sessions, applies=applies, copies=copies)),
     )
 
 
@@ -172,28 +178,57 @@ def _schema_findings(
         )
 
 
-def _bound_findings(path: str, found: dict[str, Any], version: int, sessions: int) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needed:
+    """See `preflight`."""
+
+    sessions: int
+    applies: int
+    copies: int
+
+    def connections(self, found: dict[str, Any]) -> int:
+        """Without copies. When everything runs already, those sessions are open: what they take is taken by us."""
+        running = min(int(found["own_servers"]), self.sessions)
+        administrators = min(found["administrators"], self.applies) if running else 0
+        return self.sessions + self.applies + _OTHER_SESSIONS - int(found["has_claim"]) - running - int(administrators)
+
+    @property
+    def connections_of_copies(self) -> int:
+        return _SESSIONS_OF_A_COPY * self.copies + _SESSIONS_OF_WHO_COPIES * self.applies if self.copies else 0
+
+
+def _bound_findings(path: str, found: dict[str, Any], version: int, wanted: _Needed) -> Iterator[Finding]:
     name = "max_active_replication_origins" if version >= _ORIGINS_SETTING_FROM else "max_replication_slots"
-    free = found["origins"] - found["foreign_origins"]
-    if free < sessions:
+    free, sessions = found["origins"] - found["foreign_origins"], wanted.sessions
+    if free < sessions + wanted.copies:
+        is_error = free < sessions
         yield Finding(
-            path=path, problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})",
-            fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions - free}; -- and restart the server",
+            path=path, is_error=is_error,
+            problem=f"{sessions} replication origins are needed, {max(free, 0)} are free ({name})" if is_error else
+            f"{free} replication origins are free ({name}): tables that are copied while others are applied need {sessions + wanted.copies}",
+            fix=f"ALTER SYSTEM SET {name} = {found['origins'] + sessions + wanted.copies - free}; -- and restart the server",
         )
-    # When everything runs already, those sessions are open: what they take is taken by us.
-    running = min(found["own_servers"], sessions)
-    needed = sessions + _OTHER_SESSIONS - found["has_claim"] - running - (running > 0 and found["has_administrator"])
-    if found["connections"] < needed:
-        most = found["connections_max"] + needed - found["connections"]
-        yield Finding(
-            path=path, problem=f"{needed} connections are needed, {max(found['connections'], 0)} are free",
-            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server",
+    needed = wanted.connections(found)
+    with_copies = needed + wanted.connections_of_copies
+    most = found["connections_max"] + with_copies - found["connections"]
+    if found["connections"] < with_copies:
+        yield _connections_finding(
+            path, needed, with_copies, f"{max(found['connections'], 0)} are free",
+            fix=f"ALTER SYSTEM SET max_connections = {most}; -- and restart the server", is_error=found["connections"] < needed,
         )
-    if found["role_connections"] is not None and found["role_connections"] < needed:
-        yield Finding(
-            path=path, problem=f"{needed} connections are needed, the role may open {max(found['role_connections'], 0)} more",
-            fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;",
+    free = found["role_connections"]
+    if free is not None and free < with_copies:
+        yield _connections_finding(
+            path, needed, with_copies, f"the role may open {max(free, 0)} more",
+            fix=f"ALTER ROLE {quote(found['role'])} CONNECTION LIMIT -1;", is_error=free < needed,
         )
+
+
+def _connections_finding(path: str, needed: int, with_copies: int, there: str, *, fix: str, is_error: bool) -> Finding:
+    what = f"{needed} connections are needed" if is_error else (
+        f"{with_copies} connections are needed to copy tables while others are applied"
+    )
+    return Finding(path=path, problem=f"{what}, {there}", fix=fix, is_error=is_error)
 
 
 def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:

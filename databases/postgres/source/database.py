@@ -31,11 +31,12 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
+from databases.postgres.source.slot import MAKES_SLOT, check_slot, continues, slot_positions, slot_step
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
 from streams.lcr_batch import TableVersion
-from streams.scn import FIRST_SCN, Scn, scn_text
+from streams.scn import Scn, scn_text
 
 if TYPE_CHECKING:
     from databases.ports import TableShape
@@ -46,7 +47,6 @@ __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
 MARKER_PREFIX = "headrace.marker"
 _LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
-_MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
 _POLL_S = 0.05
 # How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is away.
@@ -159,7 +159,7 @@ class PostgresSource:
         if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
             raise _publication_gone(name)
         with translated("asking for the slot"):
-            self._slot_positions(self._session(), name, start)
+            slot_positions(self._session(), name, start)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`."""
@@ -179,7 +179,7 @@ class PostgresSource:
             connection = self._session()
             name = self._name(topology)
             tables = select_tables(connection, rules)
-            steps = [*_publication_steps(connection, name, tables), _slot_step(connection, name)]
+            steps = [*_publication_steps(connection, name, tables), slot_step(connection, name)]
             return tuple(steps)
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class PostgresSource:
             connection = self._session()
             for statement in statements:
                 # Nobody queues behind a slot that is being made: it may wait, as every new try would wait for more.
-                limit = "0" if statement.startswith(_MAKES_SLOT) else _LOCK_TIMEOUT
+                limit = "0" if statement.startswith(MAKES_SLOT) else _LOCK_TIMEOUT
                 connection.execute(f"SET lock_timeout = '{limit}'")
                 try:
                     connection.execute(statement)
@@ -239,13 +239,14 @@ class PostgresSource:
     # ------------------------------------------------------------------ the log
 
     def open_stream(
-        self, topology: str, start: Scn, *, allow_binary: bool = True, force_libpq: bool = False
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, force_libpq: bool = False
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
         Args:
             topology: names the slot and the publication.
             start: see the port.
+            timeline: see the port.
             allow_binary: see the port.
             force_libpq: read through libpq, as over TLS.
         """
@@ -254,7 +255,8 @@ class PostgresSource:
         name = self._name(topology)
         with translated("opening the log stream"):
             connection = self._session()
-            begin = self._check_slot(connection, name, start)
+            continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
+            begin = check_slot(connection, name, start)
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
                 raise _publication_gone(name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
@@ -277,51 +279,6 @@ class PostgresSource:
                 f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
                 f"{found.reason}", hint="no action needed: changes travel in text form from now on",
             )
-
-    def _slot_positions(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
-        """What the slot was confirmed up to, and where the log ends; `start`: how far redo is, for messages."""
-        reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
-        row = connection.execute(
-            f"""
-            SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
-                   database = current_database() AND plugin = 'pgoutput', {reason}
-            FROM pg_replication_slots WHERE slot_name = %s
-            """,
-            (name,),
-        ).fetchone()
-        if row is None:
-            hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
-            raise LogGone(f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone", hint=hint, after_scn=start)
-        if not row[3]:
-            raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
-        confirmed = int(row[0] or 0)
-        if row[1] == "lost":
-            setting = {"idle_timeout": "idle_replication_slot_timeout", "wal_level_insufficient": "wal_level"}.get(
-                row[4] or "", "max_slot_wal_keep_size"
-            )
-            raise LogGone(
-                f"slot {name} was invalidated (see {setting}): its WAL after SCN {scn_text(max(start, confirmed))} is gone",
-                hint=f"fix {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
-            )
-        return confirmed, int(row[2])
-
-    def _check_slot(self, connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
-        """Where the stream can begin; the slot must still have everything after `start`."""
-        confirmed, end = self._slot_positions(connection, name, start)
-        if start != FIRST_SCN and confirmed > start:
-            raise LogGone(
-                f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to SCN "
-                f"{scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
-                hint=f"the slot was made again, or advanced by another client: {INSTANTIATE_AGAIN}", after_scn=start,
-                through_scn=confirmed,
-            )
-        if start > end:
-            raise LogGone(
-                f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
-                hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
-                through_scn=start,
-            )
-        return start if start != FIRST_SCN else Scn(confirmed)
 
     def dictionary_build(self, topology: str) -> DictionaryBuild:
         """See `SourceDatabase.dictionary_build`."""
@@ -346,7 +303,7 @@ class PostgresSource:
         Raises:
             DatabaseUnavailable: something in the snapshot does not become visible, or the server cannot be reached.
         """
-        from databases.postgres.source.replication_stream import parse_lsn
+        from databases.postgres.source.lsn import parse_lsn
 
         connection = connect(self._dsn, application_name=f"headrace {topology} snapshot", replication="database")
         try:
@@ -478,21 +435,3 @@ def _publication_steps(
 def _listed(tables: Sequence[CatalogTable] | Any) -> str:  # noqa: ANN401 - or a view of a dict's values
     """For a publication: without ONLY a plain table would bring the tables that inherit from it."""
     return ", ".join(("" if t.is_partitioned else "ONLY ") + qualified(t.owner, t.name) for t in tables)
-
-
-def _slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatement:
-    row = connection.execute(
-        "SELECT database = current_database() AND plugin = 'pgoutput' FROM pg_replication_slots WHERE slot_name = %s",
-        (name,),
-    ).fetchone()
-    if row is not None and not row[0]:
-        raise DatabaseError(
-            f"slot {name} belongs to another database or plugin",
-            hint=f"drop it (SELECT pg_drop_replication_slot('{name}')), or give the topology another name", slot=name,
-        )
-    return PlannedStatement(
-        statement=f"{_MAKES_SLOT}'{name}', 'pgoutput')",
-        effect="makes the server keep its log until Headrace has written it to its own redo log",
-        lock="none, but it waits until every transaction that is running now has ended",
-        is_done=row is not None,
-    )

@@ -28,6 +28,9 @@ __all__ = ["PostgresLogDecoder"]
 
 # One scratch array for values, reused; a row with more values than that cannot exist (1600 columns, old and new).
 _VALUES_MAX = 1 << 20
+# Tags that users make up for each transaction are forgotten at this many; it is far more than a topology has.
+_TAGS_KEPT = 1 << 10
+_TAGS_MAX = 1 << 14  # in one chunk, whose transactions refer to them by 16 bits; it ends early at more
 _ROWS_MIN = 1 << 10  # scratch arrays are at least that long
 
 
@@ -70,6 +73,8 @@ class PostgresLogDecoder:
             ProtocolError: the bytes are not whole pgoutput messages.
         """
         state = self._state
+        if len(self._tags) > _TAGS_KEPT:
+            self._forget_tags()
         scratch = self._scratch = self._scratch.at_least(rows_max)
         # One array type for the compiled kernels, wherever the bytes come from.
         data = data.view()
@@ -158,6 +163,8 @@ class PostgresLogDecoder:
             self._truncates[int(state[kernels.STATE_ROWS]) - 1] = (numbers, bool(flags & 1), bool(flags & 2))
             return True
         elif why == kernels.MESSAGE:
+            if len(self._tags) >= _TAGS_MAX:
+                return False
             self._message(message)
         state[kernels.STATE_POSITION] = end
         return True
@@ -244,6 +251,15 @@ class PostgresLogDecoder:
         if number == len(self._tags):
             self._tags.append(tag)
         return number
+
+    def _forget_tags(self) -> None:
+        """Keep the tags of origins and of the open transaction only; a chunk has copies of its own."""
+        tags, self._tags, self._tag_numbers = self._tags, [], {}
+        self._origins = [(name, number if number < 0 else self._tag_number(tags[number])) for name, number in self._origins]
+        self._index_origins()
+        known = int(self._state[kernels.STATE_TAG])
+        if self._state[kernels.STATE_OPEN] and known >= 0:
+            self._state[kernels.STATE_TAG] = self._tag_number(tags[known])
 
     def _index_tables(self) -> None:
         ordered = sorted(self._tables.items())

@@ -52,6 +52,7 @@ class _Server:
     keeps_mb: int
     idle_slot_timeout: str
     encoding: str
+    standbys: tuple[str, ...]
 
 
 def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
@@ -119,7 +120,10 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
                current_setting('max_wal_senders')::int8,
                ours.has_slot, ours.has_sender,
                (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-               coalesce({idle}, '0'), current_setting('server_encoding')
+               coalesce({idle}, '0'), current_setting('server_encoding'),
+               -- NULL before version 17: nothing can be set there
+               (SELECT array_agg(slot_name::text ORDER BY slot_name) FROM pg_replication_slots WHERE slot_type = 'physical' AND active
+                AND NOT slot_name = ANY (string_to_array(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ',')))
         FROM (SELECT count(*) > 0, count(s.active_pid) > 0 FROM pg_replication_slots s
               JOIN pg_publication p ON p.pubname = s.slot_name AND p.pubname ~ '^headrace_'
               WHERE s.database = current_database()) AS ours (has_slot, has_sender)
@@ -130,6 +134,7 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
         wal_level=row[0], is_standby=row[1], role=row[2], database=row[3], can_replicate=row[4], can_create=row[5],
         slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
         has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
+        standbys=tuple(row[15] or ()),
     )
 
 
@@ -163,6 +168,13 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
             path=path, is_error=False,
             problem=f"idle_replication_slot_timeout is {server.idle_slot_timeout}: a stopped log writer loses its slot after that",
             fix="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+        )
+    for slot in server.standbys:
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"the standby of slot {slot} is not in synchronized_standby_slots: changes that it does not have are captured, and after its"
+            " promotion the redo log would be refused",
+            fix="ALTER SYSTEM SET synchronized_standby_slots = '<the slots of all standbys that may be promoted>'; SELECT pg_reload_conf();",
         )
     if server.encoding == "SQL_ASCII":
         yield Finding(

@@ -29,6 +29,7 @@ from psycopg import conninfo
 from databases.ports import LogChunk, StreamOptions
 from databases.postgres.connection import connect, quote, translated
 from databases.postgres.source import pgoutput_kernels as kernels
+from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.replication_wire import (
     MESSAGE_BYTES_MAX,
     Buffer,
@@ -41,6 +42,7 @@ from databases.postgres.source.replication_wire import (
     start_libpq,
     start_raw,
 )
+from databases.postgres.source.slot import keep_at_standbys
 from streams.errors import (
     DatabaseUnavailable,
     ProtocolError,
@@ -62,17 +64,6 @@ OBJECTS_MAX = 4096  # table descriptions in one chunk; a chunk ends early at mor
 _LENGTH = struct.Struct(">I")
 _STATUS = struct.Struct(">cIcQQQqB")
 _EPOCH_S = 946_684_800  # of PostgreSQL: 2000-01-01
-
-
-def parse_lsn(text: str) -> Scn:
-    """The SCN that PostgreSQL prints as `16/B374D848`."""
-    high, _, low = text.partition("/")
-    return Scn(int(high, 16) << 32 | int(low, 16))
-
-
-def format_lsn(scn: int) -> str:
-    """The SCN as PostgreSQL prints it."""
-    return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:X}"
 
 
 class PostgresLogStream:
@@ -322,6 +313,7 @@ def open_log_stream(
         duplicate = socket.socket(fileno=os.dup(pgconn.socket))
         enlarge(duplicate)
         options = _identify(connection, binary=binary)
+        keep_at_standbys(connection, slot)
         command = _start_command(slot, publication, start, options)
         received = b""
         wire: Wire

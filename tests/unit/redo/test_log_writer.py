@@ -41,7 +41,7 @@ def record_types(folder, writer) -> list[RecordType]:
 
 
 def attach(writer: LogWriter, source: MemorySource) -> None:
-    writer.attach(source.open_stream("t", writer.start_scn))
+    writer.attach(source.open_stream("t", writer.start_scn, timeline=writer.timeline))
 
 
 def test_only_what_is_fsynced_is_confirmed(tmp_path, monkeypatch):
@@ -197,12 +197,47 @@ def test_another_cluster_is_refused(tmp_path):
         attach(writer, other)
 
 
-def test_another_timeline_is_refused(tmp_path):
-    write_redo(tmp_path, busy()).close()
+def test_timeline_that_does_not_come_from_that_of_the_redo_log_is_refused(tmp_path):
+    source = busy()
+    source.promoted()
+    write_redo(tmp_path, source).close()
+    before = MemorySource(timeline=1)
+    with pytest.raises(LogGone, match="timeline 1, which does not come from timeline 2"):
+        attach(log_writer(tmp_path, before), before)
+
+
+def test_promotion_of_a_standby_that_has_everything_goes_on_in_a_new_segment(tmp_path):
+    source, clock = busy(), VirtualClock()
+    writer = write_redo(tmp_path, source, clock=clock)
+    source.promoted()
+    writer.close()
+    writer = log_writer(tmp_path, source, clock=clock)
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="x")
+    attach(writer, source)
+    drain(writer, source, clock)
+    assert (writer.timeline, writer.position.segment) == (2, 2)
+    assert received(mine(miner(tmp_path), writer)) == committed(source)
+    source.promoted()
+    attach(writer, source)  # nothing was written on timeline 3 yet
+    assert writer.timeline == 2
+    attach(writer, source)
+
+
+def test_redo_log_that_has_what_the_promoted_standby_never_had_is_refused_with_the_range(tmp_path):
+    source = busy()
+    switch = source.current_scn()
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="the standby never had it")
+    writer = write_redo(tmp_path, source)
     other = MemorySource(timeline=2)
-    writer = log_writer(tmp_path, other)
-    with pytest.raises(LogGone, match="timeline 2"):
+    other.left = {1: switch}
+    with pytest.raises(LogGone, match="was promoted, or recovered") as caught:
         attach(writer, other)
+    assert caught.value.context["after_scn"] == switch
+    assert caught.value.context["through_scn"] == writer.start_scn > switch
+    other.left = {1: writer.start_scn}
+    assert other.open_stream("t", writer.start_scn, timeline=writer.timeline).start_scn == writer.start_scn
 
 
 def test_stream_that_begins_behind_the_redo_is_refused(tmp_path):

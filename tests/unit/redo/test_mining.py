@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
+from redo.mined_tables import TAGS_KEPT
 from redo.mining import Miner
 from redo.records import RedoPosition
 from redo.segments import list_segments
@@ -381,6 +382,21 @@ def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
     writer = write_redo(tmp_path, source)
     assert [t.tag for t in received(mine(miner(tmp_path, rules=NULL_TAGS_ONLY), writer))] == [None]
     assert [t.tag for t in received(mine(miner(tmp_path, rules=ALL), writer))] == [None, TAG]
+
+
+def test_tags_that_nothing_refers_to_any_more_are_forgotten(tmp_path):
+    source = MemorySource()
+    source.create_table("hr.t", ["id"], key=["id"])
+    writer = log_writer(tmp_path, source)
+    writer.attach(source.open_stream("t", writer.start_scn))
+    tags = [Tag(value=b"%d" % k) for k in range(5000)]
+    for k, tag in enumerate(tags):
+        with source.transaction(tag) as transaction:
+            transaction.insert("hr.t", id=str(k))
+    drain(writer, source, VirtualClock())
+    mining = miner(tmp_path, rules=ALL)
+    assert [t.tag for t in received(mine(mining, writer))] == tags
+    assert len(mining._tables.tags) <= 2 * TAGS_KEPT
 
 
 def test_a_rule_that_lists_tags_takes_these_transactions_also_when_a_tag_comes_late(tmp_path):

@@ -23,12 +23,11 @@ ENDED_S = 30.0
 
 
 class Client:
-    """A queue's end that notes what is acknowledged, and lets the other thread tell more in the middle of connecting."""
+    """A queue's end that notes what is acknowledged."""
 
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
         self.connected = threading.Event()
-        self.meanwhile = lambda: None
 
     def subscribe(self, needed: dict[str, Scn], credit_bytes: int) -> None:
         pass
@@ -36,27 +35,72 @@ class Client:
     def acknowledge(self, source: str, scn: Scn) -> None:
         assert source == "dbs1"
         self.acknowledged.append(scn)
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
 
     def poll(self) -> None:
         self.connected.set()
+
+    def grant(self, credit_bytes: int) -> None:
+        pass
 
     def close(self) -> None:
         pass
 
 
-def test_what_becomes_durable_while_the_feed_connects_is_told_to_the_queue(monkeypatch: pytest.MonkeyPatch):
-    client = Client()
+def connected(client: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[QueueFeed, queue.SimpleQueue[int]]:
+    """A feed of this client, and the marks of the streams that it opened."""
     monkeypatch.setattr(feed_module, "_client", lambda *_: client)
     config: Any = SimpleNamespace(source=SimpleNamespace(site="dbs1"))
+    opened: queue.SimpleQueue[int] = queue.SimpleQueue()
     feed = QueueFeed(config, lambda: "", 1)
-    feed.listener = SimpleNamespace(arrived=None, feed_broke=None)  # type: ignore[assignment]
+    feed.listener = SimpleNamespace(arrived=None, feed_broke=None, feed_opened=opened.put)  # type: ignore[assignment]
+    return feed, opened
+
+
+def test_what_becomes_durable_while_the_feed_connects_is_told_to_the_queue_once_the_stream_is_confirmed(monkeypatch: pytest.MonkeyPatch):
+    client = Client()
+    feed, opened = connected(client, monkeypatch)
     feed.durable(Scn(40))
-    client.meanwhile = lambda: feed.durable(Scn(50))
-    feed.start(FIRST_SCN)
-    assert client.connected.wait(ENDED_S)
-    assert max(client.acknowledged) == 50
+    first = feed.start(FIRST_SCN)
+    assert opened.get(timeout=ENDED_S) == first
+    feed.durable(Scn(50))
+    assert client.acknowledged == []
+    feed.confirm(first)
+    feed.durable(Scn(60))
+    assert client.acknowledged == [50, 60]
+    second = feed.start(FIRST_SCN)
+    assert opened.get(timeout=ENDED_S) == second
+    feed.durable(Scn(70))
+    feed.confirm(first)
+    assert client.acknowledged == [50, 60]
+    feed.confirm(second)
+    assert client.acknowledged == [50, 60, 70]
+    feed.stop()
+
+
+def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_stream_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    """The destination came back from a backup of 20; the older driver, which slept before it connected, had told 60."""
+    core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
+    newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(20)}, 1)
+    core.acknowledge(newest, "dbs1", Scn(25))
+    core.close_subscriber(newest)
+
+    class Stream(Client):
+        def subscribe(self, needed: dict[str, Scn], credit_bytes: int) -> None:
+            self.session = core.open_subscriber("apply_a", epoch_incarnation(1), needed, credit_bytes)
+
+        def acknowledge(self, source: str, scn: Scn) -> None:
+            core.acknowledge(self.session, source, scn)
+
+    feed, opened = connected(Stream(), monkeypatch)
+    feed.start(Scn(60))
+    assert opened.get(timeout=ENDED_S)
+    feed.durable(Scn(60))  # its servers' last group; its host finds the newer epoch before it confirms the stream
+    (subscriber,) = (each for each in core.status()["subscribers"] if each["subscriber"] == "apply_a")
+    assert subscriber["acknowledged_scn"] == 25
+    core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
+    feed.stop()
 
 
 def test_stream_that_cannot_be_opened_is_opened_again_only_when_the_host_wants_it(monkeypatch: pytest.MonkeyPatch):

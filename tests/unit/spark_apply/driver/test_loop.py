@@ -64,6 +64,7 @@ class Feed:
 
     def __init__(self, batches: list[LcrBatch]) -> None:
         self.batches, self.starts, self.durables, self.taken_bytes = batches, 0, [], 0
+        self.confirmed: list[int] = []
         self.host: CoordinatorHost
 
     def start(self, needed: Scn) -> int:
@@ -73,6 +74,9 @@ class Feed:
             whole = batch if position == 0 else self.batches[len(self.batches) - len(resumed) + position]
             self.host.arrived(self.starts, codec.header_of(whole), codec.encode(whole))
         return self.starts
+
+    def confirm(self, mark: int) -> None:
+        self.confirmed.append(mark)
 
     def taken(self, size: int) -> None:
         self.taken_bytes += size
@@ -338,6 +342,30 @@ def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
     assert driver.feed.starts == starts
+
+
+def test_driver_that_slept_between_its_look_and_the_opening_of_its_stream_acknowledges_nothing(driver: Driver) -> None:
+    driver.host.feed_broke(driver.feed.starts)
+    driver.host.turn(0.0)  # no newer one runs; then it sleeps, and its stream is opened late
+    MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
+    driver.host.feed_opened(driver.feed.starts)
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+    assert driver.feed.confirmed == []
+
+
+def test_stream_is_confirmed_when_the_destination_answers_and_an_older_one_never(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.store.is_reachable = False
+    mark = driver.feed.starts
+    driver.host.feed_opened(mark - 1)
+    driver.host.feed_opened(mark)
+    driver.host.turn(0.0)
+    assert driver.feed.confirmed == []
+    driver.store.is_reachable = True
+    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.host.turn(0.0)
+    assert driver.feed.confirmed == [mark]
 
 
 def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Driver) -> None:

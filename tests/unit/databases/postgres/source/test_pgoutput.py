@@ -199,6 +199,31 @@ def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -
     assert (first.tags[first.tag[0]], second.tags[second.tag[0]]) == (Tag(value=b"\x0b"), Tag(value=b"\x0b"))
 
 
+@pytest.mark.parametrize("rows_max", [1000, 100_000])
+def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(rows_max: int) -> None:
+    """Users may make up a tag for each transaction."""
+    count = 40_000
+    ours = pg.stream(pg.begin(1, 1), pg.origin(OURS), pg.insert(5, [b"0", b""]), pg.commit(1, 2))
+    data = pg.stream(pg.relation(5, "public", "t", COLUMNS)) + ours + b"".join(
+        pg.stream(pg.begin(k, k), pg.message("headrace.tag", b"%d" % k), pg.insert(5, [b"1", b""]), pg.commit(k, k + 1))
+        for k in range(3, 3 + 2 * count, 2)
+    )
+    decoder, at, found = PostgresLogDecoder(options()), 0, []
+    array = np.frombuffer(data, np.uint8)
+    while at < len(data):
+        chunk = decoder.decode(array, at, rows_max=rows_max)
+        assert chunk.consumed > 0
+        at += chunk.consumed
+        found += [
+            (int(scn), chunk.tags[number].value) for scn, number, open_ in zip(chunk.order_scn, chunk.tag, chunk.commit_scn == 0, strict=True)
+            if not open_
+        ]
+    assert found == [(1, b"\x00\xff"), *((k, b"%d" % k) for k in range(3, 3 + 2 * count, 2))]
+    again = decode(ours, decoder)
+    assert again.tags[again.tag[0]].value == b"\x00\xff"
+    assert len(again.tags) < 2000
+
+
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
 def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(rows_max: int) -> None:
     """Rules would keep one half of the transaction and drop the other."""

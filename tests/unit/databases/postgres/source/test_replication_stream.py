@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from databases.ports import StreamOptions
-from databases.postgres.source.replication_stream import PostgresLogStream, format_lsn, parse_lsn
+from databases.postgres.source.lsn import format_lsn, parse_lsn
+from databases.postgres.source.replication_stream import PostgresLogStream
 from databases.postgres.source.replication_wire import GULP_BYTES, RawWire
 from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from streams.scn import Scn

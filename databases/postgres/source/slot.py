@@ -1,0 +1,207 @@
+"""The slot of a source: how it is made, whether it has what redo needs, and how it survives the promotion of a standby.
+
+From PostgreSQL 17 on a slot is made for failover: a standby with `sync_replication_slots` keeps a copy of it, and has it when it is
+promoted. The copy may be behind what the log writer confirmed; a stream begins where redo ends, so nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import psycopg
+
+from databases.ports import PlannedStatement
+from databases.postgres.connection import connect, quote, translated
+from databases.postgres.source.lsn import parse_lsn
+from databases.timelines import check_timeline
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, LogGone
+from streams.scn import FIRST_SCN, Scn, scn_text
+
+__all__ = ["MAKES_SLOT", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step"]
+
+MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
+_FAILOVER_SLOTS_FROM = 170000
+
+
+def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
+    """What the slot was confirmed up to, and where the log ends.
+
+    Args:
+        connection: to the source.
+        name: of the slot.
+        start: how far redo is, for messages.
+
+    Raises:
+        LogGone: the slot is not there, or was invalidated.
+    """
+    reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
+    row = connection.execute(
+        f"""
+        SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
+               database = current_database() AND plugin = 'pgoutput', {reason}
+        FROM pg_replication_slots WHERE slot_name = %s
+        """,
+        (name,),
+    ).fetchone()
+    if row is None:
+        hint = INSTANTIATE_AGAIN if start != FIRST_SCN else "`headrace down --purge`, then `headrace up`, makes it again"
+        raise LogGone(
+            f"slot {name} does not exist: everything after SCN {scn_text(start)} is gone", after_scn=start,
+            hint=f"{_why_no_slot(connection)}{hint}",
+        )
+    if not row[3]:
+        raise LogGone(f"slot {name} belongs to another database or plugin", hint="drop it, or rename the topology")
+    confirmed = int(row[0] or 0)
+    if row[1] == "lost":
+        setting = {"idle_timeout": "idle_replication_slot_timeout", "wal_level_insufficient": "wal_level"}.get(
+            row[4] or "", "max_slot_wal_keep_size"
+        )
+        raise LogGone(
+            f"slot {name} was invalidated (see {setting}): its WAL after SCN {scn_text(max(start, confirmed))} is gone",
+            hint=f"fix {setting} as `headrace check` says; then {INSTANTIATE_AGAIN}", after_scn=max(start, confirmed),
+        )
+    return confirmed, int(row[2])
+
+
+def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
+    """Where the stream can begin.
+
+    Args:
+        connection: to the source.
+        name: of the slot.
+        start: where redo ends; FIRST_SCN: there is none.
+
+    Raises:
+        LogGone: the slot has not everything after `start`, or the log ends below it.
+    """
+    confirmed, end = slot_positions(connection, name, start)
+    if start != FIRST_SCN and confirmed > start:
+        raise LogGone(
+            f"slot {name} is ahead of the redo log: transactions that committed after SCN {scn_text(start)} and up to SCN "
+            f"{scn_text(confirmed)} are missing ({confirmed - start} bytes of log)",
+            hint=f"the slot was made again, or advanced by another client: {INSTANTIATE_AGAIN}", after_scn=start,
+            through_scn=confirmed,
+        )
+    if start > end:
+        raise LogGone(
+            f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
+            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
+            through_scn=start,
+        )
+    return start if start != FIRST_SCN else Scn(confirmed)
+
+
+def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> None:
+    """See that a server's log continues a redo log that may end on an earlier timeline.
+
+    Args:
+        connection: to the server.
+        dsn: of the server, which tells the history of its timelines to replication sessions only.
+        site: name of the source site, for messages.
+        timeline: of the redo log; 0: there is none.
+        start: where it ends.
+
+    Raises:
+        LogGone: it does not.
+    """
+    now = _timeline(connection)
+    if timeline not in {0, now}:
+        check_timeline(site, redo=timeline, start=start, now=now, left=_timelines_left(dsn, now))
+
+
+def _timeline(connection: psycopg.Connection[Any]) -> int:
+    """The timeline of the log now; pg_control_checkpoint() tells the one of before until the first checkpoint after a promotion."""
+    (now,) = connection.execute("SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)").fetchone() or ("1",)
+    return int(now, 16)
+
+
+def _why_no_slot(connection: psycopg.Connection[Any]) -> str:
+    """On a server that was promoted: why its slot did not come with it; else empty."""
+    if _timeline(connection) == 1:
+        return ""
+    if connection.info.server_version < _FAILOVER_SLOTS_FROM:
+        return "where a standby was promoted: before PostgreSQL 17 no slot comes with it; "
+    return (
+        "where a standby was promoted: a slot comes with it that it had in step (sync_replication_slots = on, hot_standby_feedback = on,"
+        " a primary_slot_name, and dbname in primary_conninfo); "
+    )
+
+
+def _timelines_left(dsn: str, timeline: int) -> dict[int, Scn]:
+    """The timelines that a server's log was on before this one, with the SCN at which it left each.
+
+    Args:
+        dsn: of the server.
+        timeline: that it is on.
+
+    Raises:
+        DatabaseUnavailable: no connection.
+        DatabaseError: the file of the timeline's history is gone.
+    """
+    if timeline == 1:
+        return {}
+    with (
+        contextlib.closing(connect(dsn, application_name="headrace timelines", replication="database")) as connection,
+        translated("asking for the history of the log's timelines"),
+    ):
+        row = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchone()
+    assert row is not None
+    text = row[1].decode() if isinstance(row[1], bytes) else str(row[1])
+    # "1<tab>0/3000060<tab>no recovery target specified"
+    lines = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return {int(line[0]): parse_lsn(line[1]) for line in lines}
+
+
+def keep_at_standbys(connection: psycopg.Connection[Any], slot: str) -> None:
+    """Let standbys keep a slot in step that was made without it.
+
+    Args:
+        connection: a replication session of the slot's database; it does not use the slot yet.
+        slot: its name.
+    """
+    if connection.info.server_version < _FAILOVER_SLOTS_FROM:
+        return
+    with translated("opening the log stream"):
+        row = connection.execute(
+            "SELECT failover OR active FROM pg_replication_slots WHERE slot_name = '{}'".format(slot.replace("'", "''"))
+        ).fetchone()
+        if row is not None and not row[0]:
+            connection.execute(f"ALTER_REPLICATION_SLOT {quote(slot)} (FAILOVER true)")
+
+
+def slot_statement(name: str, *, has_failover: bool) -> str:
+    """The statement that makes a slot, for standbys to keep in step with where they can.
+
+    Args:
+        name: of the slot.
+        has_failover: the server has failover slots (version 17).
+    """
+    return f"{MAKES_SLOT}'{name}', 'pgoutput'{', failover => true' if has_failover else ''})"
+
+
+def slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatement:
+    """The step of `prepare` that makes the slot.
+
+    Args:
+        connection: to the source.
+        name: of the slot.
+
+    Raises:
+        DatabaseError: something else has the name.
+    """
+    row = connection.execute(
+        "SELECT database = current_database() AND plugin = 'pgoutput' FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    ).fetchone()
+    if row is not None and not row[0]:
+        raise DatabaseError(
+            f"slot {name} belongs to another database or plugin",
+            hint=f"drop it (SELECT pg_drop_replication_slot('{name}')), or give the topology another name", slot=name,
+        )
+    return PlannedStatement(
+        statement=slot_statement(name, has_failover=connection.info.server_version >= _FAILOVER_SLOTS_FROM),
+        effect="makes the server keep its log until Headrace has written it to its own redo log",
+        lock="none, but it waits until every transaction that is running now has ended",
+        is_done=row is not None,
+    )
