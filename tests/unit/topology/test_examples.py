@@ -85,7 +85,7 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
     work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
     assert work["redo:dbs1@dbs2"] == (
-        "dbs2", "redo receiver: copies the redo of dbs1, synchronously: a commit waits for it where the database waits for the session "
+        "dbs2", "redo receiver: copies the redo of dbs1 synchronously: a commit waits for it where the database waits for the session "
         "headrace_downstream_dbs1"
     )
     assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
