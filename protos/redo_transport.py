@@ -79,7 +79,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             begin = _begin(next(requests, None))
             transport.check_hello(begin.hello, self._topology, self._source)
             place = StandbyPlace(
-                segment=begin.place.segment, offset=begin.place.offset, scn=Scn(begin.place.scn), header_crc=begin.header_crc,
+                segment=begin.place.segment, offset=begin.place.offset, scn=Scn(begin.place.scn), fingerprint=begin.fingerprint,
             )
             shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place, _shipped(begin.shipped))
         except StreamsError as error:
@@ -201,7 +201,7 @@ class RedoShippingClient:
             RedoError: what is durable here is not of its redo log.
         """
         self._outbox.put(redo_pb2.ShipRequest(begin=redo_pb2.BeginShipping(
-            hello=self._hello, place=_position(place), header_crc=place.header_crc, credit_bytes=CREDIT_BYTES,
+            hello=self._hello, place=_position(place), fingerprint=place.fingerprint, credit_bytes=CREDIT_BYTES,
             shipped=shipped.value,
         )))
         call = redo_pb2_grpc.RedoTransportStub(self._channel.grpc).Ship(iter(self._outbox))

@@ -23,14 +23,14 @@ class StandbyPlace:
     Args:
         segment: number of the segment; 0: it has nothing.
         offset: bytes of that segment, up to the end of a record.
-        header_crc: CRC-32C over the headers of all records of that segment up to there, a footer's aside. Two redo logs that agree
+        fingerprint: of all records of that segment up to there, a footer's aside (`redo.records.fingerprint`). Two redo logs that agree
             in it hold the same bytes: headers carry checksums of payloads, and times.
         scn: every transaction committed up to here is before this place.
     """
 
     segment: int = 0
     offset: int = 0
-    header_crc: int = 0
+    fingerprint: int = 0
     scn: Scn = FIRST_SCN
 
 
@@ -71,7 +71,7 @@ class Shipment(Protocol):
         ...
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """The receiver has everything up to a place durably; `header_crc` is not looked at.
+        """The receiver has everything up to a place durably; `fingerprint` is not looked at.
 
         Raises:
             StreamsError: the stream ends with it.

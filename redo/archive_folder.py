@@ -27,7 +27,7 @@ from pathlib import Path
 from protos.standby import FRAME_BYTES, RedoFrame
 from redo.records import RecordHeader
 from redo.segments import RedoFull, SegmentFile, list_segments, scan_segment
-from redo.shipping import headers_crc
+from redo.shipping import fingerprint_up_to
 from redo.standby_log import StandbyLog
 from streams.errors import RedoError
 
@@ -102,7 +102,7 @@ class ArchiveFolder:
         if not scan.is_complete:
             return f"{file.path} is not whole yet, it ends at offset {scan.end_offset}: if it is copied no further, copy it again"
         place = log.place
-        if place.segment == file.number and headers_crc(self._folder, place) != place.header_crc:
+        if place.segment == file.number and fingerprint_up_to(self._folder, place) != place.fingerprint:
             return f"{file.path} is of another redo log of {self._source} than the one that was taken before: replace it"
         return ""
 

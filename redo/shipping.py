@@ -38,13 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from protos.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
-from redo.records import RedoPosition, checksum
+from redo.records import RedoPosition, fingerprint
 from redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
 from streams.durable_file import replace_file
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["RedoShipping", "headers_crc"]
+__all__ = ["RedoShipping", "fingerprint_up_to"]
 
 _FILE = "redo_receivers.json"
 _START_OVER = (
@@ -252,7 +252,7 @@ class RedoShipping:
                 hint=f"restore a later copy of the standby redo log of {receiver}, {_START_OVER}",
                 receiver=receiver, after_scn=place.scn,
             )
-        if headers_crc(self._folder, place) != place.header_crc:
+        if fingerprint_up_to(self._folder, place) != place.fingerprint:
             raise self._another(receiver, place, f"they differ in segment {place.segment}, before SCN {scn_text(place.scn)}")
         return place.segment, place.offset
 
@@ -362,8 +362,8 @@ class _Shipment:
             self._descriptor = -1
 
 
-def headers_crc(folder: Path, place: StandbyPlace) -> int | None:
-    """CRC-32C over the headers of a segment up to a place, a footer's aside; None: no record ends there.
+def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
+    """The fingerprint of a segment up to a place, its footer aside; None: no record ends there.
 
     Args:
         folder: of the segments.
@@ -371,18 +371,18 @@ def headers_crc(folder: Path, place: StandbyPlace) -> int | None:
     """
     end = RedoPosition(place.segment, place.offset, FIRST_SCN)
     reader = RedoReader(folder, place.segment, PREAMBLE_BYTES)
-    crc = 0
+    found = 0
     try:
         if reader.size_bytes < place.offset:
             return None
         while (header := reader.next_header(end)) is not None:
-            crc = checksum(header.pack(), crc)
+            found = fingerprint(header, found)
             reader.skip(header)
         behind = reader.offset
         if behind < place.offset:  # the footer ends there, or nothing does
             footer = reader.read_header()
             behind += 0 if footer is None else footer.record_bytes
-        return crc if behind == place.offset else None
+        return found if behind == place.offset else None
     finally:
         reader.close()
 

@@ -47,6 +47,7 @@ from redo.records import (
     checksum,
     decode_footer,
     decode_head,
+    fingerprint,
 )
 from redo.segments import (
     PREAMBLE_BYTES,
@@ -403,7 +404,7 @@ class _Segment:
         self.durable = records.end
         self._durable_records = records.at_end()
         self.place = StandbyPlace(
-            segment=self.number, offset=records.end, header_crc=records.header_crc, scn=records.end_scn,
+            segment=self.number, offset=records.end, fingerprint=records.fingerprint, scn=records.end_scn,
         )
 
     def rollback(self) -> bool:
@@ -455,7 +456,8 @@ class _Records:
         name: of the segment, for messages.
         end: bytes up to the end of the last whole record.
         count: whole records.
-        header_crc: over their headers, a footer's aside.
+        header_crc: over their headers, a footer's aside: what a footer says.
+        fingerprint: of them, a footer's aside.
         end_scn: after the last of them.
         is_complete: the last of them is a footer.
     """
@@ -464,6 +466,7 @@ class _Records:
     end: int = 0
     count: int = 0
     header_crc: int = 0
+    fingerprint: int = 0
     end_scn: Scn = FIRST_SCN
     is_complete: bool = False
     _header: RecordHeader | None = None
@@ -534,6 +537,7 @@ class _Records:
             self.is_complete = True
         else:
             self.header_crc = checksum(header.pack(), self.header_crc)
+            self.fingerprint = fingerprint(header, self.fingerprint)
         if header.type is RecordType.SEGMENT:
             take_head(self._pending)
         self.end += header.record_bytes

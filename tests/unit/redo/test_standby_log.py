@@ -339,11 +339,12 @@ def test_a_receiver_ahead_of_a_source_whose_redo_was_lost_is_refused_and_its_cop
     assert site.mined_at(standby) == committed(site.source)
 
 
-def test_another_redo_log_with_the_same_numbers_is_refused(tmp_path):
+def test_another_redo_log_is_refused_also_with_as_many_records_of_the_same_lengths(tmp_path):
     site, other = Site(tmp_path / "one"), Site(tmp_path / "two")
-    site.commit(4)
-    other.clock.advance(5.0)
+    site.commit(12)
+    other.clock.advance(5.0)  # the same workload at another time: only times differ
     other.commit(12)
+    assert [file.size_bytes for file in list_segments(site.redo)] == [file.size_bytes for file in list_segments(other.redo)]
     standby = standby_log(site.folder)
     site.receive(standby)
     with pytest.raises(RedoError, match="they differ in segment"):
