@@ -25,8 +25,8 @@ Worked flow
     site's record 30; apply subscribes{40} -> Miner(40) -> 40..50, 50..60 -> acknowledge{50} -> the site may purge up to 50
     the stream breaks -> subscribes{50} -> what waits is dropped, Miner(50) -> 50..60: the reader discards what it had by SCN
     this process is killed -> subscribes{60} -> Miner(60)
-    apply comes back from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is refused,
-    and nothing is held for it: what is mined is dropped and counts as DURABLE
+    apply comes back from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is refused.
+    Two minutes later (`REFUSED_HOLD_S`) nothing is held for it any more: what is mined is dropped and counts as DURABLE
     this process is killed -> it reads the refusal from disk -> Miner(record): dropped as before, until apply begins anew
     a new apply process subscribes{FIRST_SCN} -> the mark 0..record, then all after it
     a second destination is added: the capture process closes this and enqueues from its queue's position; the apply process
@@ -97,15 +97,16 @@ class CombinedCore:
     ) -> None:
         self.topology_name, self.name = topology, apply.queue
         self._subscription = Subscription(apply.name, apply.source, acknowledged)
-        self._subscription.gone_scn = gone = refusal.gone_scn
         self._refusal = refusal
         self._wake = wake
         self._clock = clock or SystemClock()
+        if (gone := refusal.gone_scn) is not None:
+            self._subscription.refuse(gone, self._clock.monotonic())
         self._batches: deque[Delivery] = deque()
         self._bytes = 0
         # Where to mine from, until the capture process takes note: what the apply process asked for. A refused one does not ask, so
         # mining begins by itself and its batches are dropped, as in the life in which the apply process was refused.
-        self._begin_scn: Scn | None = None if gone is None else max(gone, acknowledged)
+        self._begin_scn: Scn | None = None if gone is None else self._subscription.held_scn
         self._is_blocked = False  # the capture process has a batch that it could not offer
 
     # ------------------------------------------------------------------ the capture process
@@ -137,8 +138,9 @@ class CombinedCore:
         """
         subscription = self._subscription
         session = subscription.session
-        if session is None and subscription.gone_scn is not None and self._begin_scn is None:
-            # Refused: nothing is held for it.
+        is_refused = subscription.gone_scn is not None and self._clock.monotonic() >= subscription.held_until
+        if session is None and is_refused and self._begin_scn is None:
+            # Nothing is held for it.
             subscription.acknowledged_scn = max(subscription.acknowledged_scn, header.through_scn)
             return
         is_full = self._bytes > 0 and self._bytes + len(data) > AHEAD_BYTES
@@ -158,12 +160,14 @@ class CombinedCore:
         if self._begin_scn is not None:
             return  # another stream has begun: what it needs is found out next
         subscription = self._subscription
+        begin = subscription.acknowledged_scn
         if FIRST_SCN < subscription.needed_scn < first_scn:
             # Durable before the apply process learns of it: then it aborts, and does not subscribe again.
             self._refusal.record(first_scn)
-            subscription.refuse(first_scn)
+            subscription.refuse(first_scn, self._clock.monotonic())
+            begin = subscription.held_scn
         self._clear()
-        self._begin_scn = max(first_scn, subscription.acknowledged_scn)
+        self._begin_scn = max(first_scn, begin)
 
     # ------------------------------------------------------------------ the apply process
 
@@ -194,9 +198,8 @@ class CombinedCore:
             self.close_subscriber(subscription.session)
         self._admit(scn)
         session = SubscriberSession(component, incarnation, tuple(needed), credit_bytes)
-        subscription.session, subscription.sent_scn = session, scn
-        if scn > FIRST_SCN:  # less than it has acknowledged: its destination lost commits
-            subscription.acknowledged_scn = min(subscription.acknowledged_scn, scn)
+        subscription.began(session, scn if scn > FIRST_SCN else subscription.acknowledged_scn)
+        subscription.sent_scn = scn
         self._clear()
         self._begin_scn = scn
         self._wake()

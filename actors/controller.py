@@ -191,7 +191,7 @@ class Controller(Host):
         """The state of the whole topology at the last observation (`at_us`), JSON-able. `outdated`: about to change or be replaced."""
         # Preparing a database can take long; `step` observes nothing meanwhile.
         is_preparing = self._phase == "PREPARING"
-        latest = gather(self._actors, (*self._sites, *self._to_be_bypassed())) if is_preparing else self._latest
+        latest = gather(self._actors, self._observed()) if is_preparing else self._latest
         seen = {status["name"]: status for status in latest}
         outdated = self._outdated()
         components = [
@@ -412,6 +412,9 @@ class Controller(Host):
         if begin_enabled := (*self._new(), *self._gone()):
             for site in self._sites:
                 self._actors.call(site.name, "forget_stops", begin_enabled)
+        if ended := (*self._gone(), *(component.name for component in self._bypassed)):
+            for site in self._sites:
+                self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
         if not self._is_created:
             for apply in self._spec.applies:
@@ -509,7 +512,7 @@ class Controller(Host):
     # ------------------------------------------------------------------ observing
 
     def _observe(self) -> None:
-        latest = gather(self._actors, self._components if self._is_created else (*self._sites, *self._to_be_bypassed()))
+        latest = gather(self._actors, self._observed())
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -518,12 +521,12 @@ class Controller(Host):
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
 
-    def _to_be_bypassed(self) -> tuple[Component, ...]:
-        """Components that still run, with everything passing them, until the edit that bypasses them is prepared."""
-        if self._is_created or not self._bypassed:
-            return ()
+    def _observed(self) -> tuple[Component, ...]:
+        """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""
+        if self._is_created:
+            return self._components
         present = self._actors.names()
-        return tuple(component for component in self._bypassed if component.name in present)
+        return (*self._sites, *(c for c in (*self._components, *self._bypassed) if c.name in present and c not in self._sites))
 
     def _add_rates(self, status: dict[str, Any], now: float) -> None:
         counters = {name: int(status[name]) for name in _COUNTERS if name in status}

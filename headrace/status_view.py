@@ -264,13 +264,21 @@ def _throughput(component: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
+def _compression(found: Mapping[str, Any]) -> str:
+    """How much smaller a propagation makes what it sends, and what that costs its machine."""
+    if not found["bytes_after"]:
+        return str(found["method"])
+    ratio, ms = found["bytes_before"] / found["bytes_after"], 1e3 * found["cpu_s"] / (found["bytes_before"] / 1e6)
+    return f"{found['method']} {ratio:.1f}:1, {ms:.1f} ms CPU per MB"
+
+
 def _details(component: Mapping[str, Any]) -> str:
     known = (
         ("redo_bytes", "redo {}", bytes_text), ("source_retained_bytes", "WAL retained {}", bytes_text),
         ("redo_scn", "redo to {}", scn_text), ("captured_scn", "captured to {}", scn_text),
         ("required_checkpoint_scn", "needs redo from {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
-        ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
+        ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),
         ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
     )

@@ -34,6 +34,7 @@ from typing import Any, Generic, TypeVar
 
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.codec import BatchHeader
+from protos.compression import Compressor
 from protos.staging import Delivery, DequeuePort, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
 from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
@@ -256,7 +257,9 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
 
         stream = self._read(requests, context, take)
         try:
-            yield queue_pb2.EnqueueReply(resume=queue_pb2.Resume(needed_scn=needed, credit_bytes=credit))
+            yield queue_pb2.EnqueueReply(resume=queue_pb2.Resume(
+                needed_scn=needed, credit_bytes=credit, compressions=[queue_pb2.ZSTD],
+            ))
             while (news := self._wait(session, stream, self._core.publisher_news, context)) is not None:
                 yield from _replies(news, source)
         finally:
@@ -410,16 +413,17 @@ class EnqueueClient(_Client):
         incarnation: of the component, from `transport.new_incarnation`.
         source: the source whose batches will be sent.
         wake: called on a thread of gRPC whenever `poll` has something new; must not block.
+        compressor: of what is sent; None: nothing is compressed.
     """
 
     def __init__(
         self, address: str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
-        wake: Callable[[], None] | None = None,
+        wake: Callable[[], None] | None = None, compressor: Compressor | None = None,
     ) -> None:
         super().__init__(
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
         )
-        self._source = source
+        self._source, self._compressor = source, compressor
         self._needed = self._accepted = self._durable = FIRST_SCN
         self._rewind: Scn | None = None
         self._credit = self._sent = self._accepted_bytes = 0
@@ -429,7 +433,7 @@ class EnqueueClient(_Client):
 
         Raises:
             PropagationError: the queue cannot be reached.
-            ProtocolError: it speaks another version, or is another queue.
+            ProtocolError: it speaks another version, does not take what is compressed, or is another queue.
             StreamsError: what the queue raised.
         """
         self._outbox.put_all([
@@ -505,13 +509,18 @@ class EnqueueClient(_Client):
         message = codec.header_to_message(header)
         # Cut while it is sent: a large batch is not held twice.
         self._outbox.put_all(
-            queue_pb2.EnqueueRequest(fragment=fragment) for fragment in transport.fragments(message, data)
+            queue_pb2.EnqueueRequest(fragment=fragment) for fragment in transport.fragments(message, data, self._compressor)
         )
 
     def _take(self, reply: queue_pb2.EnqueueReply) -> None:
         kind = reply.WhichOneof("kind")
         with self._changed:
-            if kind == "resume":
+            if kind == "resume" and self._compressor is not None and queue_pb2.ZSTD not in reply.resume.compressions:
+                self._problem = self._problem or ProtocolError(
+                    f"{self._peer} takes no compressed batches: it runs an older Headrace",
+                    hint="run the same Headrace version at both sites, or write compression: none for the propagation",
+                )
+            elif kind == "resume":
                 self._needed = self._accepted = Scn(reply.resume.needed_scn)
                 self._credit = reply.resume.credit_bytes
                 self._is_open = True

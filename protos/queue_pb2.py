@@ -25,33 +25,35 @@ _sym_db = _symbol_database.Default()
 from protos import lcr_pb2 as protos_dot_lcr__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/queue.proto\x12\x0bheadrace.v1\x1a\x10protos/lcr.proto\"j\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08topology\x18\x02 \x01(\t\x12\x11\n\tcomponent\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\"-\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0b\n\x03scn\x18\x02 \x01(\x03\"e\n\x08\x46ragment\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x18.headrace.v1.BatchHeader\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\xa7\x01\n\x0e\x45nqueueRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12)\n\x08\x66ragment\x18\x02 \x01(\x0b\x32\x15.headrace.v1.FragmentH\x00\x12\x10\n\x06source\x18\x03 \x01(\tH\x00\x12+\n\x04gone\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"\xc7\x01\n\x0c\x45nqueueReply\x12%\n\x06resume\x18\x01 \x01(\x0b\x32\x13.headrace.v1.ResumeH\x00\x12)\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x15.headrace.v1.AcceptedH\x00\x12.\n\x07\x64urable\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x12-\n\x06rewind\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"2\n\x06Resume\x12\x12\n\nneeded_scn\x18\x01 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\"M\n\x08\x41\x63\x63\x65pted\x12\x13\n\x0bthrough_scn\x18\x01 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\x12\x16\n\x0e\x61\x63\x63\x65pted_bytes\x18\x03 \x01(\x03\"\xb2\x01\n\x0e\x44\x65queueRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12+\n\tsubscribe\x18\x02 \x01(\x0b\x32\x16.headrace.v1.SubscribeH\x00\x12\x16\n\x0c\x63redit_bytes\x18\x03 \x01(\x03H\x00\x12.\n\x07\x64urable\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"N\n\tSubscribe\x12+\n\x06needed\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.SourcePosition\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\"A\n\x0c\x44\x65queueReply\x12)\n\x08\x66ragment\x18\x01 \x01(\x0b\x32\x15.headrace.v1.FragmentH\x00\x42\x06\n\x04kind2\x95\x01\n\x05Queue\x12\x45\n\x07\x45nqueue\x12\x1b.headrace.v1.EnqueueRequest\x1a\x19.headrace.v1.EnqueueReply(\x01\x30\x01\x12\x45\n\x07\x44\x65queue\x12\x1b.headrace.v1.DequeueRequest\x1a\x19.headrace.v1.DequeueReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/queue.proto\x12\x0bheadrace.v1\x1a\x10protos/lcr.proto\"j\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08topology\x18\x02 \x01(\t\x12\x11\n\tcomponent\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\"-\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0b\n\x03scn\x18\x02 \x01(\x03\"\xa9\x01\n\x08\x46ragment\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x18.headrace.v1.BatchHeader\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12-\n\x0b\x63ompression\x18\x05 \x01(\x0e\x32\x18.headrace.v1.Compression\x12\x13\n\x0bwhole_bytes\x18\x06 \x01(\r\"\xa7\x01\n\x0e\x45nqueueRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12)\n\x08\x66ragment\x18\x02 \x01(\x0b\x32\x15.headrace.v1.FragmentH\x00\x12\x10\n\x06source\x18\x03 \x01(\tH\x00\x12+\n\x04gone\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"\xc7\x01\n\x0c\x45nqueueReply\x12%\n\x06resume\x18\x01 \x01(\x0b\x32\x13.headrace.v1.ResumeH\x00\x12)\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x15.headrace.v1.AcceptedH\x00\x12.\n\x07\x64urable\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x12-\n\x06rewind\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"b\n\x06Resume\x12\x12\n\nneeded_scn\x18\x01 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\x12.\n\x0c\x63ompressions\x18\x03 \x03(\x0e\x32\x18.headrace.v1.Compression\"M\n\x08\x41\x63\x63\x65pted\x12\x13\n\x0bthrough_scn\x18\x01 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\x12\x16\n\x0e\x61\x63\x63\x65pted_bytes\x18\x03 \x01(\x03\"\xb2\x01\n\x0e\x44\x65queueRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12+\n\tsubscribe\x18\x02 \x01(\x0b\x32\x16.headrace.v1.SubscribeH\x00\x12\x16\n\x0c\x63redit_bytes\x18\x03 \x01(\x03H\x00\x12.\n\x07\x64urable\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.SourcePositionH\x00\x42\x06\n\x04kind\"N\n\tSubscribe\x12+\n\x06needed\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.SourcePosition\x12\x14\n\x0c\x63redit_bytes\x18\x02 \x01(\x03\"A\n\x0c\x44\x65queueReply\x12)\n\x08\x66ragment\x18\x01 \x01(\x0b\x32\x15.headrace.v1.FragmentH\x00\x42\x06\n\x04kind*!\n\x0b\x43ompression\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04ZSTD\x10\x01\x32\x95\x01\n\x05Queue\x12\x45\n\x07\x45nqueue\x12\x1b.headrace.v1.EnqueueRequest\x1a\x19.headrace.v1.EnqueueReply(\x01\x30\x01\x12\x45\n\x07\x44\x65queue\x12\x1b.headrace.v1.DequeueRequest\x1a\x19.headrace.v1.DequeueReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.queue_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_COMPRESSION']._serialized_start=1259
+  _globals['_COMPRESSION']._serialized_end=1292
   _globals['_HELLO']._serialized_start=53
   _globals['_HELLO']._serialized_end=159
   _globals['_SOURCEPOSITION']._serialized_start=161
   _globals['_SOURCEPOSITION']._serialized_end=206
-  _globals['_FRAGMENT']._serialized_start=208
-  _globals['_FRAGMENT']._serialized_end=309
-  _globals['_ENQUEUEREQUEST']._serialized_start=312
-  _globals['_ENQUEUEREQUEST']._serialized_end=479
-  _globals['_ENQUEUEREPLY']._serialized_start=482
-  _globals['_ENQUEUEREPLY']._serialized_end=681
-  _globals['_RESUME']._serialized_start=683
-  _globals['_RESUME']._serialized_end=733
-  _globals['_ACCEPTED']._serialized_start=735
-  _globals['_ACCEPTED']._serialized_end=812
-  _globals['_DEQUEUEREQUEST']._serialized_start=815
-  _globals['_DEQUEUEREQUEST']._serialized_end=993
-  _globals['_SUBSCRIBE']._serialized_start=995
-  _globals['_SUBSCRIBE']._serialized_end=1073
-  _globals['_DEQUEUEREPLY']._serialized_start=1075
-  _globals['_DEQUEUEREPLY']._serialized_end=1140
-  _globals['_QUEUE']._serialized_start=1143
-  _globals['_QUEUE']._serialized_end=1292
+  _globals['_FRAGMENT']._serialized_start=209
+  _globals['_FRAGMENT']._serialized_end=378
+  _globals['_ENQUEUEREQUEST']._serialized_start=381
+  _globals['_ENQUEUEREQUEST']._serialized_end=548
+  _globals['_ENQUEUEREPLY']._serialized_start=551
+  _globals['_ENQUEUEREPLY']._serialized_end=750
+  _globals['_RESUME']._serialized_start=752
+  _globals['_RESUME']._serialized_end=850
+  _globals['_ACCEPTED']._serialized_start=852
+  _globals['_ACCEPTED']._serialized_end=929
+  _globals['_DEQUEUEREQUEST']._serialized_start=932
+  _globals['_DEQUEUEREQUEST']._serialized_end=1110
+  _globals['_SUBSCRIBE']._serialized_start=1112
+  _globals['_SUBSCRIBE']._serialized_end=1190
+  _globals['_DEQUEUEREPLY']._serialized_start=1192
+  _globals['_DEQUEUEREPLY']._serialized_end=1257
+  _globals['_QUEUE']._serialized_start=1295
+  _globals['_QUEUE']._serialized_end=1444
 # @@protoc_insertion_point(module_scope)

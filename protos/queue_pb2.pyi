@@ -1,11 +1,19 @@
 from protos import lcr_pb2 as _lcr_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NONE: _ClassVar[Compression]
+    ZSTD: _ClassVar[Compression]
+NONE: Compression
+ZSTD: Compression
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "topology", "component", "queue", "incarnation")
@@ -30,16 +38,20 @@ class SourcePosition(_message.Message):
     def __init__(self, source: _Optional[str] = ..., scn: _Optional[int] = ...) -> None: ...
 
 class Fragment(_message.Message):
-    __slots__ = ("header", "data", "last", "total_bytes")
+    __slots__ = ("header", "data", "last", "total_bytes", "compression", "whole_bytes")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     header: _lcr_pb2.BatchHeader
     data: bytes
     last: bool
     total_bytes: int
-    def __init__(self, header: _Optional[_Union[_lcr_pb2.BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    compression: Compression
+    whole_bytes: int
+    def __init__(self, header: _Optional[_Union[_lcr_pb2.BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., total_bytes: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., whole_bytes: _Optional[int] = ...) -> None: ...
 
 class EnqueueRequest(_message.Message):
     __slots__ = ("hello", "fragment", "source", "gone")
@@ -66,12 +78,14 @@ class EnqueueReply(_message.Message):
     def __init__(self, resume: _Optional[_Union[Resume, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., durable: _Optional[_Union[SourcePosition, _Mapping]] = ..., rewind: _Optional[_Union[SourcePosition, _Mapping]] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("needed_scn", "credit_bytes")
+    __slots__ = ("needed_scn", "credit_bytes", "compressions")
     NEEDED_SCN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSIONS_FIELD_NUMBER: _ClassVar[int]
     needed_scn: int
     credit_bytes: int
-    def __init__(self, needed_scn: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    compressions: _containers.RepeatedScalarFieldContainer[Compression]
+    def __init__(self, needed_scn: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("through_scn", "credit_bytes", "accepted_bytes")

@@ -34,7 +34,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
 
-from protos import queue_pb2
+from protos import compression, queue_pb2
+from protos.compression import Compressor
 from streams import errors
 from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError
 
@@ -241,24 +242,33 @@ def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
 # --------------------------------------------------------------------------- fragments
 
 
-def fragments(header: Any, data: bytes) -> Iterator[queue_pb2.Fragment]:  # noqa: ANN401 - a generated message
-    """Cut a serialized batch into what one message may carry.
+def fragments(
+    header: Any, data: bytes, compressor: Compressor | None = None, *, piece_bytes: int = FRAGMENT_BYTES,  # noqa: ANN401 - a message
+) -> Iterator[queue_pb2.Fragment]:
+    """Cut a serialized batch into what one message may carry; each piece is cut and compressed when it is asked for.
 
     Args:
         header: its header (`lcr_pb2.BatchHeader`); goes with the first piece.
         data: the serialized batch.
+        compressor: makes each piece smaller; None: they travel as they are.
+        piece_bytes: most bytes of the batch in one piece, at most `FRAGMENT_BYTES`.
     """
     total = len(data)
-    if total <= FRAGMENT_BYTES:
+    if total <= piece_bytes and compressor is None:
         yield queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=total)
         return
     view = memoryview(data)
-    for start in range(0, total, FRAGMENT_BYTES):
-        end = min(start + FRAGMENT_BYTES, total)
-        piece = queue_pb2.Fragment(data=bytes(view[start:end]), last=end == total)
+    for start in range(0, max(1, total), piece_bytes):
+        end = min(start + piece_bytes, total)
+        piece = queue_pb2.Fragment(last=end == total)
         if start == 0:
             piece.header.CopyFrom(header)
             piece.total_bytes = total
+        packed = None if compressor is None else compressor.compress(view[start:end])
+        if packed is None:
+            piece.data = bytes(view[start:end])
+        else:
+            piece.data, piece.compression, piece.whole_bytes = packed, queue_pb2.ZSTD, end - start
         yield piece
 
 
@@ -294,7 +304,7 @@ class Reassembly:
             self._expected = self._missing = fragment.total_bytes
         elif fragment.HasField("header"):
             raise ProtocolError("a batch began before the one before it had ended")
-        piece = fragment.data
+        piece = self._piece(fragment)
         self._missing -= len(piece)
         if self._missing < 0 or fragment.last != (self._missing == 0):
             raise ProtocolError("a batch's fragments do not add up", expected=self._expected)
@@ -305,6 +315,22 @@ class Reassembly:
         header, self._header = self._header, None
         self._pieces = []
         return header, data
+
+    def _piece(self, fragment: queue_pb2.Fragment) -> bytes:
+        """A fragment's part of the batch. What it says of its size is checked before any memory is taken for it."""
+        if fragment.compression == queue_pb2.NONE:
+            return fragment.data
+        if fragment.compression != queue_pb2.ZSTD:
+            raise ProtocolError(
+                f"a fragment is compressed in a way this side does not know ({fragment.compression})",
+                hint="run the same Headrace version at both sites",
+            )
+        if not 0 < fragment.whole_bytes <= min(FRAGMENT_BYTES, self._missing):
+            raise ProtocolError(
+                "a compressed fragment claims more than a fragment may hold", whole_bytes=fragment.whole_bytes,
+                bytes_max=min(FRAGMENT_BYTES, self._missing),
+            )
+        return compression.decompressed(fragment.data, fragment.whole_bytes)
 
 
 # --------------------------------------------------------------------------- servers

@@ -196,7 +196,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         propagation = spec.propagation(name)
         return place | {
             "queues": (propagation.from_queue, propagation.to_queue), "rules": propagation.rules,
-            "sources": propagation.sources,
+            "sources": propagation.sources, "compression": propagation.compression,
         }
     return _apply_part(spec, classes, spec.apply(name)) | {"state folder": place["state folder"]}
 

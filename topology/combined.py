@@ -7,7 +7,8 @@ the file that it runs by; an edit that breaks a condition changes the answer, an
 
 Conditions, in the order in which `Combination.hindrance` names them
     the capture process is the only publisher of its queue;
-    the queue has one subscriber: the apply process itself, or one propagation without rules to the apply process's queue;
+    the queue has one subscriber: the apply process itself, or one propagation to the apply process's queue that has no rules
+    and does nothing else to what it sends;
     no other subscriber takes the source's changes from that queue, and no other publisher brings them there;
     the file does not say `combined: never`.
 
@@ -71,6 +72,8 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
         queue = propagation.to_queue
         if propagation.rules != RuleSet():
             return Combination(capture=capture, hindrance=f"{propagation.name} has rules")
+        if propagation.compression != "none":
+            return Combination(capture=capture, hindrance=f"{propagation.name} compresses what it sends")
         if hindrance := _shared(spec, capture, propagation):
             return Combination(capture=capture, hindrance=hindrance)
     applies = [each for each in spec.applies if (each.queue, each.source) == (queue, capture.source)]

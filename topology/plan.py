@@ -245,6 +245,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         if f"propagation:{propagation.name}" in without:
             continue
         work = f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to {propagation.to_queue}"
+        work += "" if propagation.compression == "none" else f", compressed with {propagation.compression}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"

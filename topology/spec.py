@@ -102,6 +102,7 @@ class PropagationSpec:
         rules: what it takes.
         sources: the sites whose LCRs it forwards: those that an apply process behind it wants. Derived, never
             written in the file; one queue may hold the LCRs of several sources.
+        compression: of what travels: "none" or "zstd".
     """
 
     name: str
@@ -109,6 +110,7 @@ class PropagationSpec:
     to_queue: str
     rules: RuleSet = field(default_factory=RuleSet)
     sources: tuple[str, ...] = ()
+    compression: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actors.host import Host
 from actors.records.wanted import Wanted
+from actors.staging.queue_host import delete_spilled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from topology.spec import TopologySpec
 
@@ -42,3 +43,11 @@ class SiteHost(Host):
         """
         for name in names:
             Wanted(self._spec.state_dir, name).forget()
+
+    def delete_spilled(self, names: Collection[str]) -> None:
+        """Delete what queues of this site that have ended left on disk; idempotent.
+
+        Args:
+            names: full names of components; none of them runs. Those of other sites make no difference.
+        """
+        delete_spilled(self._spec, self.name.removeprefix("site:"), names)

@@ -32,7 +32,8 @@ Beginnings
 Refusals
     A destination that lost commits (a failover, a restored backup) needs less than it had acknowledged. What the redo
     log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone): the
-    others continue, and nothing is held for it. A propagation passes the answer on to the next queue, which refuses the
+    others continue, and nothing is held for it, except for two minutes: one that was asleep may have been refused while the
+    newest one's stream is broken. A propagation passes the answer on to the next queue, which refuses the
     subscriber concerned; meanwhile the queue holds what follows the beginning of redo for the propagation. A refused
     subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again.
 
@@ -66,7 +67,7 @@ from typing import Any
 from actors.staging.positions import PositionsFile
 from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older
-from actors.staging.spill import SpillFiles
+from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
@@ -76,7 +77,7 @@ from streams.scn import FIRST_SCN, Scn
 from topology.changes import interests_of, published_to
 from topology.spec import TopologySpec
 
-__all__ = ["QueueCore"]
+__all__ = ["QueueCore", "forget_former_subscribers"]
 
 # Most bytes in flight from one publisher: covers 100 ms of round trip at 160 MB/s.
 WINDOW_BYTES_MAX = 16 << 20
@@ -109,7 +110,7 @@ class QueueCore:
         self._clock = clock or SystemClock()
         self._file = PositionsFile(folder)
         saved = self._file.load()
-        self._spill = SpillFiles(folder / "spill", self._spec.spill_bytes_max)
+        self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
         self._subscriptions = {
@@ -314,10 +315,8 @@ class QueueCore:
             if start is None:
                 self._rewind(log, begin)
                 start = log.end
-            subscription.session, subscription.number, subscription.sent_scn = session, start, scn
-            subscription.begins = scn == FIRST_SCN
-            # Less than it has acknowledged: its destination lost commits.
-            subscription.acknowledged_scn = min(subscription.acknowledged_scn, begin)
+            subscription.began(session, begin)
+            subscription.number, subscription.sent_scn, subscription.begins = start, scn, scn == FIRST_SCN
         return session
 
     def _admit(self, subscription: Subscription, needed: Scn) -> None:
@@ -348,7 +347,7 @@ class QueueCore:
         log = self._logs[session.source]
         for subscription in self._of(session.source):
             if FIRST_SCN < subscription.needed_scn < first_scn:
-                subscription.refuse(first_scn)
+                subscription.refuse(first_scn, self._clock.monotonic())
                 if subscription.subscriber in self._propagations:
                     # The subscribers behind it need something in between, and request it in a moment.
                     subscription.acknowledged_scn = first_scn
@@ -405,8 +404,11 @@ class QueueCore:
     # ----------------------------------------------------------------------- time, positions, statistics
 
     def housekeeping(self) -> float:
-        """Retry failed spilling; returns in how many seconds to call again."""
+        """Retry failed spilling, and drop what was held for refused subscribers; returns in how many seconds to call again."""
         now = self._clock.monotonic()
+        for log in self._logs.values():
+            if any(each.gone_scn is not None for each in self._of(log.source)):
+                self._dropped(log, log.release(self._floor(log)))
         if not self._spill_problem:
             return SAVE_PERIOD_S
         if now >= self._retry_spill_at:
@@ -497,14 +499,23 @@ class QueueCore:
         """Subscribers of a source except refused ones."""
         return [each for each in self._of(source) if each.gone_scn is None or each.subscriber in self._propagations]
 
+    def _held_still(self, source: str) -> list[Scn]:
+        """What is held for a while for refused subscribers; see `REFUSED_HOLD_S`."""
+        now = self._clock.monotonic()
+        return [
+            each.held_scn for each in self._of(source)
+            if each.gone_scn is not None and each.subscriber not in self._propagations and now < each.held_until
+        ]
+
     def _durable(self, source: str) -> Scn:
         """The SCN that every subscriber except refused ones has durably, as far as it is saved."""
         durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
-        return min(durable) if durable else self._logs[source].position
+        return min([*durable, *self._held_still(source)], default=self._logs[source].position)
 
     def _floor(self, log: SourceLog) -> Scn:
         """The SCN that every subscriber except refused ones has durably, saved or not."""
-        return min((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position)
+        acknowledged = [each.acknowledged_scn for each in self._held_for(log.source)]
+        return min([*acknowledged, *self._held_still(log.source)], default=log.position)
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
         positions: dict[str, dict[str, Scn]] = {}
@@ -664,6 +675,30 @@ class QueueCore:
             dropped = log.behead(min((each.number for each in subscriptions), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)
             self._dropped(log, dropped)
+
+
+def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
+    """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
+
+    An open queue does it in `QueueCore.adopt`.
+
+    Args:
+        topology: the whole topology.
+        name: of the queue there.
+        folder: of the queue.
+
+    Raises:
+        QueueError: the positions are damaged.
+        OSError: they could not be written; the old ones are still there.
+    """
+    file, interests = PositionsFile(folder), interests_of(topology, name)
+    saved = file.load()
+    left = {
+        source: {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
+        for source, positions in saved.items()
+    }
+    if left != saved:
+        file.save({source: positions for source, positions in left.items() if positions})
 
 
 def _positions(

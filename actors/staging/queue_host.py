@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import site_folder
+from actors.staging.spill import SPILL_FOLDER, remove_left_over
 from streams.errors import PropagationError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from protos.queue_link import QueueServer
     from topology.spec import QueueSpec, TopologySpec
 
-__all__ = ["QueueHost", "build", "forget_queues"]
+__all__ = ["QueueHost", "build", "delete_spilled", "forget_queues"]
 
 
 class QueueHost(Host):
@@ -62,9 +63,13 @@ class QueueHost(Host):
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Continues with changed subscribers and sources, without disturbing the streams of unchanged ones."""
+        from actors.staging.queue import forget_former_subscribers
+
         if self._server is not None and self._core is not None:
             with self._server.service.changing():
                 self._core.adopt(spec)
+        else:
+            forget_former_subscribers(spec, self._queue.name, _folder(self._spec, self._queue))
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:
@@ -112,6 +117,20 @@ def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) ->
         folder = _folder(spec, queue)
         if queue.site == site and f"queue:{queue.name}" in components and folder.exists():
             shutil.rmtree(folder)
+
+
+def delete_spilled(spec: TopologySpec, site: str, components: Collection[str]) -> None:
+    """Delete what a site's queues spilled that are among these components and do not run: one that was killed could not.
+
+    Args:
+        spec: the topology; it need not have the queues any more.
+        site: name of the site.
+        components: full names of components, also of other sites.
+    """
+    for component in components:
+        kind, _, name = component.partition(":")
+        if kind == "queue":
+            remove_left_over(site_folder(spec, site) / "queues" / name / SPILL_FOLDER)
 
 
 def _folder(spec: TopologySpec, queue: QueueSpec) -> Path:

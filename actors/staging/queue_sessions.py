@@ -8,7 +8,11 @@ from protos.staging import PublisherNews
 from streams.errors import COPY_ONE_AGAIN, LogGone, QueueError, StreamsError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["PublisherSession", "SubscriberSession", "Subscription", "end_older"]
+__all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older"]
+
+# What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the newest one's
+# stream is broken. It notices that within 15 s (`protos.transport`), tries again every 5 s at most, and a driver starts within half a minute.
+REFUSED_HOLD_S = 120.0
 
 
 class PublisherSession:
@@ -52,16 +56,33 @@ class Subscription:
         self.begins = False  # it never had anything, and nothing was delivered on this stream
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
+        self.before_scn = acknowledged  # what was acknowledged when this stream began, which may have asked for less
         self.dequeued_rows = 0
         self.dequeued_us = 0
         # Changes up to here that it lacks are gone; None: none are. Nothing is held for it until it returns with enough.
         self.gone_scn: Scn | None = None
+        self.held_until = 0.0  # of a refused one, monotonic: until then `held_scn` holds
         self.lost: tuple[Scn, Scn, int] | None = None  # it returned from the first to the second SCN, and when
 
     @property
     def needed_scn(self) -> Scn:
         """The SCN that it is known to have: it needs everything after that."""
         return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
+
+    @property
+    def held_scn(self) -> Scn:
+        """Of a refused one: a newer process of the same subscriber needs nothing up to here."""
+        return max(self.before_scn, self.gone_scn or FIRST_SCN)
+
+    def began(self, session: SubscriberSession, needed: Scn) -> None:
+        """A stream has begun.
+
+        Args:
+            session: of the stream.
+            needed: its destination has everything up to here; less than was acknowledged: it lost commits.
+        """
+        self.session, self.before_scn = session, self.acknowledged_scn
+        self.acknowledged_scn = min(self.acknowledged_scn, needed)
 
     def described(self) -> dict[str, Any]:
         """Its statistics, JSON-able, without what waits for it (V$BUFFERED_SUBSCRIBERS)."""
@@ -73,9 +94,14 @@ class Subscription:
             "total_dequeued_msg": self.dequeued_rows, "last_dequeue_time_us": self.dequeued_us,
         }
 
-    def refuse(self, gone_scn: Scn) -> None:
-        """End its session, if any: it needs changes up to `gone_scn`, which are gone."""
-        self.gone_scn = gone_scn
+    def refuse(self, gone_scn: Scn, now: float) -> None:
+        """End its session, if any: it needs changes that are gone. What it may need nevertheless is held for `REFUSED_HOLD_S`.
+
+        Args:
+            gone_scn: changes up to here are gone.
+            now: monotonic time in seconds.
+        """
+        self.gone_scn, self.held_until = gone_scn, now + REFUSED_HOLD_S
         if self.session is not None:
             self.session.ended = self.refusal(self.needed_scn, gone_scn)
             self.session = None

@@ -17,7 +17,9 @@ import google_crc32c
 from streams.errors import QueueError
 from streams.failpoints import failpoint
 
-__all__ = ["SpillFiles", "SpillPlace"]
+__all__ = ["SPILL_FOLDER", "SpillFiles", "SpillPlace", "remove_left_over"]
+
+SPILL_FOLDER = "spill"  # in the folder of a queue
 
 # A file is removed with its last batch: small files free space early, large ones keep their number low.
 FILE_BYTES_MAX = 64 << 20
@@ -56,8 +58,7 @@ class SpillFiles:
         self._folder, self._bytes_max = folder, bytes_max
         self._file_bytes = min(FILE_BYTES_MAX, bytes_max // FILES_MIN)  # size at which a new file is begun
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob("*.spill"):
-            left_over.unlink()
+        remove_left_over(folder)
         self._files: dict[int, _File] = {}
         self._next = 0
         self._current: _File | None = None
@@ -130,6 +131,12 @@ class SpillFiles:
         os.close(file.descriptor)
         # The space counts as free in any case: if the file is missing, something else removed it.
         file.path.unlink(missing_ok=True)
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove the spill files of a queue that does not run; idempotent."""
+    for left_over in folder.glob("*.spill"):
+        left_over.unlink(missing_ok=True)
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:

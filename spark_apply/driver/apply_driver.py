@@ -47,7 +47,7 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.joining import JoinCalls
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.backoff import Backoff
-from streams.errors import BugError, DatabaseError, DatabaseUnavailable, StreamsError
+from streams.errors import BugError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost, Feed
+    from spark_apply.driver.source_questions import TablesOfNow
     from streams.lcr_batch import TableVersion
+    from streams.table_name import TableName
 
 __all__ = ["ApplyDriver"]
 
@@ -233,13 +235,14 @@ class ApplyDriver:
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
-        from spark_apply.driver.source_questions import SourceQuestions
+        from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
         from spark_apply.tables import TableFits
 
         config = self._config
+        of_now = TablesOfNow(lambda name: _table_of_now(name, config))
         fits = TableFits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
-            lambda version: self._persist(lambda: _missing_alter(destination, version, config)),
+            lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
@@ -287,8 +290,15 @@ class ApplyDriver:
                 return found
 
 
-def _missing_alter(destination: DestinationDatabase, version: TableVersion, config: ApplyConfig) -> str:
-    """What must be done before rows of `version` can be applied; empty: they fit."""
+def _missing_alter(destination: DestinationDatabase, version: TableVersion, config: ApplyConfig, of_now: TablesOfNow) -> str:
+    """What must be done before rows of `version` can be applied; empty: they fit.
+
+    Args:
+        destination: asked at once.
+        version: of the table, as its rows come.
+        config: of the apply process.
+        of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
+    """
     from spark_apply.copy.standing import missing_rename, rename_statement
     from streams.table_name import TableName
 
@@ -299,15 +309,18 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
             return rename_statement(old, TableName.of(version))
     if not any(finding.is_error for finding in destination.preflight_tables((version,))):
         return ""
-    found = destination.preflight_tables((version,), now=_version_of_now(version, config))
+    found = destination.preflight_tables((version,), now=of_now.of(version))
     return "\n".join(finding.fix for finding in found if finding.is_error)
 
 
-def _version_of_now(version: TableVersion, config: ApplyConfig) -> tuple[TableVersion, ...]:
-    """The table as its source has it now; empty: the source does not answer, or has no table of that name."""
+def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, ...]:
+    """The table as its source has it now; empty: it has no table of that name.
+
+    Raises:
+        DatabaseError: it does not answer, or not with that.
+    """
     from rules.rule import Rule, RuleSet
 
-    rules = RuleSet(include=(Rule(owner=version.owner, name=version.name),))
-    with contextlib.suppress(DatabaseError), contextlib.closing(open_source(config.source)) as source:
+    rules = RuleSet(include=(Rule(owner=name.owner, name=name.name),))
+    with contextlib.closing(open_source(config.source)) as source:
         return source.table_versions(source.tables((rules,)))
-    return ()

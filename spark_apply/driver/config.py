@@ -25,9 +25,9 @@ class TableToInstantiate:
         identity: which table of the source it is, see `databases.ports.CapturedTable`.
         source: its name at the source.
         destination: its name at the destination, under which its changes arrive.
+        object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
-        object_numbers: of the table and its partitions, when the driver was started.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
     """
@@ -35,9 +35,9 @@ class TableToInstantiate:
     identity: str
     source: TableName
     destination: TableName
+    object_numbers: tuple[int, ...]
     keep_existing: bool = False
     may_empty: bool = False
-    object_numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

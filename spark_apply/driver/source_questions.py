@@ -1,17 +1,24 @@
-"""Questions to the source whose answers apply can wait for: asked on a thread of their own, so that the driver's loop waits for none.
+"""Questions to the source, asked beside: a source that does not answer holds up nothing of the driver's loop.
 
-Only batches of earlier versions need them; see `spark_apply.arriving`.
+`SourceQuestions`: which table a partition belongs to. Apply waits for the answer; only batches of earlier versions need it, see
+`spark_apply.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the hint better, once it is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from streams.backoff import Backoff
 from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.table_name import TableName
 
-__all__ = ["SourceQuestions"]
+if TYPE_CHECKING:
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["SourceQuestions", "TablesOfNow"]
 
 
 class SourceQuestions:
@@ -60,3 +67,29 @@ class SourceQuestions:
                     self._answers.update({number: found.get(number, "") for number in self._open})
                     self._open.clear()
                 return
+
+
+class TablesOfNow:
+    """See the module. Asked by one thread, again and again while a table does not fit.
+
+    Args:
+        ask: returns the table of this name as the source has it; empty: it has none.
+    """
+
+    def __init__(self, ask: Callable[[TableName], tuple[TableVersion, ...]]) -> None:
+        self._ask = ask
+        self._asking: threading.Thread | None = None
+        self._answer: tuple[TableName, tuple[TableVersion, ...]] | None = None  # the last one: one table at a time does not fit
+
+    def of(self, version: TableVersion) -> tuple[TableVersion, ...]:
+        """The table as the source had it at its last answer; empty: there is no answer yet, or no such table. Asks again."""
+        name = TableName.of(version)
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(target=self._run, args=(name,), name="tables-of-now", daemon=True)
+            self._asking.start()
+        answer = self._answer
+        return answer[1] if answer is not None and answer[0] == name else ()
+
+    def _run(self, name: TableName) -> None:
+        with contextlib.suppress(DatabaseError):  # it is asked again in a moment
+            self._answer = name, self._ask(name)

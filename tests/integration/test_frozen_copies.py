@@ -51,7 +51,10 @@ class Copying:
         self.destination = opened.enter_context(contextlib.closing(PostgresDestination(there, site="dst")))
         self.destination.prepare(TOPOLOGY)
         tables = tuple(
-            TableToInstantiate(identity=table.identity, source=TableName.of(table), destination=TableName.of(table))
+            TableToInstantiate(
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+            )
             for table in source.captured(TOPOLOGY)
         )
         self.task = task

@@ -107,7 +107,7 @@ class Sites:
         return tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                keep_existing=table.name in keep, may_empty=may_empty,
+                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=table.name in keep, may_empty=may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )

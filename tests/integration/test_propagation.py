@@ -13,12 +13,15 @@ import pytest
 
 from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
-from protos import codec, transport
+from protos import codec, queue_pb2, transport
+from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from tests.support.lcr_batches import insert_batch
 from tests.support.proxy import Proxy
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
+from topology.spec import PropagationSpec
 
 LOST = (PropagationError, ProtocolError, QueueError)
 
@@ -53,6 +56,65 @@ class Served:
         self.proxy.close()
         self.kill()
         self.server.stop()
+
+
+def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_path: Path) -> None:
+    """Also one larger than a fragment, and one that does not compress."""
+    near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
+    spec = PropagationSpec(
+        name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd",
+    )
+    addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
+    runner = PropagationRunner("t", spec, addresses.__getitem__)
+    stop = threading.Event()
+    thread = threading.Thread(target=runner.run, args=(stop,))
+    thread.start()
+    publisher = EnqueueClient(
+        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+    )
+    subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, 1 << 26)
+    values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
+    sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
+    for batch in sent:
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=30)
+    for batch in sent:
+        delivery = subscriber.poll(30)
+        assert delivery is not None
+        assert delivery.data == codec.encode(batch)
+    size = sum(len(codec.encode(batch)) for batch in sent)
+    wait_until("everything is accepted", lambda: runner.status()["sources"]["dbs1"]["accepted_scn"] == 30, 10)
+    found = runner.status()["compression"]
+    assert (found["method"], found["bytes_before"]) == ("zstd", size)
+    assert 300_000 < found["bytes_after"] < size // 5
+    assert found["cpu_s"] > 0
+    assert 300_000 < far.proxy.forwarded_bytes < size // 5
+    stop.set()
+    runner.wake()
+    thread.join(20)
+    assert not thread.is_alive()
+    for each in (publisher, subscriber, near, far):
+        each.close()
+
+
+def test_queue_that_takes_no_compressed_batches_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older queue's answer lacks the list of what it takes; it would keep compressed bytes as a batch."""
+    far = Served(tmp_path, "q_dbs2")
+    resume = queue_pb2.Resume
+    monkeypatch.setattr(queue_pb2, "Resume", lambda **fields: resume(**{**fields, "compressions": []}))
+    publisher = EnqueueClient(
+        far.endpoint, topology="t", component="to_dbs2", queue="q_dbs2", incarnation="1", source="dbs1", compressor=Compressor(),
+    )
+    with pytest.raises(ProtocolError, match="takes no compressed batches: it runs an older Headrace") as refused:
+        publisher.connect()
+    assert "compression: none" in refused.value.hint
+    plain = EnqueueClient(
+        far.endpoint, topology="t", component="to_dbs2", queue="q_dbs2", incarnation="2", source="dbs1",
+    )
+    assert plain.connect().needed_scn == 0
+    plain.close()
+    far.close()
 
 
 class Endless:

@@ -21,12 +21,12 @@ from actors.capture import CaptureHost
 from actors.combined import CombinedCore
 from actors.staging.queue import QueueCore
 from protos.queue_link import EnqueueProgress
+from simulation.editing import CombinedSimulation
+from simulation.world import Simulation
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
 from streams.failpoints import FAILPOINTS
-from tests.support.simulated_combined import CombinedSimulation
-from tests.support.simulation import Simulation
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,7 @@ from databases.ports import Instantiation
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
@@ -39,12 +40,10 @@ TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
 
 def table_of(record: Instantiation) -> TableToInstantiate:
-    """The table that is recorded."""
-    return TableToInstantiate(identity=record.identity, source=TableName.of(record), destination=TableName.of(record))
-
-
-class Killed(BaseException):
-    """A server's process ends here."""
+    """The table that is recorded; for `standings`, which does not look at numbers."""
+    return TableToInstantiate(
+        identity=record.identity, source=TableName.of(record), destination=TableName.of(record), object_numbers=(),
+    )
 
 
 # More than any seed needs that has been seen: 20,226 steps where 143 crashes threw a large transaction back again and again.

@@ -309,13 +309,14 @@ class PropagationModel(_Model):
     """One entry of `propagations:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("schedule", "latency", "compression", "bandwidth_max", "split_threshold", "merge_threshold"),
+        ("schedule", "latency", "bandwidth_max", "split_threshold", "merge_threshold"),
         "leave it out: a propagation runs always, at full speed",
     )
 
     from_: str = Field(alias="from")
     to: str
     rules: RulesModel = RulesModel()
+    compression: Literal["none", "zstd"] = "none"
 
 
 class ApplyModel(_Model):

@@ -376,7 +376,9 @@ def _capture(name: str, model: CaptureModel, folder: Path) -> CaptureSpec:
 
 
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
-    return PropagationSpec(name=name, from_queue=model.from_, to_queue=model.to, rules=_rule_set(model.rules))
+    return PropagationSpec(
+        name=name, from_queue=model.from_, to_queue=model.to, rules=_rule_set(model.rules), compression=model.compression,
+    )
 
 
 def _apply(name: str, model: ApplyModel) -> ApplySpec:

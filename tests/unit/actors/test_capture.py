@@ -8,6 +8,7 @@ import pytest
 
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from actors.combined import CombinedCore
+from actors.staging.queue_sessions import REFUSED_HOLD_S
 from databases.memory_source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
@@ -15,11 +16,11 @@ from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
+from simulation.components import Outlet
 from streams.clock import VirtualClock
 from streams.errors import LogGone, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
-from tests.support.simulated_components import Outlet
 from tests.support.staging import one_way
 
 CREDIT = 1 << 20
@@ -319,6 +320,9 @@ def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_ca
     for _ in range(2):
         core = capture.open_combined()
         last = capture.commit(10)
+        capture.steps()
+        assert capture.redo.checkpoints[-1] < last, "a newer driver may come"
+        capture._clock.advance(REFUSED_HOLD_S)
         capture.steps()
         assert capture.redo.checkpoints[-1] == last
         assert core.status()["gone_scn"] == gone

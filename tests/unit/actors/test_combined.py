@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.combined import AHEAD_BYTES, CombinedCore, CombinedOutlet
-from actors.staging.queue_sessions import SubscriberSession
+from actors.staging.queue_sessions import REFUSED_HOLD_S, SubscriberSession
 from protos import codec
 from protos.queue_link import DequeueClient, EnqueueClient
 from streams.clock import VirtualClock
@@ -39,8 +39,9 @@ class Combined:
         self.wakes = 0
         self.incarnations = 0
         self.refusal = Record() if refusal is None else refusal
+        self.clock = VirtualClock()
         self.core = CombinedCore(
-            "t", APPLY, acknowledged=Scn(acknowledged), refusal=self.refusal, wake=self._woken, clock=VirtualClock(),
+            "t", APPLY, acknowledged=Scn(acknowledged), refusal=self.refusal, wake=self._woken, clock=self.clock,
         )
 
     def _woken(self) -> None:
@@ -187,8 +188,9 @@ def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_
     assert combined.core.status()["gone_scn"] == 40
     with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
         combined.subscribe(20)
-    assert combined.core.progress().rewind_scn == 40
-    combined.offer(40, 60)
+    assert combined.core.progress().rewind_scn == 50, "it has everything up to here, if it is not as old as it says"
+    combined.clock.advance(REFUSED_HOLD_S)
+    combined.offer(50, 60)
     combined.offer(60, 70)
     assert combined.core.progress().durable_scn == 70  # the site may purge it
     combined.begin(FIRST_SCN)
@@ -208,6 +210,7 @@ def test_refusal_is_known_to_the_next_life_and_nothing_is_held_there_either() ->
     later = Combined(acknowledged=70, refusal=refused().refusal)
     assert later.core.status()["gone_scn"] == 40
     assert later.core.progress().rewind_scn == 70  # the capture process mines on with no session
+    later.clock.advance(REFUSED_HOLD_S)
     later.offer(70, 80)
     assert later.core.progress().durable_scn == 80
     with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
@@ -253,6 +256,32 @@ def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_ref
     combined.refusal.is_full = False
     combined.subscribe(FIRST_SCN)
     assert combined.refusal.gone_scn is None
+
+
+def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees_no_redo_that_this_one_needs() -> None:
+    combined = Combined(acknowledged=50)
+    combined.begin(60)
+    newest = combined.begin(60)
+    combined.core.acknowledge(newest, "dbs1", Scn(65))
+    combined.core.close_subscriber(newest)
+    combined.begin(20)  # of the old one, which slept since 20
+    combined.core.gone(Scn(40))
+    assert combined.core.progress().rewind_scn == 65
+    combined.clock.advance(REFUSED_HOLD_S - 1)
+    with pytest.raises(WouldBlock):
+        combined.offer(65, 90)
+    assert combined.core.progress().durable_scn < 65
+    again = combined.begin(65)
+    combined.offer(65, 90)
+    assert combined.taken(again) == [(65, 90)]
+
+
+def test_restored_subscriber_is_not_begun_above_what_it_asked_for_when_redo_has_it() -> None:
+    combined = Combined(acknowledged=60)
+    session = combined.begin(45)
+    combined.core.gone(Scn(40))  # purged below, while it was read
+    assert session.ended is None
+    assert combined.core.progress().rewind_scn == 45
 
 
 def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refused() -> None:

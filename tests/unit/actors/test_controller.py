@@ -264,7 +264,41 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     started(changed, actors, steps=10)
     assert actors.kept == {"x": ("id of t",)}
     # What runs by the new rules is created afterwards.
-    assert ("capture:c", "status") not in actors.calls[: actors.calls.index(("site:b", "leave_out"))]
+    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "shut_down"))
+    assert ended < left
+    assert ("apply:x", "status") not in actors.calls[ended:left]
+    assert ("apply:x", "status") in actors.calls[left:]
+
+
+@pytest.mark.parametrize("phase", ["STARTING SITES", "PREPARING", "REFUSED"])
+def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec, actors, monkeypatch, phase):
+    started(spec, actors)
+    changed = with_another_destination(spec)
+    if phase == "REFUSED":
+        actors.findings["site:a"] = (Finding(path="x", problem="y", fix="z"),)
+    elif phase == "STARTING SITES":
+        actors.silent.add("site:a")
+    seen = []
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if method == "prepare" and phase == "PREPARING":
+            seen.append(shown(controller))
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    def shown(controller):
+        assert controller.overview()["state"] == phase
+        return {c["name"]: c["state"] for c in controller.overview()["components"]}
+
+    monkeypatch.setattr(actors, "call", call)
+    controller = Controller(changed, actors=actors)
+    controller.open()
+    controller._state = "ENABLED"
+    for _ in range(6):
+        controller.step()
+    states = seen[0] if phase == "PREPARING" else shown(controller)
+    new = {"queue:qc", "propagation:p2", "apply:y", "spark:c"}
+    assert {name: state for name, state in states.items() if name in new} == dict.fromkeys(new, "NOT CREATED")
+    assert {states[name] for name in EVERYTHING if not name.startswith("site:")} == {"ENABLED"}
 
 
 def test_first_capture_process_begins_when_it_is_noted_who_gets_which_table(spec, actors, monkeypatch):

@@ -12,7 +12,7 @@ from actors.controller import Controller
 from databases.ports import Finding
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, labels, one_way_spec, reconfigured, started, with_another_destination
-from topology.spec import TopologySpec
+from topology.spec import QueueSpec, TopologySpec
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
 
@@ -140,6 +140,21 @@ def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_by
     started(spec, actors, steps=10)
     assert not stale.exists()
     assert set(actors.running) == EVERYTHING
+
+
+def test_what_a_queue_spilled_that_ends_is_deleted_as_it_may_have_been_killed(spec, actors):
+    started(replace(spec, queues=(*spec.queues, QueueSpec(name="qx", site="b"))), actors)
+    removed, bypassed = (
+        spec.state_dir / "sites" / site / "queues" / name / "spill" / "00000000.spill" for site, name in (("b", "qx"), ("a", "qa"))
+    )
+    for spilled in (removed, bypassed):
+        spilled.parent.mkdir(parents=True)
+        spilled.write_bytes(b"x")
+    started(spec, actors, steps=10)
+    assert not removed.exists()
+    assert bypassed.exists(), "it runs"
+    started(combining(spec), actors, steps=10)
+    assert not bypassed.exists()
 
 
 def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors, monkeypatch):

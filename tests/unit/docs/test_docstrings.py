@@ -13,7 +13,7 @@ import typer
 from headrace.cli import app
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
 # `word: ...` or `word, word: ...`, four spaces further in than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)
 ELSEWHERE = re.compile(r"\bSee `[^`]+`")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("headrace", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
+PACKAGES = ("headrace", "simulation", "actors", "spark_apply", "topology", "redo", "databases", "protos", "rules", "streams")
 # Importers as near as possible to those that may.
 FORBIDDEN = {
     "streams.scn": "rules.rule",
@@ -20,6 +20,7 @@ FORBIDDEN = {
     "spark_apply.application.process": "raydp",
     "spark_apply.driver.loop": "pyspark",
     "topology.spec": "pydantic",
+    "protos.transport": "pyarrow",
     "databases.embedded": "psycopg",
     "databases.ports": "databases.postgres.connection",
     "actors.source_database": "databases.postgres.source.database",

@@ -208,3 +208,11 @@ def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again()
     assert "apply_b is refused" in note.problem
     assert "0/0000001E" in note.problem
     assert "copied again" in note.fix
+
+
+def test_compressing_propagation_shows_what_that_brings_and_costs():
+    found = {"method": "zstd", "bytes_before": 8_000_000, "bytes_after": 2_000_000, "cpu_s": 0.024}
+    line = " ".join(shown(overview(component("SENDING", compression=found)), width=200))
+    assert "zstd 4.0:1, 3.0 ms CPU per MB" in line
+    nothing = {**found, "bytes_before": 0, "bytes_after": 0}
+    assert "zstd" in " ".join(shown(overview(component("SENDING", compression=nothing)), width=200))

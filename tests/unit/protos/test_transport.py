@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import random
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator
 
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import lcr_pb2, queue_pb2, transport
+from protos.compression import PIECE_BYTES_MIN, Compressor
 from protos.transport import FRAGMENT_BYTES, PROTOCOL_VERSION, Reassembly
 from streams import errors
 from streams.errors import PropagationError, ProtocolError, StreamsError
@@ -137,6 +140,58 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
         results = [reassembly.add(piece) for piece in pieces]
         assert results[:-1] == [None] * (len(pieces) - 1)
         assert results[-1] == (HEADER, data)
+
+
+@given(
+    st.sampled_from([0, 1, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]),
+    st.sampled_from([4096, 100_000, FRAGMENT_BYTES]), st.booleans(),
+)
+def test_compressed_batch_of_any_size_is_joined_unchanged(size: int, piece_bytes: int, is_random: bool) -> None:
+    data = random.Random(size).randbytes(size) if is_random else (b"one value after the other, " * (size // 27 + 1))[:size]
+    compressor = Compressor()
+    pieces = list(transport.fragments(HEADER, data, compressor, piece_bytes=piece_bytes))
+    assert len(pieces) == max(1, -(-size // piece_bytes))
+    results = list(map(Reassembly().add, pieces))
+    assert results == [None] * (len(pieces) - 1) + [(HEADER, data)]
+    # What does not become smaller travels as it is: compression never makes a piece larger.
+    assert compressor.bytes_before == size
+    assert compressor.bytes_after == sum(len(piece.data) for piece in pieces) <= size
+    if not is_random and size >= FRAGMENT_BYTES:
+        assert compressor.bytes_after < size // 10
+
+
+def bombs() -> dict[str, queue_pb2.Fragment]:
+    frame = Compressor().compress(memoryview(bytes(FRAGMENT_BYTES)))
+    assert frame is not None
+    assert len(frame) < 1000
+
+    def first(data: bytes, whole_bytes: int, total_bytes: int, compression: int = queue_pb2.ZSTD) -> queue_pb2.Fragment:
+        return queue_pb2.Fragment(
+            header=HEADER, data=data, whole_bytes=whole_bytes, total_bytes=total_bytes, compression=compression, last=True,
+        )
+
+    return {
+        "claims more than a fragment holds": first(frame, FRAGMENT_BYTES + 1, FRAGMENT_BYTES + 1),
+        "claims four gigabytes": first(frame, 2**32 - 1, 1 << 30),
+        "claims more than the batch has": first(frame, FRAGMENT_BYTES, 1000),
+        "claims nothing": first(frame, 0, FRAGMENT_BYTES),
+        "holds more than it claims": first(frame, 1000, 1000),
+        "holds less than it claims": first(frame[:-3], FRAGMENT_BYTES, FRAGMENT_BYTES),
+        "is no frame": first(b"x" * 600, 1000, 1000),
+        "is compressed in an unknown way": first(frame, FRAGMENT_BYTES, FRAGMENT_BYTES, 7),
+    }
+
+
+@pytest.mark.parametrize("case", bombs())
+def test_compressed_fragment_that_is_not_what_it_claims_is_refused_in_bounded_memory(case: str) -> None:
+    bomb = bombs()[case]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            Reassembly().add(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 2 * FRAGMENT_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_batch_larger_than_the_bound_is_refused_at_its_first_fragment() -> None:

@@ -58,6 +58,7 @@ HINDRANCES = {
         EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: q1, to: qr}", "q1 has 2 subscribers: p, p2",
     ),
     "a second publisher": (EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: qr, to: q1}", "q1 has another publisher: p2"),
+    "a propagation that compresses": (EXPLICIT, "to: q2}", "to: q2, compression: zstd}", "p compresses what it sends"),
     "a propagation with rules": (EXPLICIT, "to: q2}", "to: q2, rules: {exclude: [{table: hr.b}]}}", "p has rules"),
     "an intermediate queue": (
         EXPLICIT, "{from: q1, to: q2}", "{from: q1, to: qr}, p2: {from: qr, to: q2}", "qr is an intermediate queue: p2",

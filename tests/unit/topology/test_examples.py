@@ -91,3 +91,13 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
     assert "log writer" in work["site:dbs1"][1]
     assert [way.components for way in plan.ways] == [("capture_dbs1", "apply_from_dbs1")]
+
+
+def test_slow_line_compresses_and_keeps_its_queues():
+    spec = read_topology(FOLDER / "slow_line.yaml", {})
+    (propagation,) = spec.propagations
+    assert propagation.compression == "zstd"
+    plan = make_plan(spec)
+    assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
+    assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()
+    assert "no  capture_dbs1: combined capture and apply: dbs1_to_dbs2 compresses what it sends" in plan.as_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+from actors.staging.queue_sessions import REFUSED_HOLD_S, PublisherSession, SubscriberSession
 from streams.errors import LogGone, QueueError
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
@@ -28,9 +28,10 @@ def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, Subscrib
 
 
 def goes_on_without_the_refused(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession]:
-    """`apply_b` is refused, and `apply_a` has everything through 50."""
+    """`apply_b` is refused, two minutes are over, and `apply_a` has everything through 50."""
     queue, publisher, one, _ = restored_below_redo(folder)
     queue.core.gone(publisher, 30)
+    queue.clock.advance(REFUSED_HOLD_S)
     queue.core.publisher_news(publisher)
     queue.send(publisher, insert_batch([50], previous=40))
     queue.taken(one)
@@ -58,6 +59,54 @@ def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_pat
     queue.save()
     assert queue.core.publisher_news(publisher).durable_scn == 50
     assert queue.core.status()["batches"] == 0
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_old_driver_that_is_refused_frees_nothing_that_the_newest_one_needs(tmp_path: Path, *, others: bool) -> None:
+    """The newest one's stream is broken for a moment; an old one that slept since 10 subscribes meanwhile."""
+    names = ("apply_a", "apply_b") if others else ("apply_b",)
+    queue = Queue(tmp_path, subscribers=names)
+    publisher = queue.publisher()
+    sessions = {name: queue.subscriber(name) for name in names}
+    queue.send(publisher, insert_batch([10, 20, 30, 40]))
+    for session in sessions.values():
+        queue.taken(session)
+        queue.core.acknowledge(session, "dbs1", 40)
+    queue.save()
+    queue.core.publisher_news(publisher)
+    queue.core.close_subscriber(sessions["apply_b"])
+    queue.subscriber("apply_b", needed=10)
+    queue.core.gone(publisher, 30)
+    assert queue.core.publisher_news(publisher).rewind_scn == 40
+    queue.send(publisher, insert_batch([50, 60], previous=40))
+    if others:
+        queue.taken(sessions["apply_a"])
+        queue.core.acknowledge(sessions["apply_a"], "dbs1", 60)
+    queue.clock.advance(REFUSED_HOLD_S - 5)
+    queue.core.housekeeping()
+    queue.save()
+    news = queue.core.publisher_news(publisher)
+    assert news is None or (news.durable_scn or 0) <= 40
+    newest = queue.subscriber("apply_b", needed=40)
+    assert queue.spans(newest) == [(40, 60)]
+
+
+def test_what_was_held_for_a_refused_subscriber_goes_when_nobody_came_for_it(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_b",))
+    publisher, session = queue.publisher(), queue.subscriber("apply_b")
+    queue.send(publisher, insert_batch([10, 20, 30, 40]))
+    queue.taken(session)
+    queue.core.acknowledge(session, "dbs1", 40)
+    queue.subscriber("apply_b", needed=10)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([50, 60], previous=40))
+    queue.core.housekeeping()
+    assert queue.core.status()["batches"] == 1
+    queue.clock.advance(REFUSED_HOLD_S)
+    queue.core.housekeeping()
+    assert queue.core.status()["batches"] == 0
+    assert queue.core.publisher_news(publisher).durable_scn == 60
 
 
 def test_refused_subscriber_that_begins_anew_gets_everything_after_its_beginning(tmp_path: Path) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from actors.staging.positions import PositionsFile
+from actors.staging.queue import QueueCore
+from actors.staging.queue_host import QueueHost
 from streams.errors import ProtocolError, QueueError
+from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
+from tests.support.staging import one_way
 
 
 def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:
@@ -253,3 +257,19 @@ def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be
 
 def full(*_: object) -> None:
     raise OSError(28, "full")
+
+
+def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_left(tmp_path: Path) -> None:
+    """One that comes back, in a later edit, began anew meanwhile: its old position may be below what redo has."""
+    topology = one_way(tmp_path, subscribers=("apply_a", "apply_b"))
+    host = QueueHost(topology, "q_dbs1", "1")
+    positions = PositionsFile(tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
+    host.adopt(topology, "1")
+    assert positions.load() == {}, "it never ran"
+    positions.save({"dbs1": {"apply_a": Scn(40), "apply_b": Scn(90)}})
+    host.adopt(one_way(tmp_path, subscribers=("apply_b",)), "2")
+    assert positions.load() == {"dbs1": {"apply_b": 90}}
+    host.adopt(topology, "3")
+    assert positions.load() == {"dbs1": {"apply_b": 90}}
+    core = QueueCore(topology, "q_dbs1", tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
+    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, "apply_b": 90}

@@ -83,7 +83,10 @@ class World:
         destination = MemoryDestination(store=self.store)
         epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
         tables = tuple(
-            TableToInstantiate(identity=table.identity, source=TableName.of(table), destination=TableName.of(table))
+            TableToInstantiate(
+                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
+                object_numbers=tuple(map(int, table.object_numbers)),
+            )
             for table in self.source.captured(TOPOLOGY)
         )
         access = DatabaseAccess(site="dbs1", kind="memory", dsn="")

@@ -15,7 +15,7 @@ from streams.table_name import TableName
 
 
 def wanted(identity: str, name: str) -> TableToInstantiate:
-    return TableToInstantiate(identity=identity, source=TableName("hr", name), destination=TableName("hr", name))
+    return TableToInstantiate(identity=identity, source=TableName("hr", name), destination=TableName("hr", name), object_numbers=())
 
 
 def record(identity: str, name: str, state: str = "DONE", scn: int = 100) -> Instantiation:

@@ -7,9 +7,14 @@ import threading
 import pytest
 
 from spark_apply.driver import source_questions
-from spark_apply.driver.source_questions import SourceQuestions
+from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
 from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.lcr_batch import TableVersion
+from streams.table_name import TableName
 from tests.support.apply_driver import wait_for
+from tests.support.lcr_batches import table_version
+
+T, OTHER = table_version("t"), table_version("other")
 
 
 class Source:
@@ -66,3 +71,32 @@ def test_nobody_is_asked_once_the_driver_has_ended():
     questions.identity_of(7)
     ended.set()
     wait_for("the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), 10.0)
+
+
+def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_fit():
+    answers, asked = threading.Event(), []
+
+    def ask(name: TableName) -> tuple[TableVersion, ...]:
+        asked.append(name)
+        if not answers.wait(20.0):
+            raise DatabaseUnavailable("it is down")
+        return (T,) if name == TableName.of(T) else ()
+
+    of_now = TablesOfNow(ask)
+    assert [of_now.of(T) for _ in range(5)] == [()] * 5
+    answers.set()
+    wait_for("an answer", lambda: of_now.of(T) == (T,), 10.0)
+    assert of_now.of(OTHER) == (), "an answer is of one table"
+    assert set(asked) <= {TableName.of(T), TableName.of(OTHER)}
+
+
+def test_source_that_refuses_to_tell_of_a_table_is_asked_again():
+    errors = [DatabaseError("permission denied"), DatabaseUnavailable("it is down")]
+
+    def ask(name: TableName) -> tuple[TableVersion, ...]:
+        if errors:
+            raise errors.pop()
+        return (T,)
+
+    of_now = TablesOfNow(ask)
+    wait_for("an answer", lambda: of_now.of(T) == (T,), 10.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from databases.memory_destination import MemoryDestination
+from simulation.history import TABLES, Table
 from streams.lcr_batch import OldImage
 from streams.scn import FIRST_SCN
-from tests.support.apply_history import TABLES, Table
 
 if TYPE_CHECKING:
     from databases.memory_store import MemoryStore
-    from tests.support.simulation import Simulation
+    from simulation.world import Simulation
     from topology.spec import ApplySpec
 
 __all__ = ["COUNTER", "COUNTERS", "HIDDEN_FROM_DBS3", "JOURNAL", "PRIVATE", "RETURNED", "WIDE", "Observer"]

@@ -188,6 +188,7 @@ class EnqueueStream(_Stream):
         return Resume(needed_scn=needed, credit_bytes=self._credit)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        """See `EnqueueClient.send_nowait`."""
         self._check()
         in_flight = self._sent - self._accepted_bytes
         if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
@@ -239,6 +240,7 @@ class DequeueStream(_Stream):
         self._arrived: deque[Delivery] = deque()
 
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
+        """See `DequeueClient.subscribe`."""
         core = self._network.reach(self.queue)
         self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), credit_bytes)
         self._open(core)
@@ -253,6 +255,7 @@ class DequeueStream(_Stream):
         self.up.append(credit_bytes)
 
     def acknowledge(self, source: str, scn: Scn) -> None:
+        """See `DequeueClient.acknowledge`."""
         self.up.append((source, scn))
 
     def _take(self, message: Any) -> None:

@@ -13,15 +13,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from databases.memory_store import MemoryStore
 from rules.rule import ANY_TAG, Rule, RuleSet
-from tests.support.apply_history import TABLES
-from tests.support.simulated_components import ApplyProcess, BufferedQueue, Component, PropagationProcess
-from tests.support.simulated_observer import COUNTER, JOURNAL, PRIVATE, RETURNED, WIDE, Observer
-from tests.support.simulation import BOUNDS, SMALL, Simulation
+from simulation.components import ApplyProcess, BufferedQueue, Component, PropagationProcess
+from simulation.history import TABLES
+from simulation.observer import COUNTER, JOURNAL, PRIVATE, RETURNED, WIDE, Observer
+from simulation.world import BOUNDS, SMALL, Simulation
 from topology.changes import components_of
 from topology.combined import capture_of
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -98,11 +99,11 @@ class CombinedSimulation(Simulation):
             self._soon(queue.adopt)
         self._soon(self.capture.adopt)
         for apply in topology.applies:
-            self._soon(lambda name=apply.name: self._views.__setitem__(name, topology))
+            self._soon(partial(self._views.__setitem__, apply.name, topology))
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation"}:
-                self._soon(lambda kind=kind, short=short: self._begin(kind, short))
+                self._soon(partial(self._begin, kind, short))
         self._turns = self._list_turns()
 
     def _soon(self, adopt: Callable[[], object]) -> None:

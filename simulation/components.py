@@ -16,17 +16,17 @@ from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
+from simulation.apply_process import Beginning, Driver
+from simulation.faults import Killed
+from simulation.network import DequeueStream, EnqueueStream
 from streams.errors import DatabaseUnavailable, FencedError, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
-from tests.support.apply_engine import Killed
-from tests.support.simulated_apply import Beginning, Driver
-from tests.support.simulated_network import DequeueStream, EnqueueStream
 from topology.combined import apply_of
 
 if TYPE_CHECKING:
     from databases.memory_store import MemoryStore
-    from tests.support.simulation import Simulation
+    from simulation.world import Simulation
     from topology.spec import ApplySpec, PropagationSpec, TopologySpec
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
@@ -220,8 +220,8 @@ class _Capture(CaptureHost):
             self._queue = self._combined = Outlet(self._new_core(apply))  # type: ignore[assignment]
             return
         self._forget_refusal()
-        self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")  # type: ignore[assignment]
-        self._begin(self._queue.connect().needed_scn)  # type: ignore[union-attr]
+        self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")
+        self._begin(self._queue.connect().needed_scn)
 
     def _new_miner(self, start_scn: Scn) -> Miner:
         return _SmallBatches(

@@ -24,14 +24,7 @@ from databases.memory_source import MemorySource, MemoryTransaction
 from databases.memory_store import MemoryStore, destination_column
 from redo.segments import list_segments
 from rules.rule import ANY_TAG, Rule, RuleSet
-from streams import failpoints
-from streams.clock import VirtualClock
-from streams.lcr_batch import Command
-from streams.scn import FIRST_SCN, Scn
-from streams.tags import Tag
-from tests.support.apply_engine import Killed
-from tests.support.apply_history import TABLES, Change, Source
-from tests.support.simulated_components import (
+from simulation.components import (
     ApplyProcess,
     BufferedQueue,
     CaptureProcess,
@@ -39,8 +32,10 @@ from tests.support.simulated_components import (
     PropagationProcess,
     SourceSite,
 )
-from tests.support.simulated_network import Network
-from tests.support.simulated_observer import (
+from simulation.faults import Killed
+from simulation.history import TABLES, Change, Source
+from simulation.network import Network
+from simulation.observer import (
     COUNTER,
     COUNTERS,
     HIDDEN_FROM_DBS3,
@@ -50,6 +45,11 @@ from tests.support.simulated_observer import (
     WIDE,
     Observer,
 )
+from streams import failpoints
+from streams.clock import VirtualClock
+from streams.lcr_batch import Command
+from streams.scn import FIRST_SCN, Scn
+from streams.tags import Tag
 from topology.changes import components_of
 from topology.spec import (
     ApplySpec,

@@ -17,6 +17,9 @@ from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
+from simulation.faults import Killed
+from simulation.network import DequeueStream
+from simulation.observer import RETURNED
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -28,15 +31,12 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
-from tests.support.apply_engine import Killed
-from tests.support.simulated_network import DequeueStream
-from tests.support.simulated_observer import RETURNED
 
 if TYPE_CHECKING:
     from databases.memory_source import MemorySnapshot
     from databases.memory_store import MemoryStore
     from databases.ports import ApplyProgress
-    from tests.support.simulation import Simulation
+    from simulation.world import Simulation
     from topology.spec import ApplySpec
 
 __all__ = ["Beginning", "Driver", "Task"]
@@ -293,7 +293,7 @@ class Driver:
         config = ApplyConfig(
             topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
             destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
-            parallelism=spec.parallelism, tag=spec.tag,
+            parallelism=spec.parallelism, tag=spec.tag or b"",
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
         )
         fits = TableFits(destination.describe, self._missing_alter)
@@ -352,7 +352,12 @@ class Driver:
             self._gate.lost(task.stream, "killed")  # type: ignore[arg-type]
 
     def lose_task(self, number: int, rng: random.Random) -> None:
-        """The task's process is gone; its last messages may still arrive."""
+        """The task's process is gone; its last messages may still arrive.
+
+        Args:
+            number: of the apply server.
+            rng: decides which of its messages do.
+        """
         task = self.tasks.pop(number)
         task.is_dead = True
         for _ in range(rng.randrange(3)):

@@ -1,0 +1,1 @@
+"""Deterministic simulation of whole topologies: the real cores on databases in memory, in virtual time, under faults."""
