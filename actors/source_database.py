@@ -51,6 +51,7 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
+from topology.combined import combined
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
@@ -465,7 +466,7 @@ class DatabaseSite(SiteHost):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for this site's capture processes and the redo receivers of others only."""
+        """Keep redo for this site's capture processes and the redo receivers of others only, and pause as suits them."""
         # Receivers first: a capture process that is to mine elsewhere needs the redo that it needed here.
         writer.shipping.register({each.name: each.is_sync for each in receivers_from(self._spec, self._site.name)})
         lags = [each.archive_lag_s for each in receivers_from(self._spec, self._site.name) if each.is_archived_log]
@@ -474,6 +475,8 @@ class DatabaseSite(SiteHost):
         for name in captures:
             writer.required_checkpoints.register(name)
         writer.required_checkpoints.forget_others(captures)
+        mining = {each.name for each in self._spec.captures if each.source == self._site.name}
+        writer.pause_for(is_combined=mining <= {each.capture.name for each in combined(self._spec)})
 
     def _acknowledged(self) -> None:
         """A redo receiver has more durably: confirm it at once where commits wait for that."""
@@ -501,7 +504,7 @@ class DatabaseSite(SiteHost):
         """Query the database's position continuously on a separate connection, and write heartbeats."""
         source: SourceDatabase | None = None
         look_at = claim_at = 0.0
-        while not self._sampler_stop.wait(RECONNECT_INTERVAL_S if source is None and self._answers else SAMPLE_INTERVAL_S):
+        while not self._sampler_stop.wait(self._sample_pause_s(is_open=source is not None)):
             try:
                 if source is None:
                     source = self._open_source()
@@ -523,6 +526,13 @@ class DatabaseSite(SiteHost):
                     source = None
         if source is not None:
             source.close()
+
+    def _sample_pause_s(self, *, is_open: bool) -> float:
+        if not self._answers:
+            return SAMPLE_INTERVAL_S
+        if not is_open:
+            return RECONNECT_INTERVAL_S
+        return SAMPLE_INTERVAL_S if self._is_source else WATCH_INTERVAL_S
 
     def _keep_claim(self) -> None:
         """Keep the claim on a prepared database; `step` reports a lost claim."""

@@ -7,6 +7,7 @@ round is a warm-up and does not count. The native peer runs twice per round: wit
 `synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` compares
 with the faster of the two, `ratio_same_synchronous_commit` with the second. More than 1 is faster than native.
 Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`).
+`benchmarks.networks` measures several flows at once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Protocol
 import psycopg
 
 from benchmarks.native import NativePeer
+from benchmarks.networks import NETWORKS, Network, NetworkRun, entry_of, measure
 from benchmarks.processes import Footprint, ProcessSampler, Usage, footprint
 from benchmarks.product import HeadracePeer
 from benchmarks.servers import Pair, Servers, bench_servers
@@ -48,6 +50,7 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 600.0
 _REST_S = 10.0  # after the tables were copied: the copying tasks have ended by then
+_IDLE_S = 20.0  # idle CPU is measured for so long: some hundred clock ticks at a few per cent of a core
 RUNS_MIN = 3  # a median of fewer runs depends on one run
 # The goals: the bench exits with 1 when one is missed.
 RATIO_MIN = 0.5
@@ -157,7 +160,7 @@ class Bench:
     def memory(self, workload: Workload) -> dict[str, object]:
         """Send one very large transaction through Headrace, and measure the memory of every process."""
         run = self._run(workload, "headrace")
-        peak = {stage: usage.peak_mb for stage, usage in run.usage.items() if not stage.startswith(("source:", "destination:"))}
+        peak = {stage: usage.peak_mb for stage, usage in run.usage.items() if not _is_database(stage)}
         _say(f"  {workload.name:16} headrace     {run.seconds:7.2f} s  {workload.row_changes / run.seconds:9,.0f} rows/s  "
              f"largest process {max(peak.values()):.0f} MB  {'verified' if run.verified else 'DIFFERENT'}")
         return {
@@ -190,7 +193,8 @@ class Bench:
 
 def report(
     bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
-    footprints: dict[str, Footprint],
+    footprints: dict[str, Footprint], networks: dict[Network, dict[str, list[NetworkRun]]] | None = None,
+    idle: dict[str, Usage] | None = None,
 ) -> dict[str, object]:
     """Collect the results for `latest.json`.
 
@@ -200,6 +204,8 @@ def report(
         latencies: results per peer; empty: not measured.
         memory: result of `Bench.memory`; empty: not measured.
         footprints: memory per component.
+        networks: counted rounds per network and setting; empty: not measured.
+        idle: CPU per stage of the idle one-way topology over `_IDLE_S`; empty: not measured.
     """
     entries: list[dict[str, object]] = []
     for workload in workloads:
@@ -235,13 +241,21 @@ def report(
         "memory": memory,
         "footprint": {component: asdict(each) for component, each in footprints.items()},
         "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
+        "networks": [entry_of(network, rounds) for network, rounds in (networks or {}).items()],
+        "idle_cpu_percent": {
+            stage: round(100 * usage.cpu_s / _IDLE_S, 2) for stage, usage in (idle or {}).items() if not _is_database(stage)
+        },
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
     }
 
 
 def _own_cpu_s(run: Run) -> float:
     """CPU seconds of Headrace's processes in a run, the databases' not counted."""
-    return sum(usage.cpu_s for stage, usage in run.usage.items() if not stage.startswith(("source:", "destination:")))
+    return sum(usage.cpu_s for stage, usage in run.usage.items() if not _is_database(stage))
+
+
+def _is_database(stage: str) -> bool:
+    return stage.startswith(("source:", "destination:"))
 
 
 def show(result: dict[str, object]) -> None:
@@ -269,6 +283,17 @@ def show(result: dict[str, object]) -> None:
     if "queued" in result["latency"]:  # type: ignore[operator]
         p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))  # type: ignore[index]
         _say(f"  latency p50      {p50} ms against {queued} ms ({_lower(p50, queued)})")
+    for entry in result["networks"]:  # type: ignore[attr-defined]
+        _say(f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio {entry['ratio']:.2f}, "
+             f"same commit {entry['ratio_same_synchronous_commit']:.2f}, verified {entry['verified']}")
+        for stage, used in sorted(entry["headrace_usage"].items(), key=lambda item: -item[1]["cpu_s"]):
+            _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
+    idle = result["idle_cpu_percent"]
+    if idle:
+        _say("\nidle one-way topology: CPU in per cent of one core")
+        for stage, percent in sorted(idle.items(), key=lambda item: -item[1]):  # type: ignore[attr-defined]
+            _say(f"  {stage:32} {percent:7.2f}")
+        _say(f"  {'together':32} {sum(idle.values()):7.2f}")  # type: ignore[attr-defined]
     _say("\nfootprint of the idle one-way topology: proportional set size per component")
     for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):  # type: ignore[attr-defined]
         _say(f"  {component:32} {used['pss_mb']:9.1f} MB  {used['processes']:3} processes")
@@ -284,7 +309,7 @@ def _lower(found: float, other: float) -> str:
 def shortcomings(result: dict[str, object]) -> list[str]:
     """The goals that were missed."""
     found = []
-    for entry in result["workloads"]:  # type: ignore[attr-defined]
+    for entry in (*result["workloads"], *result["networks"]):  # type: ignore[misc]
         if not entry["verified"]:
             found.append(f"{entry['name']}: source and destination differ")
         if entry["ratio"] < RATIO_MIN:
@@ -329,11 +354,21 @@ def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
                     _say(f"{peer.name} still runs, stop it by hand: {error}")
 
 
+def _idle(headrace: HeadracePeer) -> dict[str, Usage]:
+    """CPU per stage of a topology to which nobody writes."""
+    sampler = ProcessSampler(headrace.roots(), headrace.components())
+    sampler.start()
+    time.sleep(_IDLE_S)
+    return sampler.stop()
+
+
 def main() -> int:
     """Run the bench; returns 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help="counted runs per workload and peer")
-    parser.add_argument("--workload", action="append", choices=["bulk", "oltp", "one_transaction", "latency", "memory", "footprint"])
+    parser.add_argument("--workload", action="append", choices=[
+        "bulk", "oltp", "one_transaction", "latency", "memory", "footprint", *(network.name for network in NETWORKS),
+    ])
     parser.add_argument("--share", type=float, default=1.0, help="fraction of each workload's size, for experiments")
     parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -342,18 +377,26 @@ def main() -> int:
     every: list[Workload] = [Bulk.of(arguments.share), Oltp.of(arguments.share), OneTransaction.of(arguments.share)]
     chosen = [each for each in every if not arguments.workload or each.name in arguments.workload]
     latency = Latency(duration_s=arguments.latency_s)
+    latencies: dict[str, LatencyResult] = {}
+    memory: dict[str, object] = {}
     with _prepared([*chosen, large], latency) as bench:
         time.sleep(_REST_S)
         footprints = footprint(bench.headrace.roots(), bench.headrace.components())
+        idle = _idle(bench.headrace)
+        _say(f"idle: {sum(usage.cpu_s for usage in idle.values()) / _IDLE_S:.1%} of a core")
         for workload in chosen:
             _say(f"{workload.name}: {workload.transactions:,} transactions, {workload.row_changes:,} row changes")
             bench.measure(workload, arguments.runs)
-        latencies = bench.latency(latency) if _is_wanted("latency", arguments.workload) else {}
-        memory: dict[str, object] = {}
+        if _is_wanted("latency", arguments.workload):
+            latencies = bench.latency(latency)
         if _is_wanted("memory", arguments.workload):
             _say(f"memory: one transaction of {large.row_changes:,} rows")
             memory = bench.memory(large)
-        result = report(bench, chosen, latencies, memory, footprints)
+    networks = {
+        network: measure(network, arguments.runs, arguments.share, _say)
+        for network in NETWORKS if _is_wanted(network.name, arguments.workload)
+    }
+    result = report(bench, chosen, latencies, memory, footprints, networks, idle)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result)

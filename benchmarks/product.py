@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +26,41 @@ replicate:
 _COMMAND_TIMEOUT_S = 900
 
 
-class HeadracePeer:
-    """One topology of two sites, started once; its log writer is stopped while a backlog is written.
+class HeadraceTopology:
+    """A topology named `bench`, started once; its log writers are stopped while a backlog is written.
 
     Args:
-        pair: its databases; the tables exist at both sides and are filled at the source.
         folder: of its topology file and state.
+        sources: site -> connection string of its database, for each site with a log writer.
+        environment: what the topology file refers to.
     """
 
     name = "headrace"
 
-    def __init__(self, pair: Pair, folder: Path) -> None:
-        self.pair = pair
-        self.folder = folder
+    def __init__(self, folder: Path, sources: Mapping[str, str], environment: Mapping[str, str]) -> None:
         self.file = folder / "bench.yaml"
         self.state_dir = folder / "state"
+        self._sources, self._environment = dict(sources), dict(environment)
 
-    def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema
-        """Write the topology, bring it up, copy the tables; returns when it has caught up."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.go_through_queues(is_wanted=False)
-        self.wait_caught_up()
-
-    def go_through_queues(self, *, is_wanted: bool) -> None:
-        """Edit the topology, if it is not so: through queues and a propagation, or with combined capture and apply. The log writer must run."""
-        text = _TOPOLOGY.format(state_dir=self.state_dir, combined="never" if is_wanted else "auto")
+    def bring_up(self, text: str) -> None:
+        """Make the running topology this one: nothing is done if it is."""
         if self.file.exists() and self.file.read_text(encoding="utf-8") == text:
             return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text(text, encoding="utf-8")
         self._headrace("up", str(self.file))
 
     def start(self) -> None:
-        """Start the log writer: everything behind it waits for redo."""
-        self._call("site:src", "start_component")
+        """Start the log writers: everything behind them waits for redo."""
+        for site in self._sources:
+            self._call(f"site:{site}", "start_component")
 
     def stop(self) -> None:
-        """Stop the log writer; returns when nothing reads the slot any more."""
-        self._call("site:src", "stop_component")
-        with psycopg.connect(self.pair.source, autocommit=True) as connection:
-            wait_slot_free(connection, slot_name("bench", "src"))
+        """Stop the log writers; returns when nothing reads their slots any more."""
+        for site, dsn in self._sources.items():
+            self._call(f"site:{site}", "stop_component")
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                wait_slot_free(connection, slot_name("bench", site))
 
     def wait_caught_up(self) -> None:
         """Wait until a marker written now is below every low watermark."""
@@ -71,6 +68,10 @@ class HeadracePeer:
 
     def tear_down(self) -> None:
         """Stop the topology and remove everything it created."""
+        if "actors.runtime" in sys.modules:
+            from actors.runtime import disconnect
+
+            disconnect()  # a process that stays connected to a cluster ends a minute after it
         self._headrace("down", str(self.file), "--purge", "--yes")
 
     def roots(self) -> tuple[int, ...]:
@@ -112,13 +113,34 @@ class HeadracePeer:
         return connect(address, "bench")
 
     def _headrace(self, *arguments: str) -> None:
-        environment = {
-            **os.environ, "BENCH_SOURCE_DSN": self.pair.source, "BENCH_DESTINATION_DSN": self.pair.destination,
-        }
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "headrace"), *arguments], env=environment, capture_output=True, text=True,
-            timeout=_COMMAND_TIMEOUT_S + 60, check=False,
+            [str(Path(sys.executable).parent / "headrace"), *arguments], env={**os.environ, **self._environment},
+            capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S + 60, check=False,
         )
         if done.returncode != 0:
             message = f"headrace {arguments[0]} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
             raise RuntimeError(message)
+
+
+class HeadracePeer(HeadraceTopology):
+    """One way, two sites.
+
+    Args:
+        pair: its databases; the tables exist at both sides and are filled at the source.
+        folder: of its topology file and state.
+    """
+
+    def __init__(self, pair: Pair, folder: Path) -> None:
+        super().__init__(folder, {"src": pair.source}, {
+            "BENCH_SOURCE_DSN": pair.source, "BENCH_DESTINATION_DSN": pair.destination,
+        })
+        self.pair = pair
+
+    def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema
+        """Write the topology, bring it up, copy the tables; returns when it has caught up."""
+        self.go_through_queues(is_wanted=False)
+        self.wait_caught_up()
+
+    def go_through_queues(self, *, is_wanted: bool) -> None:
+        """Edit the topology, if it is not so: through queues and a propagation, or with combined capture and apply. The log writer must run."""
+        self.bring_up(_TOPOLOGY.format(state_dir=self.state_dir, combined="never" if is_wanted else "auto"))

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,8 @@ def _remove_dead() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            LocalCluster(folder / "headrace" / "state").stop()
+            for state in folder.glob("*/state"):
+                LocalCluster(state).stop()
             for name in ("source", "destination"):
                 EmbeddedServer(folder / name).destroy()
             shutil.rmtree(folder, ignore_errors=True)
@@ -73,10 +74,13 @@ class Servers:
 
     def settle(self, *pairs: Pair) -> None:
         """Bring both servers into the same state before a run: vacuumed, no dirty pages."""
-        for pair in pairs:
-            for dsn in (pair.source, pair.destination):
-                with psycopg.connect(dsn, autocommit=True) as connection:
-                    connection.execute("VACUUM (ANALYZE)")
+        self.settle_databases([dsn for pair in pairs for dsn in (pair.source, pair.destination)])
+
+    def settle_databases(self, dsns: Iterable[str]) -> None:
+        """As `settle`, by connection strings."""
+        for dsn in dsns:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("VACUUM (ANALYZE)")
         for server in (self.source, self.destination):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute("CHECKPOINT")

@@ -37,10 +37,15 @@ def make_mark_table(dsn: str) -> None:
         connection.execute(f"CREATE TABLE {MARK_TABLE} (id integer PRIMARY KEY)")
 
 
-def write_mark(dsn: str) -> int:
-    """Commit one more row, which ends a backlog; returns its number."""
+def write_mark(dsn: str, above: int = 0) -> int:
+    """Commit one more row, which ends a backlog; returns its number.
+
+    Args:
+        dsn: where it is written.
+        above: sites that write to each other keep their marks apart: this site's begin here.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        row = connection.execute(f"INSERT INTO {MARK_TABLE} SELECT count(*) FROM {MARK_TABLE} RETURNING id").fetchone()
+        row = connection.execute(f"INSERT INTO {MARK_TABLE} SELECT count(*) + {above} FROM {MARK_TABLE} RETURNING id").fetchone()
     assert row is not None
     return int(row[0])
 
@@ -123,30 +128,32 @@ class Bulk(_Rows):
     row_changes: int = 350_000
     transactions: int = 3_500
     scale: float = 1.0
+    above: int = 0  # ids begin after it: sites that write to each other keep their rows apart
 
     @classmethod
-    def of(cls, share: float) -> Bulk:
-        """The workload, or a share of it."""
-        return cls(scale=share, row_changes=int(350_000 * share), transactions=int(3_500 * share))
+    def of(cls, share: float, above: int = 0) -> Bulk:
+        """The workload, or a share of it, on ids after `above`."""
+        return cls(scale=share, row_changes=int(350_000 * share), transactions=int(3_500 * share), above=above)
 
     def write_backlog(self, dsn: str) -> None:
         inserts, updates, deletes = (int(n * self.scale) for n in (2000, 1000, 500))
+        first, kept = self.above + 1, self.above + inserts * 25 + 1
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = off")  # writing the backlog is not measured
             connection.execute(
                 f"""
                 DO $$ BEGIN
                 FOR t IN 0..{inserts - 1} LOOP
-                    INSERT INTO bench_rows SELECT {_BULK_VALUES} FROM generate_series(t * 100 + 1, t * 100 + 100) i;
+                    INSERT INTO bench_rows SELECT {_BULK_VALUES} FROM generate_series(t * 100 + {first}, t * 100 + {first} + 99) i;
                     COMMIT;
                 END LOOP;
                 FOR t IN 0..{updates - 1} LOOP
                     UPDATE bench_rows SET price = price + 1, note = 'changed ' || t, weight = weight * 2
-                    WHERE id BETWEEN t * 100 + 1 AND t * 100 + 100;
+                    WHERE id BETWEEN t * 100 + {first} AND t * 100 + {first} + 99;
                     COMMIT;
                 END LOOP;
                 FOR t IN 0..{deletes - 1} LOOP
-                    DELETE FROM bench_rows WHERE id BETWEEN {inserts * 25} + t * 100 + 1 AND {inserts * 25} + t * 100 + 100;
+                    DELETE FROM bench_rows WHERE id BETWEEN t * 100 + {kept} AND t * 100 + {kept} + 99;
                     COMMIT;
                 END LOOP;
                 END $$"""

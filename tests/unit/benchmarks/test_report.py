@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 from benchmarks.__main__ import FOOTPRINT_MAX_MB, RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report, shortcomings, show
+from benchmarks.networks import NETWORKS, HeadraceNetwork, NetworkRun
 from benchmarks.processes import Footprint, Usage, footprint, stage_of
 from benchmarks.product import _TOPOLOGY
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from databases.postgres.source.catalog import slot_name
+from topology.file.reading import read_topology
 
 ROOT = Path(__file__).parents[3]
 USAGE = {"apply driver": Usage(1.5, 300.0, 1)}
@@ -111,6 +113,43 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
     assert "topology: bench\n" in _TOPOLOGY
     assert "\n  src: " in _TOPOLOGY
     assert slot_name("bench", "src") == "headrace_bench_src"
+
+
+def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    fan_out, two_way = NETWORKS
+
+    def rounds(*seconds: float, verified: bool = True) -> list[NetworkRun]:
+        return [NetworkRun(seconds=each, verified=verified, usage=USAGE) for each in seconds]
+
+    networks = {
+        fan_out: {"native": rounds(4.0, 3.0, 9.0), "native_on": rounds(6.0, 6.0, 6.0), "headrace": rounds(5.0, 1.0, 2.0)},
+        two_way: {"native": rounds(1.0), "native_on": rounds(1.0), "headrace": rounds(1.0, verified=False)},
+    }
+    idle = {"apply driver": Usage(0.5, 1.0, 1), "source: other": Usage(20.0, 1.0, 1)}
+    bench = SimpleNamespace(runs={})
+    found = report(bench, [], {}, {}, {}, networks, idle)  # type: ignore[arg-type]
+    first = found["networks"][0]
+    assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == ("fan_out", 2.0, 3.0, True)
+    assert found["idle_cpu_percent"] == {"apply driver": 2.5}
+    assert shortcomings(found) == ["two_way: source and destination differ"]
+    show(found)
+    printed = capsys.readouterr().out
+    assert "fan_out: native 4.00 s, Headrace 2.00 s, ratio 2.00, same commit 3.00, verified True" in printed
+    assert "together                            2.50" in printed
+
+
+def test_every_site_of_a_network_is_in_its_topology_and_sources_are_the_ones_with_writers(tmp_path: Path) -> None:
+    for network in NETWORKS:
+        written: list[str] = []
+        peer = HeadraceNetwork(network, dict.fromkeys(network.sites, "dbname=x"), tmp_path)
+        peer.bring_up, peer.wait_caught_up = written.append, lambda: None  # type: ignore[method-assign]
+        peer.set_up()
+        file = tmp_path / f"{network.name}.yaml"
+        file.write_text(written[0])
+        spec = read_topology(file, {f"BENCH_{site.upper()}_DSN": f"host=127.0.0.1 dbname={site}" for site in network.sites})
+        assert {site.name for site in spec.sites} == set(network.sites)
+        assert {capture.source for capture in spec.captures} == set(network.sources)
+        assert {(apply.source, apply.site) for apply in spec.applies} == set(network.flows)
 
 
 @pytest.mark.parametrize(("command", "stage"), [
