@@ -8,6 +8,8 @@ Main path
     RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
     RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and RedoServer.announce
     to the capture processes; their required checkpoints -> StandbyLog.purge.
+    Archived logs come the same way, complete segments only, or as files (`redo.archive_folder.ArchiveFolder`): then the source is only
+    told what is here.
 
 States
     RECEIVING               the last step wrote redo. Memory only.
@@ -29,12 +31,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import redo_folder
+from protos.standby import Shipped
+from streams.backoff import Backoff
 from streams.durable_file import replace_file
-from streams.errors import PropagationError
+from streams.errors import PropagationError, Retry, StreamsError
 from streams.scn import scn_text
 from topology.downstream import receiver_of
 from topology.receivers import Receivers
@@ -43,6 +48,7 @@ from topology.stored import as_json, from_json
 if TYPE_CHECKING:
     from protos.redo_link import RedoServer
     from protos.redo_transport import RedoShippingClient
+    from redo.archive_folder import ArchiveFolder
     from redo.names import NameOfNow
     from redo.standby_log import StandbyLog
     from topology.spec import TopologySpec
@@ -70,34 +76,85 @@ class RedoReceiver(Host):
         self._log: StandbyLog | None = None
         self._service: RedoServer | None = None
         self._client: RedoShippingClient | None = None
+        self._files: ArchiveFolder | None = None  # where complete segments come as files
+        self._must_reopen = False
+        self._connect_at, self._connecting = 0.0, Backoff()
         self._receiver_state = "WAITING FOR REDO"
 
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
         """Serve what is here, and ask the source to go on from there."""
+        from redo.archive_folder import ArchiveFolder
+
+        log = self._log or self._open_log()
+        log.rollback()
+        self._must_reopen = False
+        self._receiver_state = "WAITING FOR REDO"
+        if self._receiver.archive:
+            self._files = ArchiveFolder(Path(self._receiver.archive), self._receiver.source)
+        else:
+            self._client = self._connected(log)
+
+    def step(self) -> float:
+        """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
+        log = self._log
+        assert log is not None
+        log.purge()
+        if self._must_reopen:
+            self.close()
+            self.open()
+        if log.is_full:
+            self._receiver_state = "PAUSED: REDO IS FULL"
+            return FULL_PAUSE_S
+        if self._files is not None:
+            return self._take_file(log, self._files)
+        assert self._client is not None
+        return self._take_frames(log, self._client)
+
+    def _connected(self, log: StandbyLog) -> RedoShippingClient:
         from actors.runtime import resolver
         from protos.redo_transport import RedoShippingClient
         from protos.transport import new_incarnation
 
-        log = self._log or self._open_log()
-        log.rollback()
-        self._client = RedoShippingClient(
-            resolver(self._spec.name)(f"site:{self._receiver.source}"), topology=self._spec.name, receiver=self._receiver.name,
-            source=self._receiver.source, incarnation=new_incarnation(), wake=self.wake,
+        receiver = self._receiver
+        client = RedoShippingClient(
+            resolver(self._spec.name)(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
+            source=receiver.source, incarnation=new_incarnation(), wake=self.wake,
         )
-        self._client.connect(log.place)
-        self._receiver_state = "WAITING FOR REDO"
+        shipped = Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
+        client.connect(log.place, shipped=shipped)
+        return client
 
-    def step(self) -> float:
-        """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
-        log, client = self._log, self._client
-        assert log is not None
-        assert client is not None
-        log.purge()
-        if log.is_full:
-            self._receiver_state = "PAUSED: REDO IS FULL"
-            return FULL_PAUSE_S
+    def _take_file(self, log: StandbyLog, files: ArchiveFolder) -> float:
+        """Take the next segment that was copied here; the source need not be there."""
+        has_moved = files.take(log)
+        if has_moved and self._service is not None:
+            self._service.announce()
+        self._tell_source(log, has_moved=has_moved)
+        self._receiver_state = "RECEIVING" if has_moved else "WAITING FOR REDO"
+        return 0.0 if has_moved else IDLE_PAUSE_S
+
+    def _tell_source(self, log: StandbyLog, *, has_moved: bool) -> None:
+        """Let the source purge what is here; it is told again until it answers."""
+        try:
+            if self._client is not None:
+                self._client.take_nowait()  # only a broken stream has something to say
+                if has_moved:
+                    self._client.acknowledge(log.place)
+            elif self._clock.monotonic() >= self._connect_at:
+                self._client = self._connected(log)
+                self._connecting.reset()
+        except StreamsError as error:
+            if error.retry is not Retry.TIMED:
+                raise
+            self._connect_at = self._clock.monotonic() + self._connecting.next_s()
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
+
+    def _take_frames(self, log: StandbyLog, client: RedoShippingClient) -> float:
+        """Take what the source sent."""
         taken = 0
         while taken < STEP_BYTES_MAX and (frame := client.take_nowait()) is not None:
             log.take(frame)
@@ -115,13 +172,15 @@ class RedoReceiver(Host):
 
     def close(self) -> None:
         """End the stream; the standby redo log stays open, and the capture processes are served on."""
-        client, self._client = self._client, None
+        client, self._client, self._files = self._client, None, None
         if client is not None:
             client.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Serves changed capture processes; whether the source waits for it, the source knows."""
-        self._spec, self._receiver, self._fingerprint = spec, receiver_of(spec, self._receiver.name), fingerprint
+        """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
+        before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
+        self._spec, self._fingerprint = spec, fingerprint
+        self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
         if self._log is not None:
             self._register_captures(self._log)
 
@@ -144,8 +203,13 @@ class RedoReceiver(Host):
         receiver = self._receiver
         details: dict[str, Any] = {
             "site": receiver.site, "source": receiver.source, "fingerprint": self._fingerprint,
-            "transport": "sync" if receiver.is_sync else "async",
+            "mode": "archived_log" if receiver.is_archived_log else "real_time",
         }
+        if not receiver.is_archived_log:
+            details["transport"] = "sync" if receiver.is_sync else "async"
+        files = self._files
+        if files is not None:
+            details |= {"archive": receiver.archive, "problem": files.problem}
         log = self._log
         if log is not None:
             statistics = log.statistics()

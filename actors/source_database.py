@@ -474,6 +474,8 @@ class DatabaseSite(SiteHost):
         """Keep redo for this site's capture processes and the redo receivers of others only, and pause as suits them."""
         # Receivers first: a capture process that is to mine elsewhere needs the redo that it needed here.
         writer.shipping.register({each.name: each.is_sync for each in receivers_from(self._spec, self._site.name)})
+        lags = [each.archive_lag_s for each in receivers_from(self._spec, self._site.name) if each.is_archived_log]
+        writer.switch_after_s = min(lags, default=None)
         captures = [each.name for each in self._spec.captures if each.source == each.site == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)

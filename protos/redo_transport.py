@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from protos import redo_pb2, redo_pb2_grpc, transport
-from protos.standby import RedoFrame, RedoShipper, StandbyPlace
+from protos.standby import RedoFrame, RedoShipper, Shipped, StandbyPlace
 from protos.transport import Channel, ClientStream, Outbox
 from streams.errors import PropagationError, ProtocolError, StreamsError
 from streams.scn import Scn
@@ -81,7 +81,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             place = StandbyPlace(
                 segment=begin.place.segment, offset=begin.place.offset, scn=Scn(begin.place.scn), fingerprint=begin.fingerprint,
             )
-            shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place)
+            shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place, _shipped(begin.shipped))
         except StreamsError as error:
             transport.abort(context, error)
         self.announce()  # an older stream of the receiver ends
@@ -151,6 +151,13 @@ def _begin(request: redo_pb2.ShipRequest | None) -> redo_pb2.BeginShipping:
     return request.begin
 
 
+def _shipped(number: int) -> Shipped:
+    try:
+        return Shipped(number)
+    except ValueError as error:
+        raise ProtocolError(f"a redo receiver asked for what is not known here ({number})", hint="run the same version at both sites") from error
+
+
 class RedoShippingClient:
     """A redo receiver's stream.
 
@@ -178,11 +185,14 @@ class RedoShippingClient:
         self._outbox: Outbox[redo_pb2.ShipRequest] = Outbox()
         self._stream: ClientStream[Any] | None = None
 
-    def connect(self, place: StandbyPlace, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def connect(
+        self, place: StandbyPlace, *, shipped: Shipped = Shipped.REDO, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> None:
         """Open the stream, once.
 
         Args:
             place: what is durable here: redo from there on is wanted.
+            shipped: what of it.
             timeout_s: seconds to wait for the source's answer.
 
         Raises:
@@ -192,6 +202,7 @@ class RedoShippingClient:
         """
         self._outbox.put(redo_pb2.ShipRequest(begin=redo_pb2.BeginShipping(
             hello=self._hello, place=_position(place), fingerprint=place.fingerprint, credit_bytes=CREDIT_BYTES,
+            shipped=shipped.value,
         )))
         call = redo_pb2_grpc.RedoTransportStub(self._channel.grpc).Ship(iter(self._outbox))
         self._stream = ClientStream(call, self._peer, opened=self._opened, take=self._take, ended=self._ended)

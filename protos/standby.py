@@ -6,11 +6,12 @@ The bytes of a redo log travel as they are, so segment numbers, offsets and SCNs
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["FRAME_BYTES", "RedoFrame", "RedoShipper", "Shipment", "StandbyPlace"]
+__all__ = ["FRAME_BYTES", "RedoFrame", "RedoShipper", "Shipment", "Shipped", "StandbyPlace"]
 
 FRAME_BYTES = 1 << 20  # of redo in one frame: an fsync and an acknowledgement per MiB cost little next to the rest
 
@@ -50,6 +51,14 @@ class RedoFrame:
     source_scn: Scn = FIRST_SCN
 
 
+class Shipped(Enum):
+    """What of a redo log a receiver is sent."""
+
+    REDO = 0  # all that is durable
+    ARCHIVED = 1  # complete segments
+    NOTHING = 2  # segments come to it as files; it only says how far it is
+
+
 class Shipment(Protocol):
     """The frames for one stream of a redo receiver. One thread calls `next_frame` and `close`; any thread `acknowledge`."""
 
@@ -77,13 +86,14 @@ class Shipment(Protocol):
 class RedoShipper(Protocol):
     """What is needed of a log writer (`redo.shipping.RedoShipping`)."""
 
-    def begin(self, receiver: str, incarnation: str, place: StandbyPlace) -> Shipment:
+    def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> Shipment:
         """Begin a stream; an older one of the same receiver ends.
 
         Args:
             receiver: its name, such as dbs1@dbs3.
             incarnation: orders the streams of one receiver; greater is newer.
             place: where the receiver is.
+            shipped: what it is sent.
 
         Raises:
             StreamsError: it is no receiver of this redo log, a newer stream of it began, or what it needs is not here.

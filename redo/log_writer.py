@@ -136,6 +136,7 @@ class LogWriter:
         required_checkpoints: what the captures at this site need; `step` saves it and purges behind it.
         shipping: the redo receivers at other sites, which bound purging too; `step` saves it, and confirms nothing that a
             receiver with `transport: sync` lacks.
+        switch_after_s: a segment that holds something is closed and archived when it is that old, seconds; None: only when it is full.
 
     Raises:
         RedoError: redo is damaged other than by a torn tail, or a segment is missing.
@@ -173,6 +174,8 @@ class LogWriter:
         self._restart_segment = 0
         self._position = RedoPosition(0, 0, FIRST_SCN)
 
+        self.switch_after_s: float | None = None
+        self._created_at = self._clock.monotonic()
         self._phase = "IDLE"
         self._data_bytes = self._records = self._syncs = self._resumes = self._purged_bytes = 0
         self._wrote_at = self._saved_at = self._kept_alive_at = self._clock.monotonic()
@@ -318,6 +321,7 @@ class LogWriter:
             raise BugError("a log writer without a stream was told to write", source=self._source)
         self._save_and_purge()
         self._confirm(stream)
+        self._switch_if_old(stream.options)
         if self._kept.redo_bytes >= self._redo_bytes_max and not self._make_room(stream.options):
             self._pause(stream)
             return False
@@ -494,6 +498,14 @@ class LogWriter:
         assert self._segment is not None
         return self._segment
 
+    def _switch_if_old(self, options: StreamOptions) -> None:
+        """Archive a segment in time for those who get complete segments only."""
+        if self.switch_after_s is None or self._clock.monotonic() - self._created_at < self.switch_after_s:
+            return
+        if self._switch_if_used():
+            self._create_segment(options)  # a segment counts as complete when there is another one
+        self._created_at = self._clock.monotonic()
+
     def _switch_if_used(self) -> bool:
         if self._segment is None or self._segment.size_bytes <= self._empty_bytes:
             return False
@@ -531,7 +543,7 @@ class LogWriter:
         except RedoFull:
             self._phase = "PAUSED: DISK IS FULL"
             raise
-        self._segment = segment
+        self._segment, self._created_at = segment, self._clock.monotonic()
         self._kept.heads[number] = head
         self._restart_segment = head.restart_segment
         self._empty_bytes = segment.size_bytes

@@ -37,14 +37,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
+from protos.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
 from redo.records import RedoPosition, fingerprint
 from redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
 from streams.durable_file import replace_file
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["RedoShipping"]
+__all__ = ["RedoShipping", "fingerprint_up_to"]
 
 _FILE = "redo_receivers.json"
 _START_OVER = (
@@ -153,13 +153,14 @@ class RedoShipping:
 
     # ------------------------------------------------------------------ the receivers' side
 
-    def begin(self, receiver: str, incarnation: str, place: StandbyPlace) -> _Shipment:
+    def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> _Shipment:
         """See `protos.standby.RedoShipper.begin`.
 
         Args:
             receiver: see there.
             incarnation: see there.
             place: see there.
+            shipped: see there.
 
         Raises:
             QueueError: it is no receiver of this redo log, or a newer stream of it began.
@@ -178,7 +179,7 @@ class RedoShipping:
             if incarnation != known.incarnation:
                 known.incarnation, known.shipment = incarnation, None
                 self._save()
-        shipment = _Shipment(self, receiver, self._start(receiver, place))
+        shipment = _Shipment(self, receiver, self._start(receiver, place, shipped), shipped)
         with self._lock:
             if self._receivers.get(receiver) is not known or known.incarnation != incarnation:
                 shipment.close()
@@ -197,7 +198,9 @@ class RedoShipping:
         """
         with self._lock:
             known = self._current(shipment)
-            if (place.segment, place.offset) > shipment.sent:
+            durable = self._position()
+            sent = (durable.segment, durable.offset) if shipment.shipped is Shipped.NOTHING else shipment.sent
+            if (place.segment, place.offset) > sent:
                 raise ProtocolError(f"{shipment.receiver} acknowledged redo that it was not sent", receiver=shipment.receiver)
             if (place.segment, place.offset) > (known.place.segment, known.place.offset):
                 known.place = place
@@ -232,7 +235,7 @@ class RedoShipping:
             raise _replaced(shipment.receiver)
         return known
 
-    def _start(self, receiver: str, place: StandbyPlace) -> tuple[int, int]:
+    def _start(self, receiver: str, place: StandbyPlace, shipped: Shipped) -> tuple[int, int]:
         """Where the frames for a receiver begin, after a look at whether it has the same redo log."""
         durable = self._position()
         numbers = [file.number for file in list_segments(self._folder)] or [FIRST_SEGMENT]
@@ -240,6 +243,8 @@ class RedoShipping:
             return numbers[0], 0
         if (place.segment, place.offset) > (durable.segment, durable.offset):
             raise self._another(receiver, place, f"redo ends at SCN {scn_text(durable.scn)} here, at SCN {scn_text(place.scn)} there")
+        if place.segment < numbers[0] and shipped is Shipped.NOTHING:
+            return place.segment, place.offset  # what it lacks may come as files
         if place.segment < numbers[0]:
             raise LogGone(
                 f"redo segments {place.segment} to {numbers[0] - 1} of {self._source} are gone: {receiver} has the redo up to SCN "
@@ -247,7 +252,7 @@ class RedoShipping:
                 hint=f"restore a later copy of the standby redo log of {receiver}, {_START_OVER}",
                 receiver=receiver, after_scn=place.scn,
             )
-        if _fingerprint_up_to(self._folder, place) != place.fingerprint:
+        if fingerprint_up_to(self._folder, place) != place.fingerprint:
             raise self._another(receiver, place, f"they differ in segment {place.segment}, before SCN {scn_text(place.scn)}")
         return place.segment, place.offset
 
@@ -300,10 +305,11 @@ class _Shipment:
         shipping: the redo log it is of.
         receiver: name of the receiver.
         start: segment and offset of the first byte to send.
+        shipped: what to send.
     """
 
-    def __init__(self, shipping: RedoShipping, receiver: str, start: tuple[int, int]) -> None:
-        self.receiver = receiver
+    def __init__(self, shipping: RedoShipping, receiver: str, start: tuple[int, int], shipped: Shipped) -> None:
+        self.receiver, self.shipped = receiver, shipped
         self._shipping = shipping
         self._segment, self._offset = start
         self._descriptor = -1
@@ -317,6 +323,10 @@ class _Shipment:
         """See `protos.standby.Shipment.next_frame`."""
         self._shipping.check_current(self)
         durable = self._shipping.position
+        if self.shipped is Shipped.NOTHING:
+            return None
+        if self.shipped is Shipped.ARCHIVED:  # the segments below the one that is written
+            durable = RedoPosition(durable.segment, 0, durable.scn)
         while (self._segment, self._offset) < (durable.segment, durable.offset):
             if self._descriptor < 0:
                 self._descriptor = open_segment(self._shipping.folder, self._segment)
@@ -352,8 +362,13 @@ class _Shipment:
             self._descriptor = -1
 
 
-def _fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
-    """The fingerprint of a segment up to a place, its footer aside; None: no record ends there."""
+def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
+    """The fingerprint of a segment up to a place, its footer aside; None: no record ends there.
+
+    Args:
+        folder: of the segments.
+        place: its segment and offset count.
+    """
     end = RedoPosition(place.segment, place.offset, FIRST_SCN)
     reader = RedoReader(folder, place.segment, PREAMBLE_BYTES)
     found = 0

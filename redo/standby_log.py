@@ -145,6 +145,13 @@ class StandbyLog:
         return self._position
 
     @property
+    def next_segment(self) -> int:
+        """Number of the segment that is written, or comes next; 0: any, nothing is here."""
+        if self._segment is not None or not self._place.segment:
+            return self._place.segment
+        return self._place.segment + 1
+
+    @property
     def is_full(self) -> bool:
         """Whether the log has reached its bound: take nothing more before `purge` made room."""
         return self._kept.redo_bytes >= self._redo_bytes_max

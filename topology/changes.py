@@ -178,7 +178,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
-        return place | {"bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": receiver.is_sync}
+        return place | {"bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=())}
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {
@@ -206,8 +206,8 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
         "database": spec.site(name).database,
         "bounds of the redo log": (spec.redo_bytes_max, spec.segment_bytes),
         "heartbeat": spec.heartbeat_s,
-        "captures": [(each.name, each.rules, each.site, each.transport) for each in spec.captures if each.source == name],
-        "redo receivers": [(each.name, each.is_sync) for each in receivers_from(spec, name)],
+        "captures": [replace(each, queue="") for each in spec.captures if each.source == name],
+        "redo receivers": [(each.name, each.is_sync, each.archive_lag_s, each.is_archived_log) for each in receivers_from(spec, name)],
         # The log writer pauses less where little stands behind it.
         "combined capture and apply": [each.capture.name for each in combined(spec) if each.capture.source == name],
         "applies from here": sum(1 for each in spec.applies if each.source == name),

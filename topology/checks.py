@@ -178,22 +178,31 @@ def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
 def _downstream(spec: TopologySpec) -> Iterator[Finding]:
     """Copies of redo that cannot be, or that capture processes want differently."""
     first: dict[str, str] = {}
+    folders: dict[tuple[str, str], str] = {}
     for receiver in redo_receivers(spec):
         captures = [spec.capture(name) for name in receiver.captures]
-        if first.setdefault(receiver.site, receiver.source) != receiver.source:
+        if not receiver.is_archived_log and first.setdefault(receiver.site, receiver.source) != receiver.source:
             yield Finding(
                 path=f"captures.{captures[0].name}.source",
                 problem=f"site {receiver.site} receives the redo of {first[receiver.site]} in real time already, and takes one source's only",
-                fix=f"capture the changes of {receiver.source} at {receiver.source} itself or at another site",
+                fix=f"write mode: archived_log here, or capture the changes of {receiver.source} at {receiver.source} itself or at another site",
             )
         for other in captures[1:]:
-            if other.transport != captures[0].transport:
-                yield Finding(
-                    path=f"captures.{other.name}.transport",
-                    problem=f"is {other.transport}, and captures.{captures[0].name}, which mines the same copy of the redo, says"
-                    f" {captures[0].transport}",
-                    fix="write the same for all capture processes of one source at one site",
-                )
+            for key in ("mode", "transport", "archive"):
+                wanted, found = getattr(captures[0], key), getattr(other, key)
+                if found != wanted:
+                    yield Finding(
+                        path=f"captures.{other.name}.{key}",
+                        problem=f"is {found or 'not given'}, and captures.{captures[0].name}, which mines the same copy of the redo, says"
+                        f" {wanted or 'nothing'}",
+                        fix="write the same for all capture processes of one source at one site",
+                    )
+        if receiver.archive and folders.setdefault((receiver.site, receiver.archive), receiver.source) != receiver.source:
+            yield Finding(
+                path=f"captures.{captures[0].name}.archive",
+                problem=f"is also where the redo of {folders[receiver.site, receiver.archive]} is copied to",
+                fix="give every source a folder of its own: their segments have the same names",
+            )
 
 
 def _elsewhere(path: str, queue: str, at: str, wanted: str) -> Finding:

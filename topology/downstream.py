@@ -25,12 +25,18 @@ class RedoReceiver:
         site: where the copy is.
         is_sync: the source confirms nothing to its database that is not durable here too (`transport: sync`).
         captures: names of the capture processes that mine it.
+        is_archived_log: it gets complete segments only.
+        archive: the folder into which they are copied; empty: they are sent.
+        archive_lag_s: after so many seconds the source completes a segment that is not full.
     """
 
     source: str
     site: str
     is_sync: bool
     captures: tuple[str, ...]
+    is_archived_log: bool
+    archive: str
+    archive_lag_s: float
 
     @property
     def name(self) -> str:
@@ -52,7 +58,8 @@ def redo_receivers(spec: TopologySpec) -> tuple[RedoReceiver, ...]:
     return tuple(
         RedoReceiver(
             source=source, site=site, is_sync=any(each.transport == "sync" for each in found),
-            captures=tuple(each.name for each in found),
+            captures=tuple(each.name for each in found), is_archived_log=found[0].mode == "archived_log",
+            archive=found[0].archive, archive_lag_s=min(each.archive_lag_s for each in found),
         )
         for (source, site), found in captures.items()
     )

@@ -228,7 +228,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
             work = "keeps the site's database" if has_database else "keeps the site's folder: queues only"
             yield actor(f"site:{site.name}", site.name, work)
     for receiver in redo_receivers(spec):
-        work = f"redo receiver: copies the redo of {receiver.source}, {_transport(spec, receiver)}"
+        work = f"redo receiver: {_transport(spec, receiver)}"
         yield actor(receiver.component, receiver.site, work)
     without = bypassed(spec)
     for capture in spec.captures:
@@ -253,10 +253,14 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
 
 
 def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:
+    if receiver.archive:
+        return f"takes the complete segments of {receiver.source} that are copied into {receiver.archive}"
+    if receiver.is_archived_log:
+        return f"copies the complete segments of {receiver.source}, at most {receiver.archive_lag_s:g} s old"
     if not receiver.is_sync:
-        return "asynchronously: a commit does not wait for it"
+        return f"copies the redo of {receiver.source} asynchronously: a commit does not wait for it"
     session = log_session_name(spec.site(receiver.source).database.kind, spec.name, receiver.source)
-    return f"synchronously: a commit waits for it where the database waits for the session {session}"
+    return f"copies the redo of {receiver.source} synchronously: a commit waits for it where the database waits for the session {session}"
 
 
 def _size(size: int) -> str:

@@ -125,17 +125,10 @@ def _commit_serialization(value: object) -> object:
     return value
 
 
-def _capture_mode(value: object) -> object:
-    if value == "archived_log":
-        raise _not_yet("mode: archived_log", "write mode: real_time, or leave it out")
-    return value
-
-
 # Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
-CaptureMode = Annotated[Literal["real_time", "archived_log"], BeforeValidator(_capture_mode)]
 Combined = Literal["auto", "never"]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
@@ -291,18 +284,24 @@ class CaptureModel(_Model):
     site: str
     source: str
     queue: str
-    mode: CaptureMode | None = None
+    mode: Literal["real_time", "archived_log"] | None = None
     transport: Literal["sync", "async"] | None = None
+    archive: str | None = None
+    archive_lag_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
     rules: RulesModel
 
     @model_validator(mode="after")
     def _fits_place(self) -> CaptureModel:
-        given = [key for key in ("mode", "transport") if getattr(self, key) is not None]
+        given = [key for key in ("mode", "transport", "archive", "archive_lag_s") if getattr(self, key) is not None]
         if self.site == self.source and given:
             raise _problem(
                 f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture process is local",
                 "leave it out, or name as site another one than the source",
             )
+        if self.mode == "archived_log" and self.transport is not None:
+            raise _problem("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
+        if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
+            raise _problem("archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out")
         return self
 
 

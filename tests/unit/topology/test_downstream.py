@@ -65,8 +65,8 @@ PLANTED = {
     "a second real-time source at one site": (
         SECOND.replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2").replace(
             "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
-        "captures.c2.source (line 17): site dbs3 receives the redo of dbs1 in real time already, and takes one source's only: capture the "
-        "changes of dbs2 at dbs2 itself or at another site",
+        "captures.c2.source (line 17): site dbs3 receives the redo of dbs1 in real time already, and takes one source's only: write "
+        "mode: archived_log here, or capture the changes of dbs2 at dbs2 itself or at another site",
     ),
     "two transports of one copy": (
         SECOND.replace("source: dbs1, queue: q3b,", "source: dbs1, transport: sync, queue: q3b,"),
@@ -76,8 +76,23 @@ PLANTED = {
     "a queue at the source": (
         DOWNSTREAM.replace("q3: {site: dbs3}", "q3: {site: dbs1}"), "queue q3 is at site dbs1, not at dbs3",
     ),
-    "archived logs": (
-        DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, queue: q3,"), "mode: archived_log is known but not yet built",
+    "transport of archived logs": (
+        DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, transport: sync, queue: q3,"),
+        "captures.c1 (line 14): mode: archived_log takes no transport: leave out transport, or write mode: real_time",
+    ),
+    "an archive in real time": (
+        DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, archive: logs, queue: q3,"),
+        "captures.c1 (line 14): archive and archive_lag_s are of archived logs: write mode: archived_log, or leave them out",
+    ),
+    "two modes of one copy": (
+        SECOND.replace("source: dbs1, queue: q3b,", "source: dbs1, mode: archived_log, queue: q3b,"),
+        "captures.c2.mode (line 17): is archived_log, and captures.c1, which mines the same copy of the redo, says real_time",
+    ),
+    "one archive of two sources": (
+        SECOND.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, archive: logs, queue: q3,").replace(
+            "c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: ./logs").replace(
+            "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}"),
+        "captures.c2.archive (line 17): is also where the redo of dbs1 is copied to: give every source a folder of its own",
     ),
 }
 
@@ -126,3 +141,23 @@ def test_the_plan_names_the_session_that_commits_can_wait_for(tmp_path):
     plan = make_plan(read(tmp_path, said))
     assert "waits for the session headrace_t_dbs1" in plan.as_text()
     assert "asynchronously: a commit does not wait for it" in make_plan(read(tmp_path, DOWNSTREAM)).as_text()
+
+
+def test_any_number_of_archived_log_sources_share_a_site_with_one_in_real_time(tmp_path):
+    text = SECOND.replace("c2: {site: dbs3, source: dbs1", "c2: {site: dbs3, source: dbs2, mode: archived_log, archive: logs, archive_lag_s: 5").replace(
+        "ab: {site: dbs2, source: dbs1, queue: q2b}", "ab: {site: dbs1, source: dbs2, queue: q2b}").replace("q2b: {site: dbs2}", "q2b: {site: dbs1}")
+    real_time, archived = redo_receivers(read(tmp_path, text))
+    assert (real_time.is_archived_log, archived.is_archived_log) == (False, True)
+    assert archived.archive == str(tmp_path / "logs")
+    assert archived.archive_lag_s == 5
+    plan = make_plan(read(tmp_path, text))
+    work = {actor.name: actor.work for actor in plan.actors}
+    assert work["redo:dbs2@dbs3"] == f"redo receiver: takes the complete segments of dbs2 that are copied into {tmp_path / 'logs'}"
+    sent = make_plan(read(tmp_path, text.replace("archive: logs, ", "")))
+    assert "copies the complete segments of dbs2, at most 5 s old" in {actor.name: actor.work for actor in sent.actors}["redo:dbs2@dbs3"]
+
+
+def test_real_time_becomes_archived_log_and_back_while_everything_runs(tmp_path):
+    archived = DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, queue: q3,")
+    for before, after in ((DOWNSTREAM, archived), (archived, DOWNSTREAM)):
+        assert edit(tmp_path, before, after) == {"site:dbs1": "takes over", "redo:dbs1@dbs3": "takes over"}

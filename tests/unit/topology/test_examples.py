@@ -85,7 +85,7 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
     work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
     assert work["redo:dbs1@dbs2"] == (
-        "dbs2", "redo receiver: copies the redo of dbs1, synchronously: a commit waits for it where the database waits for the session "
+        "dbs2", "redo receiver: copies the redo of dbs1 synchronously: a commit waits for it where the database waits for the session "
         "headrace_downstream_dbs1"
     )
     assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
@@ -101,3 +101,11 @@ def test_slow_line_compresses_and_keeps_its_queues():
     assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
     assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()
     assert "no  capture_dbs1: combined capture and apply: dbs1_to_dbs2 compresses what it sends" in plan.as_text()
+
+
+def test_archived_logs_of_two_sources_are_mined_at_one_site(tmp_path):
+    plan = make_plan(read_topology(FOLDER / "archived_logs.yaml", {}))
+    work = {actor.name: actor.work for actor in plan.actors}
+    assert work["redo:dbs1@dbs3"].startswith("redo receiver: takes the complete segments of dbs1 that are copied into ")
+    assert work["redo:dbs2@dbs3"] == "redo receiver: copies the complete segments of dbs2, at most 30 s old"
+    assert {way.destination for way in plan.ways} == {"dbs3"}
