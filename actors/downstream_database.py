@@ -155,14 +155,15 @@ class RedoReceiver(Host):
 
     def _take_frames(self, log: StandbyLog, client: RedoShippingClient) -> float:
         """Take what the source sent."""
-        taken = 0
+        taken, before = 0, log.place
         while taken < STEP_BYTES_MAX and (frame := client.take_nowait()) is not None:
             log.take(frame)
             taken += len(frame.data)
         if not taken:
             self._receiver_state = "WAITING FOR REDO"
             return IDLE_PAUSE_S
-        if log.sync():
+        log.sync()
+        if log.place != before:  # also when only the end of a segment is whole: taking the next one has synced it
             client.acknowledge(log.place)
             if self._service is not None:
                 self._service.announce()

@@ -505,3 +505,16 @@ def test_a_receiver_added_later_begins_with_the_oldest_redo_that_is_left(site):
     site.receive(standby)
     assert list_segments(site.folder)[0].number == oldest
     assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_is_whole(site):
+    site.commit(30)
+    standby = standby_log(site.folder)
+    frames = cut_frames(site.stream(standby).frames(), lambda: 10)
+    for frame in frames:
+        standby.take(frame)
+        if frame.segment == 2:
+            break
+    assert not standby.sync()
+    assert standby.place.segment == 1
+    assert standby.position.segment == 1
