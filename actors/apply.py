@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from databases.ports import CapturedTable, DestinationDatabase
+    from protos.identity import Peer
     from spark_apply.driver.apply_driver import ApplyDriver
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.control import ApplyControl
@@ -179,12 +180,14 @@ class ApplyHost(Host):
             raise PropagationError(f"{self.name} does not run", hint="wait for it; see `headrace status`")
         return driver.control
 
-    def _queue_endpoint(self) -> str:
+    def _queue_endpoint(self) -> Peer:
         """Where its batches come from: its queue, or the capture process that it is combined with, which serves as this queue."""
         from actors.runtime import resolver
+        from actors.site.wire import peers_of
 
         capture = capture_of(self._spec, self._apply)
-        return resolver(self._spec.name)(f"queue:{self._apply.queue}" if capture is None else f"capture:{capture.name}")
+        resolve = peers_of(self._spec, self._apply.site, resolver(self._spec.name))
+        return resolve(f"queue:{self._apply.queue}" if capture is None else f"capture:{capture.name}")
 
     def _application(self) -> ApplicationAccess:
         from actors.runtime import actors_of
@@ -194,6 +197,7 @@ class ApplyHost(Host):
 
     def _configuration(self) -> ApplyConfig:
         from actors.runtime import actors_of, own_host
+        from actors.site.wire import identity_of
         from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 
         actors, apply = actors_of(self._spec.name), self._apply
@@ -216,6 +220,7 @@ class ApplyHost(Host):
             topology=self._spec.name, apply=apply.name, source=access(apply.source), destination=access(apply.site),
             queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
             group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
+            identity=identity_of(self._spec, apply.site),
             rules=tuple(client.rules for way in ways for client in way.clients),
             # Changes of this site that an apply process made at the source come home if they are captured there.
             returned_from=tuple(

@@ -107,11 +107,12 @@ class CaptureHost(Host):
     def open(self) -> None:
         """Connect to site and queue, and begin where the queue says; combined, wait for the apply process to say it."""
         from actors.runtime import own_host, resolver
+        from actors.site.wire import peers_of
         from protos.queue_link import EnqueueClient
         from protos.redo_link import RedoWatchClient
         from protos.transport import new_incarnation
 
-        resolve, incarnation = resolver(self._spec.name), new_incarnation()
+        resolve, incarnation = peers_of(self._spec, self._capture.site, resolver(self._spec.name)), new_incarnation()
         self._capture_state = "INITIALIZING"
         self._redo = RedoWatchClient(
             resolve(self._redo_component), topology=self._spec.name, capture=self._capture.name,
@@ -208,7 +209,9 @@ class CaptureHost(Host):
         combined = self._combined
         if combined is not None:
             subscriber = combined.status()
-            details |= {"combined_with": subscriber["subscriber"], "subscribers": [subscriber]}
+            details |= {
+                "combined_with": subscriber["subscriber"], "subscribers": [subscriber], "wire": combined.admission.status(),
+            }
         left, miner = self._left, self._miner
         if left is not None:
             details |= {"detail": left.message, "hint": left.hint}
@@ -255,8 +258,9 @@ class CaptureHost(Host):
 
     def _outlet(self, apply: ApplySpec, host: str) -> CombinedOutlet:
         from actors.combined import CombinedOutlet
+        from actors.site.wire import admission_of
 
-        return CombinedOutlet(self._new_core(apply), host=host)
+        return CombinedOutlet(self._new_core(apply), host=host, admission=admission_of(self._spec, self.name))
 
     def _new_core(self, apply: ApplySpec) -> CombinedCore:
         from actors.combined import CombinedCore

@@ -39,6 +39,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older
+from protos.admission import Admission
 from protos.queue_link import DequeueService, EnqueueProgress
 from protos.staging import Delivery
 from protos.transport import Server
@@ -287,12 +288,14 @@ class CombinedOutlet:
     Args:
         core: from now on it is only touched behind the service's lock.
         host: address to listen on.
+        admission: of its callers; None: everybody who says the right hello, without TLS.
     """
 
-    def __init__(self, core: CombinedCore, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, core: CombinedCore, *, host: str = "127.0.0.1", admission: Admission | None = None) -> None:
         self._core = core
-        self._service = DequeueService(core)
-        self._server = Server([self._service.register], host=host)
+        self.admission = admission or Admission()
+        self._service = DequeueService(core, self.admission)
+        self._server = Server([self._service.register], host=host, admission=self.admission)
         self.endpoint = self._server.endpoint
 
     @property

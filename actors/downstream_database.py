@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import redo_folder
+from actors.site.wire import admission_of, callers_of, peers_of, wire_status
 from protos.standby import Shipped
 from streams.backoff import Backoff
 from streams.durable_file import replace_file
@@ -46,6 +47,7 @@ from topology.receivers import Receivers
 from topology.stored import as_json, from_json
 
 if TYPE_CHECKING:
+    from protos.admission import Admission
     from protos.redo_link import RedoServer
     from protos.redo_transport import RedoShippingClient
     from redo.archive_folder import ArchiveFolder
@@ -77,6 +79,7 @@ class RedoReceiver(Host):
         self._service: RedoServer | None = None
         self._client: RedoShippingClient | None = None
         self._files: ArchiveFolder | None = None  # where complete segments come as files
+        self._admission: Admission | None = None
         self._must_reopen = False
         self._connect_at, self._connecting = 0.0, Backoff()
         self._receiver_state = "WAITING FOR REDO"
@@ -118,8 +121,9 @@ class RedoReceiver(Host):
         from protos.transport import new_incarnation
 
         receiver = self._receiver
+        resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name))
         client = RedoShippingClient(
-            resolver(self._spec.name)(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
+            resolve(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
             source=receiver.source, incarnation=new_incarnation(), wake=self.wake,
         )
         shipped = Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
@@ -182,6 +186,8 @@ class RedoReceiver(Host):
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
         self._spec, self._fingerprint = spec, fingerprint
         self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
+        if self._admission is not None:
+            self._admission.change(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
 
@@ -204,7 +210,7 @@ class RedoReceiver(Host):
         receiver = self._receiver
         details: dict[str, Any] = {
             "site": receiver.site, "source": receiver.source, "fingerprint": self._fingerprint,
-            "mode": "archived_log" if receiver.is_archived_log else "real_time",
+            "mode": "archived_log" if receiver.is_archived_log else "real_time", **wire_status(self._admission),
         }
         if not receiver.is_archived_log:
             details["transport"] = "sync" if receiver.is_sync else "async"
@@ -276,7 +282,8 @@ class RedoReceiver(Host):
 
         log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
         self._register_captures(log)
-        self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host())
+        self._admission = admission_of(self._spec, self.name)
+        self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
         self._log = log
         return log
 

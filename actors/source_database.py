@@ -38,6 +38,7 @@ from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
 from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
+from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from spark_apply.driver.config import COPIES_BESIDE
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from databases.embedded import EmbeddedServer
     from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
+    from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
     from redo.names import NameOfNow
@@ -104,6 +106,7 @@ class DatabaseSite(SiteHost):
         self._stream: LogStream | None = None
         self._source: SourceDatabase | None = None
         self._service: RedoServer | None = None
+        self._admission: Admission | None = None
         self._sampler: threading.Thread | None = None
         self._sampler_stop = threading.Event()
         self._allow_binary = True
@@ -187,6 +190,8 @@ class DatabaseSite(SiteHost):
         """See `Host.adopt`. Serves changed capture processes; a site that is no longer a source ends its log writer."""
         self._spec, self._site = spec, spec.site(self._site.name)
         self._is_source = _is_source(spec, self._site.name)
+        if self._admission is not None:
+            self._admission.change(callers_of(spec, self.name))
         if self._writer is not None and self._is_source:
             self._register_captures(self._writer)
         elif self._writer is not None:
@@ -221,7 +226,7 @@ class DatabaseSite(SiteHost):
             "ready": self._is_answering(), "is_source": self._is_source, "heartbeats": self._heartbeats,
             # Old facts about a source that does not answer say nothing about how far a destination is behind.
             "source_scn": self._samples[-1][1] if self._samples and self._is_answering() else 0,
-            "source_samples": [list(sample) for sample in self._samples],
+            "source_samples": [list(sample) for sample in self._samples], **wire_status(self._admission),
         }
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
@@ -463,8 +468,10 @@ class DatabaseSite(SiteHost):
         self._register_captures(writer)
         self._writer = writer
         if self._service is None:
+            self._admission = admission_of(self._spec, self.name)
             self._service = RedoServer(
                 self._spec.name, self._site.name, writer, shipper=writer.shipping, acknowledged=self._acknowledged, host=own_host(),
+                admission=self._admission,
             )
         else:
             self._service.attach(writer, writer.shipping)

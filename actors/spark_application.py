@@ -73,12 +73,13 @@ class SparkHost(Host):
     def open(self) -> None:
         """End the process of an earlier life, then start a new one and wait for its endpoint."""
         from actors.runtime import own_address, own_host
+        from actors.site.wire import identity_of
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
         self._access = {}
         configuration = ApplicationConfig(
             topology=self._spec.name, site=self._site, ray_address=own_address(), state_dir=str(self._folder), host=own_host(),
-            resources=ExecutorResources(node=self._spec.site(self._site).node),
+            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=self._spec.site(self._site).node),
         ).to_json()
         self._started += 1
         self._child.start(configuration)
@@ -89,6 +90,8 @@ class SparkHost(Host):
 
     def step(self) -> float:
         """Check that the process runs and answers; if not, raise an error that causes a restart."""
+        from actors.site.wire import identity_of
+        from protos.identity import Peer
         from protos.spark_link import fetch_health
 
         if not self._child.pid:
@@ -99,7 +102,8 @@ class SparkHost(Host):
         self._health_at = now + HEALTH_INTERVAL_S
         self._child.bound_log()
         try:
-            health = fetch_health(self._access["endpoint"], self._access["token"], HEALTH_TIMEOUT_S)
+            peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))
+            health = fetch_health(peer, self._access["token"], HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs
             self._answered_at = self._clock.monotonic()
         except StreamsError as error:

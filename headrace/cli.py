@@ -151,6 +151,32 @@ def doctor(
     return FINDING if any(finding.is_error for finding in findings) else DONE
 
 
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that gets the files.", show_default=False)],
+    topology: Annotated[Path, typer.Option("--topology", help="The topology's YAML file.", show_default=False)],
+    as_json: Json = False,
+) -> int:
+    """Make a private authority and a certificate for every site that has none in DIR. Overwrites nothing."""
+    from headrace.security.authority import make_certificates
+    from topology.file.reading import read_topology
+
+    output = Output(as_json=as_json)
+    spec = read_topology(topology, to_start=False)
+    made = make_certificates(folder, spec.name, [site.name for site in spec.sites])
+    output.json({
+        "authority": str(made.authority), "made": [str(path) for path in made.made], "kept": list(made.kept),
+        "expires": made.expires if made.made else None,
+    })
+    for path in made.made:
+        output.result(f"made {path}")
+    for site in made.kept:
+        output.result(f"kept {folder / site}.pem and {folder / site}.key: nothing is overwritten")
+    if not any(site.tls for site in spec.sites):
+        output.say(f'for {topology}: tls: {{authority: {folder}/ca.pem, certificate: "{folder}/{{site}}.pem", key: "{folder}/{{site}}.key"}}')
+    return DONE
+
+
 # --------------------------------------------------------------------------- life
 
 

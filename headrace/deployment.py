@@ -22,7 +22,7 @@ from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
 from topology.file.reading import read_topology
-from topology.problems import nearest
+from topology.problems import TopologyError, nearest
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -243,6 +243,7 @@ class Deployment:
             NotReady: time-out; the message says what it waited for, and everything keeps starting.
             StreamsError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
+        self._check_certificates()
         if not self.address:
             self.cluster.start()
         else:
@@ -274,6 +275,20 @@ class Deployment:
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _check_certificates(self) -> None:
+        """Refuse to start what could not speak to each other.
+
+        Raises:
+            TopologyError: with every problem of the certificate files.
+        """
+        if not any(site.tls for site in self.spec.sites):
+            return
+        from headrace.security.examination import tls_findings
+
+        errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
+        if errors:
+            raise TopologyError.of(str(self.spec.file), errors)
 
     def _take_over(self) -> None:
         """Let every site claim its database, even from another copy.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.security.examination import tls_findings
 from headrace.sequences import collisions
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import DatabaseUnavailable, StreamsError
@@ -56,6 +57,8 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     found = examine(file)
     findings = list(found.findings)
     spec = found.spec
+    if spec is not None:
+        findings += tls_findings(spec)
     if spec is None or any(finding.is_error for finding in findings):
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:

@@ -18,6 +18,7 @@ __all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
 LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks at least once a day
+REFUSAL_TOLD_S = LOSS_TOLD_S  # for the same reason
 _LOST_COMMITS = "find out why it lost commits; Headrace repairs only its own changes, not what others wrote there"
 _NO_DATABASE = frozenset({"DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
 _BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
@@ -81,6 +82,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(component=name, problem=str(component["problem"]), is_stuck=_is_paused(component))
     if component.get("database_problem"):
         yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
+    yield from _refusals(name, component.get("wire") or {})
     for held_up in component.get("held_up_by", ()):
         yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
     for subscriber in component.get("subscribers", ()):
@@ -107,6 +109,18 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     if component.get("errors"):
         yield Note(
             component=name, problem=f"{component['errors']} transactions wait in the error queue", fix="headrace errors list FILE",
+        )
+
+
+def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
+    """Callers that were refused within the last day: a wrong certificate of our own, or nobody of ours."""
+    calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
+    if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
+        yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)
+    if connections:
+        yield Note(
+            component=component, problem=f"{connections} connections came to nothing: they showed no certificate that the authority signed, "
+            "or broke off", is_remark=True,
         )
 
 

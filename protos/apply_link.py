@@ -11,8 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
+from protos.admission import Admission
+from protos.fragments import Pieces
+from protos.identity import Peer
 from protos.transport import (
     PROTOCOL_VERSION,
     Channel,
@@ -58,29 +63,25 @@ class Joiner(Generic[_Message]):
     """Puts a stream's pieces together again. One per stream and direction."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._bytes = 0
+        self._pieces = Pieces(_JOINED_BYTES_MAX)
 
     def add(self, message: _Message) -> _Message | None:
         """Take the next message; the whole one, or None while pieces are missing.
 
         Raises:
-            ProtocolError: pieces that belong to no message, or more than any message can have.
+            ProtocolError: pieces that belong to no message, or make none, or more than any message can have.
         """
         if message.WhichOneof("kind") != "piece":
             if self._pieces:
                 raise ProtocolError("a message came between the pieces of another")
             return message
-        self._pieces.append(message.piece.data)
-        self._bytes += len(message.piece.data)
-        if self._bytes > _JOINED_BYTES_MAX:
-            raise ProtocolError(f"a message has more than {_JOINED_BYTES_MAX} bytes")
-        if not message.piece.last:
+        data = self._pieces.add(message.piece.data, is_last=message.piece.last)
+        if data is None:
             return None
-        whole = type(message).FromString(b"".join(self._pieces))
-        self._pieces.clear()
-        self._bytes = 0
-        return whole
+        try:
+            return type(message).FromString(data)
+        except DecodeError as error:
+            raise ProtocolError("the pieces of a message make none", size=len(data)) from error
 
 
 # --------------------------------------------------------------------------- driver
@@ -140,19 +141,21 @@ class StreamListener(Protocol):
         ...
 
 
-def serve_apply(host: str, listener: StreamListener, *, servers: int) -> Server:
+def serve_apply(host: str, listener: StreamListener, *, servers: int, admission: Admission | None = None) -> Server:
     """Serve the coordinator on a free port.
 
     Args:
         host: address the executors reach.
         listener: of apply servers' streams.
         servers: apply servers.
+        admission: with an identity, only tasks of this site are served; None: whoever has the token, without TLS.
     """
+    admission = admission or Admission()
 
     def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
-        apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener), server)
+        apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener, admission), server)
 
-    return Server([register], host=host, streams_max=2 * servers + _SHORT_CALLS)
+    return Server([register], host=host, streams_max=2 * servers + _SHORT_CALLS, admission=admission)
 
 
 def check_token(given: str, own: str) -> None:
@@ -170,11 +173,11 @@ def check_token(given: str, own: str) -> None:
 
 
 class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
-    def __init__(self, listener: StreamListener) -> None:
-        self._listener = listener
+    def __init__(self, listener: StreamListener, admission: Admission) -> None:
+        self._listener, self._admission = listener, admission
 
     def Serve(self, requests: Iterator[pb.ServerMessage], context: Any) -> Iterator[pb.CoordinatorMessage]:  # noqa: N802, ANN401
-        with _refusals(context):
+        with self._opening(context, is_stream=True):
             first = next(requests, None)
             if first is None or first.WhichOneof("kind") != "hello":
                 raise ProtocolError("an apply server begins with its hello")
@@ -197,23 +200,24 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
         yield from stream.outgoing()
 
     def Access(self, request: pb.AccessRequest, context: Any) -> pb.AccessReply:  # noqa: N802, ANN401
-        with _refusals(context):
+        with self._opening(context, is_stream=False):
             _check_version(request.protocol_version)
             return self._listener.access(request)
 
     def NextCopy(self, request: pb.CopyRequest, context: Any) -> pb.CopyReply:  # noqa: N802, ANN401
-        with _refusals(context):
+        with self._opening(context, is_stream=False):
             _check_version(request.protocol_version)
             return self._listener.next_copy(request)
 
-
-@contextlib.contextmanager
-def _refusals(context: Any) -> Iterator[None]:  # noqa: ANN401
-    """Answer our own errors with themselves."""
-    try:
-        yield
-    except StreamsError as error:
-        abort(context, error)
+    @contextlib.contextmanager
+    def _opening(self, context: Any, *, is_stream: bool) -> Iterator[None]:  # noqa: ANN401
+        """Serve this site's processes only, and answer our own errors with themselves."""
+        try:
+            with self._admission.opening(context, is_stream=is_stream):
+                self._admission.check_own_site(context)
+                yield
+        except StreamsError as error:
+            abort(context, error)
 
 
 def _check_version(version: int) -> None:
@@ -231,13 +235,13 @@ class CoordinatorLink:
     """A task's end of its stream to the driver.
 
     Args:
-        endpoint: "host:port" of the driver.
+        endpoint: "host:port" of the driver, and whose certificate it must show.
         hello: who is there.
         inbox: whole messages are put here by a thread of the link; a StreamsError when the stream ended.
     """
 
     def __init__(
-        self, endpoint: str, hello: pb.ServerHello, inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
+        self, endpoint: Peer | str, hello: pb.ServerHello, inbox: Callable[[pb.CoordinatorMessage | StreamsError], None],
     ) -> None:
         self._channel = Channel(endpoint)
         self._outbox: Outbox[pb.ServerMessage] = Outbox()
@@ -296,11 +300,11 @@ def make_server_hello(
     )
 
 
-def fetch_access(endpoint: str, token: str) -> pb.AccessReply:
+def fetch_access(endpoint: Peer | str, token: str) -> pb.AccessReply:
     """Ask the driver for its databases (tasks that copy or compare).
 
     Args:
-        endpoint: "host:port" of the driver.
+        endpoint: "host:port" of the driver, and whose certificate it must show.
         token: of the driver's incarnation.
 
     Raises:
@@ -321,13 +325,13 @@ class CopyLink:
     """A copying task's way to its driver: it asks, one piece after the other.
 
     Args:
-        endpoint: "host:port" of the driver.
+        endpoint: "host:port" of the driver, and whose certificate it must show.
         token: of the driver's incarnation.
         worker: number of the task.
         incarnation: of this attempt.
     """
 
-    def __init__(self, endpoint: str, token: str, *, worker: int, incarnation: str) -> None:
+    def __init__(self, endpoint: Peer | str, token: str, *, worker: int, incarnation: str) -> None:
         self._channel = Channel(endpoint)
         self._stub = apply_pb2_grpc.CoordinatorStub(self._channel.grpc)
         self._token, self._worker, self._incarnation = token, worker, incarnation

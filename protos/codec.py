@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | memoryview
 
-__all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of", "header_to_message", "read_header"]
+__all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of", "header_to_message", "read_header", "scn_from_message"]
 
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
@@ -112,6 +112,17 @@ def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
     )
     _check_header(header)
     return header
+
+
+def scn_from_message(scn: int) -> Scn:
+    """A position from the wire.
+
+    Raises:
+        ProtocolError: it is negative.
+    """
+    if scn < 0:
+        raise ProtocolError("a position from the wire is negative", scn=scn)
+    return Scn(scn)
 
 
 def read_header(data: bytes) -> BatchHeader:

@@ -33,10 +33,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.codec import BatchHeader
+from protos.admission import PUBLISH, SUBSCRIBE, Admission
+from protos.codec import BatchHeader, scn_from_message
 from protos.compression import Compressor
+from protos.fragments import Reassembly, fragments
+from protos.identity import Peer
 from protos.staging import Delivery, DequeuePort, PublisherNews, QueuePort, SessionPort
-from protos.transport import Channel, ClientStream, Outbox, Reassembly, Server
+from protos.transport import Channel, ClientStream, Outbox, Server
 from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 
@@ -70,10 +73,12 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
 
     Args:
         core: from now on it is only touched behind this service's lock.
+        admission: of its callers; None: everybody who says the right hello.
     """
 
-    def __init__(self, core: DequeuePort[_Subscriber]) -> None:
+    def __init__(self, core: DequeuePort[_Subscriber], admission: Admission | None = None) -> None:
         self._dequeued = core
+        self._admission = admission or Admission()
         self._changed = threading.Condition(threading.Lock())
 
     def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
@@ -104,9 +109,11 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
     ) -> Iterator[queue_pb2.DequeueReply]:
         """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
         try:
-            hello = self._hello(requests)
-            subscribe = _expect(next(requests, None), "subscribe").subscribe
-            needed = {position.source: Scn(position.scn) for position in subscribe.needed}
+            with self._admission.opening(context):
+                hello = self._hello(requests, context, SUBSCRIBE)
+                subscribe = _expect(next(requests, None), "subscribe").subscribe
+                needed = {position.source: scn_from_message(position.scn) for position in subscribe.needed}
+                _check_credit(subscribe.credit_bytes)
             with self._changed:
                 session = self._dequeued.open_subscriber(
                     hello.component, hello.incarnation, needed, subscribe.credit_bytes
@@ -119,9 +126,10 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
             kind = request.WhichOneof("kind")
             with self._changed:
                 if kind == "credit_bytes":
+                    _check_credit(request.credit_bytes)
                     self._dequeued.grant(session, request.credit_bytes)
                 elif kind == "durable":
-                    self._dequeued.acknowledge(session, request.durable.source, Scn(request.durable.scn))
+                    self._dequeued.acknowledge(session, request.durable.source, scn_from_message(request.durable.scn))
                 else:
                     raise ProtocolError(f"a subscriber sent {kind} after its subscription")
                 self._changed.notify_all()
@@ -131,16 +139,17 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
         try:
             while (delivery := self._wait(session, stream, self._dequeued.dequeue, context)) is not None:
                 header = codec.header_to_message(delivery.header)
-                for fragment in transport.fragments(header, delivery.data):
+                for fragment in fragments(header, delivery.data):
                     yield queue_pb2.DequeueReply(fragment=fragment)
         finally:
             with self._changed:
                 self._dequeued.close_subscriber(session)
                 self._changed.notify_all()
 
-    def _hello(self, requests: Iterator[Any]) -> queue_pb2.Hello:
+    def _hello(self, requests: Iterator[Any], context: Any, role: str) -> queue_pb2.Hello:  # noqa: ANN401
         hello: queue_pb2.Hello = _expect(next(requests, None), "hello").hello
         transport.check_hello(hello, self._dequeued.topology_name, self._dequeued.name)
+        self._admission.check(context, role, hello.component)
         return hello
 
     def _read(self, requests: Iterator[Any], context: Any, take: Callable[[Any], None]) -> _Stream:  # noqa: ANN401
@@ -180,10 +189,11 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
 
     Args:
         core: the queue; from now on it is only touched behind this service's lock.
+        admission: of its callers; None: everybody who says the right hello.
     """
 
-    def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
-        super().__init__(core)
+    def __init__(self, core: QueuePort[_Publisher, _Subscriber], admission: Admission | None = None) -> None:
+        super().__init__(core, admission)
         self._core = core
         self._seen, self._seen_at = core.status(), time.monotonic()
 
@@ -232,8 +242,9 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
     ) -> Iterator[queue_pb2.EnqueueReply]:
         """A publisher's stream, called by gRPC. See `Queue.Enqueue` in queue.proto."""
         try:
-            hello = self._hello(requests)
-            source = _expect(next(requests, None), "source").source
+            with self._admission.opening(context):
+                hello = self._hello(requests, context, PUBLISH)
+                source = _expect(next(requests, None), "source").source
             with self._changed:
                 session = self._core.open_publisher(hello.component, hello.incarnation, source)
                 needed, credit = self._core.resume(session)
@@ -245,7 +256,7 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
         def take(request: queue_pb2.EnqueueRequest) -> None:
             if request.WhichOneof("kind") == "gone":
                 with self._changed:
-                    self._core.gone(session, Scn(request.gone.scn))
+                    self._core.gone(session, scn_from_message(request.gone.scn))
                     self._changed.notify_all()
                 return
             whole = reassembly.add(_expect(request, "fragment").fragment)
@@ -275,6 +286,11 @@ def _expect(message: Any, kind: str) -> Any:  # noqa: ANN401 - a request
     return message
 
 
+def _check_credit(credit_bytes: int) -> None:
+    if credit_bytes <= 0:
+        raise ProtocolError("a subscriber grants no credit, or takes it back", credit_bytes=credit_bytes)
+
+
 def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueReply]:
     if news.rewind_scn is not None:
         yield queue_pb2.EnqueueReply(rewind=queue_pb2.SourcePosition(source=source, scn=news.rewind_scn))
@@ -291,11 +307,14 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
     Args:
         core: the queue.
         host: address to listen on.
+        admission: of its callers; None: everybody who says the right hello, without TLS.
     """
 
-    def __init__(self, core: QueuePort[_Publisher, _Subscriber], *, host: str = "127.0.0.1") -> None:
-        self.service = QueueService(core)
-        self._server = Server([self.service.register], host=host)
+    def __init__(
+        self, core: QueuePort[_Publisher, _Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None,
+    ) -> None:
+        self.service = QueueService(core, admission)
+        self._server = Server([self.service.register], host=host, admission=admission)
         self.endpoint = self._server.endpoint
 
     def stop(self) -> None:
@@ -315,7 +334,7 @@ class _Client:
     """What the two clients have in common: one stream, and what arrived on it, behind one condition."""
 
     def __init__(
-        self, address: str, *, topology: str, component: str, queue: str, incarnation: str,
+        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str,
         wake: Callable[[], None] | None,
     ) -> None:
         self._peer = f"queue {queue} at {address}"
@@ -406,7 +425,7 @@ class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
     Args:
-        address: where the queue serves now.
+        address: where the queue serves now, and whose certificate it must show.
         topology: name of the topology.
         component: name of the capture process or propagation.
         queue: name of the queue.
@@ -417,7 +436,7 @@ class EnqueueClient(_Client):
     """
 
     def __init__(
-        self, address: str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
+        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
         wake: Callable[[], None] | None = None, compressor: Compressor | None = None,
     ) -> None:
         super().__init__(
@@ -509,7 +528,7 @@ class EnqueueClient(_Client):
         message = codec.header_to_message(header)
         # Cut while it is sent: a large batch is not held twice.
         self._outbox.put_all(
-            queue_pb2.EnqueueRequest(fragment=fragment) for fragment in transport.fragments(message, data, self._compressor)
+            queue_pb2.EnqueueRequest(fragment=fragment) for fragment in fragments(message, data, self._compressor)
         )
 
     def _take(self, reply: queue_pb2.EnqueueReply) -> None:
@@ -540,7 +559,7 @@ class DequeueClient(_Client):
     """A subscriber's stream out of a queue.
 
     Args:
-        address: where the queue serves now.
+        address: where the queue serves now, and whose certificate it must show.
         topology: name of the topology.
         component: name of the propagation or apply process.
         queue: name of the queue.
@@ -549,7 +568,7 @@ class DequeueClient(_Client):
     """
 
     def __init__(
-        self, address: str, *, topology: str, component: str, queue: str, incarnation: str,
+        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(

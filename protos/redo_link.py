@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
+from protos.admission import READ_REDO, Admission
+from protos.codec import scn_from_message
+from protos.identity import Peer
 from protos.redo_transport import ShippingService
 from protos.standby import RedoShipper
 from protos.transport import Channel, ClientStream, Server
 from streams.errors import PropagationError, StreamsError
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["RedoEnd", "RedoServer", "RedoService", "RedoWatchClient", "RedoWatchPosition", "RedoWriter"]
 
@@ -90,10 +93,12 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
         topology: name of the topology.
         source: the source site whose redo it is.
         writer: its log writer; replaced by `attach` when it is opened again.
+        admission: of its callers; None: everybody who says the right hello.
     """
 
-    def __init__(self, topology: str, source: str, writer: RedoWriter) -> None:
+    def __init__(self, topology: str, source: str, writer: RedoWriter, admission: Admission | None = None) -> None:
         self._topology, self._source, self._writer = topology, source, writer
+        self._admission = admission or Admission()
         self._changed = threading.Condition(threading.Lock())
 
     def register(self, server: Any) -> None:  # noqa: ANN401 - a grpc.Server
@@ -113,10 +118,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
 
     def Watch(self, request: queue_pb2.Hello, context: Any) -> Iterator[redo_pb2.RedoPosition]:  # noqa: N802, ANN401
         """The position at once and whenever it moves, called by gRPC. See `Redo.Watch` in redo.proto."""
-        try:
-            transport.check_hello(request, self._topology, self._source)
-        except StreamsError as error:
-            transport.abort(context, error)
+        self._admit(request, context)
         gone = threading.Event()
 
         def left() -> None:
@@ -139,12 +141,19 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
         self, request: redo_pb2.RequiredCheckpoint, context: Any  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
         """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
+        needed = self._admit(request.hello, context, request.scn)
+        scn = self._writer.required_checkpoints.record(request.hello.component, needed)
+        return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
+
+    def _admit(self, hello: queue_pb2.Hello, context: Any, scn: int = FIRST_SCN) -> Scn:  # noqa: ANN401
+        """End the call of a caller that has no business here; answers the position that it sent."""
         try:
-            transport.check_hello(request.hello, self._topology, self._source)
+            with self._admission.opening(context, is_stream=False):
+                transport.check_hello(hello, self._topology, self._source)
+                self._admission.check(context, READ_REDO, hello.component)
+                return scn_from_message(scn)
         except StreamsError as error:
             transport.abort(context, error)
-        scn = self._writer.required_checkpoints.record(request.hello.component, Scn(request.scn))
-        return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
 
 
 class RedoServer:
@@ -157,16 +166,17 @@ class RedoServer:
         shipper: ships it to the redo receivers of other sites; None: nobody does.
         acknowledged: called when one of them has more durably; must not block.
         host: address to listen on.
+        admission: of its callers; None: everybody who says the right hello, without TLS.
     """
 
     def __init__(
         self, topology: str, source: str, writer: RedoWriter, *, shipper: RedoShipper | None = None,
-        acknowledged: Callable[[], None] = lambda: None, host: str = "127.0.0.1",
+        acknowledged: Callable[[], None] = lambda: None, host: str = "127.0.0.1", admission: Admission | None = None,
     ) -> None:
-        self._service = RedoService(topology, source, writer)
-        self._shipping = None if shipper is None else ShippingService(topology, source, shipper, acknowledged)
+        self._service = RedoService(topology, source, writer, admission)
+        self._shipping = None if shipper is None else ShippingService(topology, source, shipper, acknowledged, admission)
         services = [each.register for each in (self._service, self._shipping) if each is not None]
-        self._server = Server(services, host=host)
+        self._server = Server(services, host=host, admission=admission)
         self.endpoint = self._server.endpoint
 
     def attach(self, writer: RedoWriter, shipper: RedoShipper | None = None) -> None:
@@ -195,7 +205,7 @@ class RedoWatchClient:
     """A capture process's view of how far redo is durable.
 
     Args:
-        address: where the source site serves its redo now.
+        address: where the source site serves its redo now, and whose certificate it must show.
         topology: name of the topology.
         capture: name of the capture process.
         source: the source site.
@@ -204,7 +214,7 @@ class RedoWatchClient:
     """
 
     def __init__(
-        self, address: str, *, topology: str, capture: str, source: str, incarnation: str,
+        self, address: Peer | str, *, topology: str, capture: str, source: str, incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._peer = f"redo of {source} at {address}"

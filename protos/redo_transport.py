@@ -28,10 +28,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from protos import redo_pb2, redo_pb2_grpc, transport
-from protos.standby import RedoFrame, RedoShipper, Shipped, StandbyPlace
+from protos.admission import RECEIVE_REDO, Admission
+from protos.codec import scn_from_message
+from protos.identity import Peer
+from protos.standby import RedoFrame, RedoShipper, Shipment, Shipped, StandbyPlace
 from protos.transport import Channel, ClientStream, Outbox
 from streams.errors import PropagationError, ProtocolError, StreamsError
-from streams.scn import Scn
 
 __all__ = ["CREDIT_BYTES", "RedoShippingClient", "ShippingService"]
 
@@ -47,10 +49,14 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         source: the source site.
         shipper: of its log writer; replaced by `attach` when that is opened again.
         acknowledged: called when a receiver has more durably; must not block.
+        admission: of its callers; None: everybody who says the right hello.
     """
 
-    def __init__(self, topology: str, source: str, shipper: RedoShipper, acknowledged: Callable[[], None]) -> None:
+    def __init__(
+        self, topology: str, source: str, shipper: RedoShipper, acknowledged: Callable[[], None], admission: Admission | None = None,
+    ) -> None:
         self._topology, self._source, self._shipper, self._acknowledged = topology, source, shipper, acknowledged
+        self._admission = admission or Admission()
         self._changed = threading.Condition(threading.Lock())
         self._announced = 0
 
@@ -75,24 +81,17 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
     ) -> Iterator[redo_pb2.ShippedRedo]:
         """A receiver's stream, called by gRPC. See `RedoTransport.Ship` in redo.proto."""
         shipper = self._shipper
-        try:
-            begin = _begin(next(requests, None))
-            transport.check_hello(begin.hello, self._topology, self._source)
-            place = StandbyPlace(
-                segment=begin.place.segment, offset=begin.place.offset, scn=Scn(begin.place.scn), fingerprint=begin.fingerprint,
-            )
-            shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place, _shipped(begin.shipped))
-        except StreamsError as error:
-            transport.abort(context, error)
+        shipment, stream = self._begin(shipper, requests, context)
         self.announce()  # an older stream of the receiver ends
-        stream = _Stream(begin.credit_bytes)
         transport.accept(context)
 
         def take(request: redo_pb2.ShipRequest) -> None:
             kind = request.WhichOneof("kind")
             if kind == "durable":
                 durable = request.durable
-                shipment.acknowledge(StandbyPlace(segment=durable.segment, offset=durable.offset, scn=Scn(durable.scn)))
+                shipment.acknowledge(
+                    StandbyPlace(segment=durable.segment, offset=durable.offset, scn=scn_from_message(durable.scn))
+                )
                 self._acknowledged()
             elif kind == "credit_bytes":
                 with self._changed:
@@ -108,22 +107,45 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
 
         transport.read_requests(requests, take, ended)
         try:
-            while (seen := self._wait(stream, shipper)) is not None:
-                frame = shipment.next_frame()
-                if frame is None:
-                    stream.seen = seen
-                    continue
-                with self._changed:
-                    stream.credit_bytes -= len(frame.data)
-                yield redo_pb2.ShippedRedo(
-                    segment=frame.segment, offset=frame.offset, data=frame.data, source_scn=frame.source_scn
-                )
+            yield from self._frames(shipper, shipment, stream)
             if stream.problem is not None:
                 transport.abort(context, stream.problem)
         except StreamsError as error:
             transport.abort(context, error)
         finally:
             shipment.close()
+
+    def _begin(
+        self, shipper: RedoShipper, requests: Iterator[redo_pb2.ShipRequest], context: Any  # noqa: ANN401
+    ) -> tuple[Shipment, _Stream]:
+        """Admit a receiver and begin its stream; one that is refused ends the call."""
+        try:
+            with self._admission.opening(context):
+                begin = _begin(next(requests, None))
+                transport.check_hello(begin.hello, self._topology, self._source)
+                self._admission.check(context, RECEIVE_REDO, begin.hello.component)
+                place = StandbyPlace(
+                    segment=begin.place.segment, offset=begin.place.offset, scn=scn_from_message(begin.place.scn),
+                    fingerprint=begin.fingerprint,
+                )
+                shipped = _shipped(begin.shipped)
+            shipment = shipper.begin(begin.hello.component, begin.hello.incarnation, place, shipped)
+        except StreamsError as error:
+            transport.abort(context, error)
+        return shipment, _Stream(begin.credit_bytes)
+
+    def _frames(self, shipper: RedoShipper, shipment: Shipment, stream: _Stream) -> Iterator[redo_pb2.ShippedRedo]:
+        """The frames of a stream as redo becomes durable, until it ends."""
+        while (seen := self._wait(stream, shipper)) is not None:
+            frame = shipment.next_frame()
+            if frame is None:
+                stream.seen = seen
+                continue
+            with self._changed:
+                stream.credit_bytes -= len(frame.data)
+            yield redo_pb2.ShippedRedo(
+                segment=frame.segment, offset=frame.offset, data=frame.data, source_scn=frame.source_scn
+            )
 
     def _wait(self, stream: _Stream, shipper: RedoShipper) -> int | None:
         """Wait until a frame may be sent; None: the stream has ended. Returns what was announced by then."""
@@ -162,7 +184,7 @@ class RedoShippingClient:
     """A redo receiver's stream.
 
     Args:
-        address: where the source site serves its redo now.
+        address: where the source site serves its redo now, and whose certificate it must show.
         topology: name of the topology.
         receiver: name of the redo receiver.
         source: the source site.
@@ -171,7 +193,7 @@ class RedoShippingClient:
     """
 
     def __init__(
-        self, address: str, *, topology: str, receiver: str, source: str, incarnation: str,
+        self, address: Peer | str, *, topology: str, receiver: str, source: str, incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._peer = f"redo of {source} at {address}"
@@ -253,7 +275,7 @@ class RedoShippingClient:
 
     def _take(self, message: redo_pb2.ShippedRedo) -> None:
         frame = RedoFrame(
-            segment=message.segment, offset=message.offset, data=message.data, source_scn=Scn(message.source_scn)
+            segment=message.segment, offset=message.offset, data=message.data, source_scn=scn_from_message(message.source_scn)
         )
         with self._changed:
             self._frames.append(frame)

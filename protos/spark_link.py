@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from protos import apply_pb2 as pb
 from protos import apply_pb2_grpc
+from protos.admission import Admission
 from protos.apply_link import check_token
+from protos.identity import Peer
 from protos.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
 from streams.errors import ProtocolError, StreamsError
 
@@ -42,28 +44,30 @@ class RunHandler(Protocol):
         ...
 
 
-def serve_tasks(host: str, handler: RunHandler, token: str) -> Server:
+def serve_tasks(host: str, handler: RunHandler, token: str, *, admission: Admission | None = None) -> Server:
     """Serve an application on a free port.
 
     Args:
         host: address that the site's apply processes reach.
         handler: runs the tasks.
         token: of this incarnation; callers without it are refused.
+        admission: with an identity, only apply processes of this site are served; None: whoever has the token, without TLS.
     """
+    admission = admission or Admission()
 
     def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
-        apply_pb2_grpc.add_SparkTasksServicer_to_server(_SparkTasks(handler, token), server)
+        apply_pb2_grpc.add_SparkTasksServicer_to_server(_SparkTasks(handler, token, admission), server)
 
-    return Server([register], host=host)
+    return Server([register], host=host, admission=admission)
 
 
 class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
-    def __init__(self, handler: RunHandler, token: str) -> None:
-        self._handler, self._token = handler, token
+    def __init__(self, handler: RunHandler, token: str, admission: Admission) -> None:
+        self._handler, self._token, self._admission = handler, token, admission
 
     def Run(self, request: pb.RunRequest, context: Any) -> Iterator[pb.RunEvent]:  # noqa: N802, ANN401
         try:
-            check_token(request.application_token, self._token)
+            self._admit(request.application_token, context)
             if request.protocol_version != PROTOCOL_VERSION:
                 raise ProtocolError(
                     f"the apply process speaks protocol version {request.protocol_version}, the Spark application version "
@@ -75,10 +79,15 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
 
     def Health(self, request: pb.HealthRequest, context: Any) -> pb.HealthReply:  # noqa: N802, ANN401
         try:
-            check_token(request.application_token, self._token)
+            self._admit(request.application_token, context)
             return self._handler.health()
         except StreamsError as error:
             abort(context, error)
+
+    def _admit(self, token: str, context: Any) -> None:  # noqa: ANN401
+        with self._admission.opening(context, is_stream=False):
+            self._admission.check_own_site(context)
+            check_token(token, self._token)
 
 
 # --------------------------------------------------------------------------- apply process
@@ -88,11 +97,11 @@ class RunCall:
     """A run of tasks, seen by the apply process that asked for it.
 
     Args:
-        endpoint: "host:port" of the application.
+        endpoint: "host:port" of the application, and whose certificate it must show.
         request: what to run; the protocol version is filled in.
     """
 
-    def __init__(self, endpoint: str, request: pb.RunRequest) -> None:
+    def __init__(self, endpoint: Peer | str, request: pb.RunRequest) -> None:
         request.protocol_version = PROTOCOL_VERSION
         self._events: queue.SimpleQueue[pb.RunEvent | StreamsError] = queue.SimpleQueue()
         self._channel = Channel(endpoint)
@@ -119,11 +128,11 @@ class RunCall:
         self._channel.close()
 
 
-def fetch_health(endpoint: str, token: str, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
+def fetch_health(endpoint: Peer | str, token: str, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
     """Ask an application how it is.
 
     Args:
-        endpoint: "host:port" of the application.
+        endpoint: "host:port" of the application, and whose certificate it must show.
         token: of its incarnation.
         timeout_s: how long to wait for the answer.
 

@@ -1,4 +1,6 @@
-"""gRPC between the running nodes: servers, channels, streams, errors, fragments.
+"""gRPC between the running nodes: servers, channels, streams, errors.
+
+Longer than 500 lines: everything that needs gRPC is here and nowhere else.
 
 Job
     Everything the nodes need of gRPC, so that nobody else imports it. What the streams carry is in
@@ -14,6 +16,11 @@ Errors
     caller catches what the callee raised. A connection that breaks is a `PropagationError`, retried with backoff.
     There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
 
+TLS
+    A server with an identity (`protos.identity`) takes only connections whose certificate its authority signed, and reads its files
+    again for each handshake, so that renewed ones take effect at once. A channel reads them when it is made, and takes only a
+    server whose certificate is that of the expected site, wherever it runs. What a caller may do is for `protos.admission`.
+
 Noticing a dead peer
     A process that dies closes its connections, which is noticed at once. A machine or a network that goes silent is
     noticed by keepalive pings, from both ends, after `KEEPALIVE_S + KEEPALIVE_TIMEOUT_S` at most.
@@ -22,6 +29,7 @@ Noticing a dead peer
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import secrets
@@ -33,31 +41,38 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from protos import compression, queue_pb2
-from protos.compression import Compressor
+from protos import queue_pb2
+from protos.admission import HANDSHAKE_TIMEOUT_S, Admission
+from protos.fragments import FRAGMENT_BYTES
+from protos.identity import CertificateError, Identity, Peer, Pem
 from streams import errors
 from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError
 
 __all__ = [
-    "FRAGMENT_BYTES", "PROTOCOL_VERSION", "REASSEMBLED_BYTES_MAX", "Bell", "Channel", "ClientStream", "Outbox",
-    "Reassembly", "Server", "abort", "accept", "as_streams_error", "ask", "check_hello", "epoch_incarnation", "fragments",
-    "make_hello", "new_incarnation", "read_requests", "words_of",
+    "MESSAGE_BYTES_MAX", "PROTOCOL_VERSION", "Bell", "Channel", "ClientStream", "Outbox", "Server", "abort", "accept",
+    "as_streams_error", "ask", "check_hello", "epoch_incarnation", "make_hello", "new_incarnation", "read_requests", "words_of",
 ]
 
 PROTOCOL_VERSION = 1
 
-# A batch is about 1 MiB, so it travels in one piece; a piece is small enough not to hold up a ping for long.
-FRAGMENT_BYTES = 2 << 20
 MESSAGE_BYTES_MAX = FRAGMENT_BYTES + (1 << 20)  # a fragment and its header
-# The largest value PostgreSQL has is 1 GB; a batch may carry little beside such a one. Protobuf ends at 2 GB.
-REASSEMBLED_BYTES_MAX = 1_200_000_000
 
 KEEPALIVE_S = 5  # ping a silent peer this often: cheap, and short against any time-out an operator would notice
 KEEPALIVE_TIMEOUT_S = 10  # a ping's answer may be late on a machine that is overloaded; a false alarm costs a resend
 # Streams one server serves at once; each holds a thread. A site has a handful, so this is a bound against mistakes.
 STREAMS_MAX = 128
+# A client has a connection of its own, with at most two calls at a time (redo: it watches, and tells a checkpoint); one that
+# opens more does not take the threads of the others.
+STREAMS_PER_CONNECTION_MAX = 4
+# Twice what it serves: connections in their handshake, and those that were replaced and linger. A connection costs a descriptor.
+CONNECTIONS_PER_STREAM = 2
+# A connection without a call is of no use to us, except between two pieces that a task copies, which opens another one.
+CONNECTION_IDLE_S = 300
+METADATA_BYTES_MAX = 8 << 10  # ours is below 5 KiB, see `to_status`
 STOP_GRACE_S = 0.5
+STOP_TIMEOUT_S = 10.0  # calls are cancelled after the grace, so this is a bound against a defect
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -72,7 +87,13 @@ _SERVER_OPTIONS = [
     *_OPTIONS,
     # Half of what clients do: a ping that comes a little early is no attack.
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
-    ("grpc.max_concurrent_streams", STREAMS_MAX),
+    ("grpc.http2.max_ping_strikes", 2),  # of a client that pings more often; then its connection is closed
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # Until the first HTTP/2 settings are there, with TLS and without.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", CONNECTION_IDLE_S * 1000),
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # two servers must never share a port
 ]
 _CHANNEL_OPTIONS = [
@@ -106,11 +127,16 @@ _STATUS = {
     errors.PropagationError: grpc.StatusCode.UNAVAILABLE,
     errors.FencedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.ProtocolError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotAdmitted: grpc.StatusCode.PERMISSION_DENIED,
 }
 # What a status without our metadata means: gRPC itself refused.
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
+_HANDSHAKE_WORDS = ("handshake", "verification check", "ssl_error")
+_CERTIFICATE_ADVICE = "the peer shows no certificate of the site that is expected there: `headrace check` examines the files of `tls`"
 
 _Message = TypeVar("_Message")
+
+log = logging.getLogger("headrace")
 
 
 # --------------------------------------------------------------------------- errors
@@ -162,7 +188,8 @@ def as_streams_error(error: grpc.RpcError, peer: str) -> StreamsError:
         return ProtocolError(
             f"{peer} refused the call: {details}", hint="both sides must run the same version", peer=peer,
         )
-    return PropagationError(f"the connection to {peer} broke: {code.name.lower()}: {details}", hint="", peer=peer)
+    hint = _CERTIFICATE_ADVICE if any(word in details.lower() for word in _HANDSHAKE_WORDS) else ""
+    return PropagationError(f"the connection to {peer} broke: {code.name.lower()}: {details}", hint=hint, peer=peer)
 
 
 def _rebuilt(content: bytes) -> StreamsError:
@@ -239,100 +266,6 @@ def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
         raise ProtocolError("a caller must say who it is: component and incarnation are empty")
 
 
-# --------------------------------------------------------------------------- fragments
-
-
-def fragments(
-    header: Any, data: bytes, compressor: Compressor | None = None, *, piece_bytes: int = FRAGMENT_BYTES,  # noqa: ANN401 - a message
-) -> Iterator[queue_pb2.Fragment]:
-    """Cut a serialized batch into what one message may carry; each piece is cut and compressed when it is asked for.
-
-    Args:
-        header: its header (`lcr_pb2.BatchHeader`); goes with the first piece.
-        data: the serialized batch.
-        compressor: makes each piece smaller; None: they travel as they are.
-        piece_bytes: most bytes of the batch in one piece, at most `FRAGMENT_BYTES`.
-    """
-    total = len(data)
-    if total <= piece_bytes and compressor is None:
-        yield queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=total)
-        return
-    view = memoryview(data)
-    for start in range(0, max(1, total), piece_bytes):
-        end = min(start + piece_bytes, total)
-        piece = queue_pb2.Fragment(last=end == total)
-        if start == 0:
-            piece.header.CopyFrom(header)
-            piece.total_bytes = total
-        packed = None if compressor is None else compressor.compress(view[start:end])
-        if packed is None:
-            piece.data = bytes(view[start:end])
-        else:
-            piece.data, piece.compression, piece.whole_bytes = packed, queue_pb2.ZSTD, end - start
-        yield piece
-
-
-class Reassembly:
-    """Joins one stream's fragments, in order.
-
-    Args:
-        bytes_max: most a peer may make us hold for one batch.
-    """
-
-    def __init__(self, bytes_max: int = REASSEMBLED_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._header: Any = None
-        self._pieces: list[bytes] = []
-        self._expected = 0
-        self._missing = 0
-
-    def add(self, fragment: queue_pb2.Fragment) -> tuple[Any, bytes] | None:
-        """Take the next fragment; the header message and the whole batch when it was the last one.
-
-        Raises:
-            ProtocolError: the fragments do not make the batch that the first one promised.
-        """
-        if not self._pieces:
-            if not fragment.HasField("header"):
-                raise ProtocolError("a batch's first fragment has no header")
-            if fragment.total_bytes > self._bytes_max:
-                raise ProtocolError(
-                    f"a batch of {fragment.total_bytes} bytes is larger than this side takes",
-                    hint="a row must be smaller than 1 GB", bytes_max=self._bytes_max,
-                )
-            self._header = fragment.header
-            self._expected = self._missing = fragment.total_bytes
-        elif fragment.HasField("header"):
-            raise ProtocolError("a batch began before the one before it had ended")
-        piece = self._piece(fragment)
-        self._missing -= len(piece)
-        if self._missing < 0 or fragment.last != (self._missing == 0):
-            raise ProtocolError("a batch's fragments do not add up", expected=self._expected)
-        self._pieces.append(piece)
-        if not fragment.last:
-            return None
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        header, self._header = self._header, None
-        self._pieces = []
-        return header, data
-
-    def _piece(self, fragment: queue_pb2.Fragment) -> bytes:
-        """A fragment's part of the batch. What it says of its size is checked before any memory is taken for it."""
-        if fragment.compression == queue_pb2.NONE:
-            return fragment.data
-        if fragment.compression != queue_pb2.ZSTD:
-            raise ProtocolError(
-                f"a fragment is compressed in a way this side does not know ({fragment.compression})",
-                hint="run the same Headrace version at both sites",
-            )
-        if not 0 < fragment.whole_bytes <= min(FRAGMENT_BYTES, self._missing):
-            raise ProtocolError(
-                "a compressed fragment claims more than a fragment may hold", whole_bytes=fragment.whole_bytes,
-                bytes_max=min(FRAGMENT_BYTES, self._missing),
-            )
-        return compression.decompressed(fragment.data, fragment.whole_bytes)
-
-
 # --------------------------------------------------------------------------- servers
 
 
@@ -343,19 +276,31 @@ class Server:
         registrations: each adds one service to the server it is given.
         host: address to listen on; only what the other nodes can reach need be told to them.
         streams_max: calls served at once; more are refused.
+        admission: of its callers, with the identity of the site that serves; None: of nobody in particular, without TLS.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+        CertificateError: the site's certificate cannot be used.
     """
 
     def __init__(
         self, registrations: Iterable[Callable[[grpc.Server], None]], *, host: str = "127.0.0.1",
-        streams_max: int = STREAMS_MAX,
+        streams_max: int = STREAMS_MAX, admission: Admission | None = None,
     ) -> None:
+        credentials = None if admission is None or admission.identity is None else _server_credentials(admission.identity, admission)
         self._pool = futures.ThreadPoolExecutor(streams_max, thread_name_prefix="grpc")
-        self._server = grpc.server(self._pool, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=streams_max)
+        options = [*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_STREAM * streams_max)]
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=streams_max)
+        readers = _Readers(self._server)
         for register in registrations:
-            register(self._server)
+            register(readers)
         try:
-            port = self._server.add_insecure_port(f"{host}:0")
+            port = (
+                self._server.add_insecure_port(f"{host}:0") if credentials is None
+                else self._server.add_secure_port(f"{host}:0", credentials)
+            )
         except RuntimeError as error:
+            self._pool.shutdown(wait=False)
             raise ConfigError(
                 f"no port can be opened on {host}", hint="the address must be one of this machine's", host=host,
             ) from error
@@ -364,8 +309,94 @@ class Server:
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """End every call, at the latest after `grace_s`; idempotent."""
-        self._server.stop(grace_s).wait()
+        if not self._server.stop(grace_s).wait(grace_s + STOP_TIMEOUT_S):
+            log.error("%s: a call does not end; the server is left to the end of its process", self.endpoint)
         self._pool.shutdown(wait=False)
+
+
+class _Readers:
+    """Stands in for a server while services are registered, and gives each method a parser that does not fail.
+
+    Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the server can never
+    be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError` in the place of the message.
+    """
+
+    def __init__(self, server: grpc.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:  # noqa: ANN401
+        """Called by generated code: the same handlers as the registered ones, for servers that know only this form."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Called by generated code.
+
+        Args:
+            service: name of the service.
+            handlers: its methods.
+        """
+        self._server.add_registered_method_handlers(service, {name: _reading(handler) for name, handler in handlers.items()})
+
+
+_UNREADABLE = object()
+
+
+def _reading(handler: Any) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
+    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError."""
+    kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+    serve, parse = getattr(handler, kind), handler.request_deserializer
+
+    def parsed(data: bytes) -> Any:  # noqa: ANN401
+        try:
+            return parse(data)
+        except DecodeError:
+            return _UNREADABLE
+
+    def served(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401
+        if request is _UNREADABLE:
+            abort(context, _unreadable())
+        return serve(request, context)
+
+    def served_stream(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:  # noqa: ANN401
+        return serve(_readable(requests), context)
+
+    wrap = getattr(grpc, f"{kind}_rpc_method_handler")
+    return wrap(served_stream if handler.request_streaming else served, parsed, handler.response_serializer)
+
+
+def _readable(requests: Iterator[Any]) -> Iterator[Any]:
+    for request in requests:
+        if request is _UNREADABLE:
+            raise _unreadable()
+        yield request
+
+
+def _unreadable() -> ProtocolError:
+    return ProtocolError("the caller sent bytes that are no message of this protocol")
+
+
+def _server_credentials(identity: Identity, admission: Admission) -> grpc.ServerCredentials:
+    """Credentials that demand a certificate of every client, and read the files again for each handshake."""
+    configured = identity.read()
+
+    def read_again() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal configured
+        admission.connection_began()
+        try:
+            found = identity.read()
+        except CertificateError as error:
+            log.warning("%s: goes on with the certificate that it has: %s", admission.name, error.message)
+            return None
+        if found == configured:
+            return None
+        configured = found
+        log.info("%s: takes the renewed certificate %s", admission.name, identity.certificate)
+        return _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(configured), read_again, require_client_authentication=True)
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.authority)
 
 
 def accept(context: grpc.ServicerContext) -> None:
@@ -444,11 +475,26 @@ class Outbox(Generic[_Message]):
 
 
 class Channel:
-    """A connection to one server, for one client."""
+    """A connection to one server, for one client.
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.grpc = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    Args:
+        peer: where the server is; with an identity also whose certificate it must show.
+
+    Raises:
+        CertificateError: the files of the identity cannot be used.
+    """
+
+    def __init__(self, peer: Peer | str) -> None:
+        peer = Peer.of(peer)
+        self.address = peer.address
+        if peer.identity is None:
+            self.grpc = grpc.insecure_channel(peer.address, options=_CHANNEL_OPTIONS)
+            return
+        pem = peer.identity.read()
+        credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
+        # The name that the certificate is verified against, in the place of the address; verification itself is always on.
+        options = [*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", peer.principal)]
+        self.grpc = grpc.secure_channel(peer.address, credentials, options=options)
 
     def close(self) -> None:
         """Close it and end its calls; idempotent."""

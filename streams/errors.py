@@ -20,6 +20,7 @@
     |   +-- FencedError          a newer incarnation of this apply process exists
     |   +-- UnfitTableError      the destination table does not fit the LCR yet: waits for an ALTER
     +-- ProtocolError            the peer speaks another version, or broke the protocol
+    |   +-- NotAdmitted          a caller whose certificate, or whom the topology, does not admit here
     +-- BugError                 cannot happen; a defect of Headrace
 
 `WouldBlock`, back-pressure and the end of the log are not errors.
@@ -33,7 +34,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
-    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "PropagationError",
+    "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
     "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
     "WouldBlock",
@@ -243,6 +244,15 @@ class ProtocolError(StreamsError):
 
     code = "HDR-6000"
     retry = Retry.TIMED
+
+
+class NotAdmitted(ProtocolError):
+    """The caller's certificate is not that of the site it speaks for, or the topology gives it no business here.
+
+    Tried again: either may change while both run, the certificate on disk and the topology with `headrace up`.
+    """
+
+    code = "HDR-6001"
 
 
 class BugError(StreamsError):

@@ -26,12 +26,12 @@ from topology.ways import ways_to
 __all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
-    "site": frozenset({"database", "node", "state folder", "bounds of the redo log"}),
-    "queue": frozenset({"site", "node", "state folder", "bounds"}),
-    "redo": frozenset({"site", "node", "state folder", "bounds of the redo log"}),
-    "capture": frozenset({"site", "source", "node", "state folder"}),
-    "propagation": frozenset({"site", "node", "state folder"}),
-    "spark": frozenset({"site", "node", "state folder"}),
+    "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
+    "queue": frozenset({"site", "node", "certificate", "state folder", "bounds"}),
+    "redo": frozenset({"site", "node", "certificate", "state folder", "bounds of the redo log"}),
+    "capture": frozenset({"site", "source", "node", "certificate", "state folder"}),
+    "propagation": frozenset({"site", "node", "certificate", "state folder"}),
+    "spark": frozenset({"site", "node", "certificate", "state folder"}),
     # Everything but where its batches come from: the driver gets its configuration when it starts.
     "apply": frozenset({
         "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
@@ -170,8 +170,8 @@ def _bypassing(spec: TopologySpec) -> set[str]:
 def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> dict[str, Any]:
     """What a component depends on, by facet."""
     name = component.name.partition(":")[2]
-    node = {site.name: site.node for site in spec.sites}[component.site]
-    place = {"site": component.site, "node": node, "state folder": (spec.name, spec.state_dir)}
+    site = spec.site(component.site)
+    place = {"site": component.site, "node": site.node, "certificate": site.tls, "state folder": (spec.name, spec.state_dir)}
     if component.kind == "site":
         return place | _site_part(spec, name)
     if component.kind == "spark":

@@ -62,7 +62,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         broken: names that are declared but unreadable; references to them are not reported again.
     """
     broken = broken or Declared()
-    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec)]
+    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec)]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
@@ -230,6 +230,17 @@ def _databases(spec: TopologySpec) -> Iterator[Finding]:
                 path=f"sites.{site.name}.database.dsn",
                 problem=f"is the database of site {first}",
                 fix="one database is one site: name another database, or use one site",
+            )
+
+
+def _certificates(spec: TopologySpec) -> Iterator[Finding]:
+    """Sites without a certificate beside sites with one: neither could reach the other."""
+    with_one = [site.name for site in spec.sites if site.tls is not None]
+    for site in spec.sites:
+        if with_one and site.tls is None:
+            yield Finding(
+                path=f"sites.{site.name}", problem=f"has no tls, and {', '.join(with_one)} {'has' if len(with_one) == 1 else 'have'}",
+                fix="give every site a certificate: write tls at the top of the file, with {site} in the paths",
             )
 
 

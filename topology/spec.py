@@ -9,7 +9,7 @@ from rules.rule import RuleSet
 from streams.tags import DEFAULT_APPLY_TAG
 
 __all__ = [
-    "ApplySpec", "CaptureSpec", "DatabaseSpec", "PropagationSpec", "QueueSpec", "SiteSpec", "TopologySpec",
+    "ApplySpec", "CaptureSpec", "DatabaseSpec", "PropagationSpec", "QueueSpec", "SiteSpec", "TlsSpec", "TopologySpec",
 ]
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # of a queue: seconds of work at full speed, small next to a node
@@ -40,12 +40,29 @@ class DatabaseSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSpec:
+    """A site's certificate files, absolute paths: the authority's certificate, the site's own and its key (`protos.identity`)."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """One site. `node`: Ray custom resources its actors need, as (name, amount) pairs."""
+    """One site.
+
+    Args:
+        name: of the site.
+        database: its database.
+        node: Ray custom resources its actors need, as (name, amount) pairs.
+        tls: its certificate; None: its links are not encrypted, and nobody proves who he is.
+    """
 
     name: str
     database: DatabaseSpec
     node: tuple[tuple[str, float], ...] = ()
+    tls: TlsSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

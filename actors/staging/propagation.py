@@ -46,6 +46,7 @@ from typing import Any, Protocol
 
 from protos import codec
 from protos.compression import Compressor
+from protos.identity import Peer
 from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Resume
 from protos.staging import Delivery
 from protos.transport import Bell, new_incarnation
@@ -269,7 +270,7 @@ class PropagationRunner:
     """
 
     def __init__(
-        self, topology: str, spec: PropagationSpec, resolve: Callable[[str], str], *,
+        self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
         wake: Callable[[], None] | None = None, clock: Clock | None = None,
     ) -> None:
         self._topology, self._spec, self._resolve = topology, spec, resolve
@@ -371,7 +372,7 @@ class PropagationRunner:
             "bytes_after": sum(one.bytes_after for one in each), "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
         }
 
-    def _origin(self, address: str, incarnation: str) -> DequeueClient:
+    def _origin(self, address: Peer | str, incarnation: str) -> DequeueClient:
         return DequeueClient(
             address, topology=self._topology, component=self._spec.name, queue=self._spec.from_queue,
             incarnation=incarnation, wake=self._wake,

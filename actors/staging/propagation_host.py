@@ -28,10 +28,13 @@ class PropagationHost(Host):
     def open(self) -> None:
         """Connect to both queues at their current endpoints."""
         from actors.runtime import resolver
+        from actors.site.wire import peers_of
         from actors.staging.propagation import PropagationRunner
 
         if self._runner is None:
-            self._runner = PropagationRunner(self._spec.name, self._propagation, resolver(self._spec.name), wake=self.wake)
+            site = self._spec.queue(self._propagation.from_queue).site
+            resolve = peers_of(self._spec, site, resolver(self._spec.name))
+            self._runner = PropagationRunner(self._spec.name, self._propagation, resolve, wake=self.wake)
         self._runner.open()
 
     def step(self) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import site_folder
+from actors.site.wire import callers_of, wire_status
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
 from streams.errors import PropagationError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from actors.staging.queue import QueueCore
     from actors.staging.queue_sessions import PublisherSession, SubscriberSession
+    from protos.admission import Admission
     from protos.queue_link import QueueServer
     from topology.spec import QueueSpec, TopologySpec
 
@@ -36,17 +38,20 @@ class QueueHost(Host):
         self._fingerprint = fingerprint
         self._server: QueueServer[PublisherSession, SubscriberSession] | None = None
         self._core: QueueCore | None = None
+        self._admission: Admission | None = None
 
     def open(self) -> None:
         """Start with an empty queue at the saved positions, and request the rest from the publishers."""
         from actors.runtime import own_host
+        from actors.site.wire import admission_of
         from actors.staging.queue import QueueCore
         from protos.queue_link import QueueServer
 
         folder = _folder(self._spec, self._queue)
         folder.mkdir(parents=True, exist_ok=True)
         self._core = QueueCore(self._spec, self._queue.name, folder)
-        self._server = QueueServer(self._core, host=own_host())
+        self._admission = admission_of(self._spec, self.name)
+        self._server = QueueServer(self._core, host=own_host(), admission=self._admission)
 
     def step(self) -> float:
         """Do housekeeping; the service's threads handle batches."""
@@ -68,6 +73,8 @@ class QueueHost(Host):
         if self._server is not None and self._core is not None:
             with self._server.service.changing():
                 self._core.adopt(spec)
+            if self._admission is not None:
+                self._admission.change(callers_of(spec, self.name))
         else:
             forget_former_subscribers(spec, self._queue.name, _folder(self._spec, self._queue))
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
@@ -85,7 +92,7 @@ class QueueHost(Host):
             return own
         status = server.service.status()
         status.pop("state")
-        return {**status, **own, "rows_total": status["cnum_msgs"]}
+        return {**status, **own, "rows_total": status["cnum_msgs"], **wire_status(self._admission)}
 
     def endpoint(self) -> str:
         """The endpoint for publishers and subscribers."""

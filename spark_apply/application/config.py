@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from protos.identity import Identity
 from streams.errors import ConfigError
 
 __all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
@@ -56,6 +57,7 @@ class ApplicationConfig:
         ray_address: of the Ray cluster.
         state_dir: folder of this application.
         host: address at which executors and apply processes reach it; also Spark's own.
+        identity: certificate of the site: the names of its files; None: without TLS.
         resources: see `ExecutorResources`.
     """
 
@@ -64,6 +66,7 @@ class ApplicationConfig:
     ray_address: str
     state_dir: str
     host: str = HOST_DEFAULT
+    identity: Identity | None = None
     resources: ExecutorResources = field(default_factory=ExecutorResources)
 
     def to_json(self) -> str:
@@ -81,7 +84,8 @@ class ApplicationConfig:
             fields = json.loads(line)
             resources = fields.pop("resources")
             resources["node"] = tuple((name, amount) for name, amount in resources["node"])
-            return cls(resources=ExecutorResources(**resources), **fields)
+            identity = Identity.from_json(fields.pop("identity"))
+            return cls(resources=ExecutorResources(**resources), identity=identity, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"the Spark application's configuration is not what it should be ({type(error).__name__})"
             raise ConfigError(message) from None

@@ -112,11 +112,13 @@ def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) ->
     application = SparkApplication(config)
     application.start()
     # Import it only now: gRPC must not exist in the process when Spark's gateway forks.
+    from protos.admission import Admission
     from protos.spark_link import serve_tasks
     from spark_apply.application.runs import SparkRuns
 
-    runs, token = SparkRuns(application), secrets.token_hex(16)
-    server = serve_tasks(config.host, runs, token)
+    runs, token = SparkRuns(application, config.identity), secrets.token_hex(16)
+    admission = Admission(f"the Spark application of {config.site}", config.identity)
+    server = serve_tasks(config.host, runs, token, admission=admission)
     tell({"endpoint": server.endpoint, "token": token, "pid": os.getpid()})
     _watch(application, runs)
 

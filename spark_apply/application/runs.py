@@ -34,6 +34,7 @@ from spark_apply.application.task_access import TaskAccess
 from streams.errors import ProtocolError, StreamsError
 
 if TYPE_CHECKING:
+    from protos.identity import Identity
     from spark_apply.application.spark import SparkApplication
 
 __all__ = ["SparkRuns", "run_task"]
@@ -56,10 +57,12 @@ class SparkRuns:
 
     Args:
         application: runs the jobs.
+        identity: certificate of the site, for its tasks; None: without TLS.
         executors: number of living executors at the last count.
     """
 
     application: SparkApplication
+    identity: Identity | None = None
     executors: int = 0
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _running: dict[str, threading.Thread] = field(default_factory=dict)
@@ -95,7 +98,7 @@ class SparkRuns:
     def _work(
         self, group: str, request: pb.RunRequest, outcome: queue.SimpleQueue[list[bytes] | StreamsError | None],
     ) -> None:
-        access = TaskAccess(endpoint=request.endpoint, token=request.token)
+        access = TaskAccess(endpoint=request.endpoint, token=request.token, identity=self.identity)
         task = partial(run_task, _CODE[request.kind], access, request.topology, request.apply)
         try:
             items = list(request.items) or range(request.tasks)

@@ -54,7 +54,7 @@ def digest_pieces(
     from streams.errors import Retry, StreamsError
 
     die_with_parent()
-    found = fetch_access(access.endpoint, access.token)
+    found = fetch_access(access.peer, access.token)
     with contextlib.ExitStack() as opened:
         readers = {
             is_source: opened.enter_context(contextlib.closing(open_reader(access_from_wire(wire), application_name="headrace compare")))
@@ -116,7 +116,7 @@ def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, item
 
     die_with_parent()
     server, incarnation = next(map(int, item.split()) for item in items)
-    link = CopyLink(access.endpoint, access.token, worker=worker, incarnation=uuid.uuid4().hex)
+    link = CopyLink(access.peer, access.token, worker=worker, incarnation=uuid.uuid4().hex)
     found = link.access()
     source, destination = access_from_wire(found.source), access_from_wire(found.destination)
     name = f"headrace {topology}/{apply} copy"

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from databases.connectors import open_destination, open_reader, open_source
 from protos import apply_pb2 as pb
+from protos.admission import Admission
 from protos.apply_link import serve_apply
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.workers import SparkCopyWorkers
@@ -52,6 +53,7 @@ from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
+    from protos.identity import Peer
     from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost, Feed
@@ -79,7 +81,7 @@ class ApplyDriver:
     """
 
     def __init__(
-        self, config: ApplyConfig, *, queue: Callable[[], str], application: Callable[[], ApplicationAccess],
+        self, config: ApplyConfig, *, queue: Callable[[], Peer | str], application: Callable[[], ApplicationAccess],
     ) -> None:
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
@@ -133,7 +135,8 @@ class ApplyDriver:
         self._persist(lambda: destination.prepare(config.topology))
         progress = self._persist(lambda: destination.raise_epoch(config.topology, config.apply))
         gate = Gate(config)
-        server = serve_apply(config.host, gate, servers=config.parallelism)
+        admission = Admission(f"apply {config.apply}", config.identity)
+        server = serve_apply(config.host, gate, servers=config.parallelism, admission=admission)
         try:
             runner = TaskRunner(
                 config=config, find=self._application, gate=gate, endpoint=server.endpoint, epoch=int(progress.epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from databases.connectors import DatabaseAccess
+from protos.identity import Identity
 from rules.rule import RuleSet
 from streams.errors import ConfigError
 from streams.table_name import TableName
@@ -60,6 +61,7 @@ class ApplyConfig:
         group_transactions: most source transactions in one destination transaction.
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
+        identity: certificate of the destination site; None: without TLS.
         rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
             what it was started for, also while the others adopt a change of their rules.
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
@@ -76,6 +78,7 @@ class ApplyConfig:
     group_transactions: int = GROUP_TRANSACTIONS_DEFAULT
     group_rows: int = GROUP_ROWS_DEFAULT
     host: str = HOST_DEFAULT
+    identity: Identity | None = None
     rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
 

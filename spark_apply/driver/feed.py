@@ -29,6 +29,7 @@ from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from protos.codec import BatchHeader
+    from protos.identity import Peer
     from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
@@ -74,7 +75,7 @@ class QueueFeed:
         epoch: of the driver.
     """
 
-    def __init__(self, config: ApplyConfig, resolve: Callable[[], str], epoch: int) -> None:
+    def __init__(self, config: ApplyConfig, resolve: Callable[[], Peer | str], epoch: int) -> None:
         self._config, self._resolve, self._epoch = config, resolve, epoch
         self.listener: FeedListener | None = None
         self._lock = threading.Lock()
@@ -184,7 +185,7 @@ class QueueFeed:
 
 
 def ask_beginning(
-    config: ApplyConfig, resolve: Callable[[], str], epoch: int, *, should_end: Callable[[], bool], problem: Callable[[str], None],
+    config: ApplyConfig, resolve: Callable[[], Peer | str], epoch: int, *, should_end: Callable[[], bool], problem: Callable[[str], None],
 ) -> Scn:
     """Ask where the queue begins for an apply process that has never applied anything.
 
@@ -213,7 +214,7 @@ def ask_beginning(
 
 
 def _client(
-    config: ApplyConfig, resolve: Callable[[], str], epoch: int, wake: Callable[[], None] | None = None
+    config: ApplyConfig, resolve: Callable[[], Peer | str], epoch: int, wake: Callable[[], None] | None = None
 ) -> DequeueClient:
     return DequeueClient(
         resolve(), topology=config.topology, component=config.apply, queue=config.queue,

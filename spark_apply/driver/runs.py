@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
+from protos.identity import Peer
 from protos.spark_link import RunCall
 from streams.backoff import Backoff
 from streams.errors import PropagationError, StreamsError
@@ -156,7 +157,8 @@ class TaskRun:
         with self._lock:
             if self._closed.is_set():
                 raise PropagationError(f"the tasks of {config.apply} were cancelled")
-            self._call = call = RunCall(access.endpoint, request)
+            peer = Peer(address=access.endpoint, site=config.destination.site, identity=config.identity)
+            self._call = call = RunCall(peer, request)
         try:
             while True:
                 yield call.next()

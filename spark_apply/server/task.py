@@ -128,7 +128,7 @@ class _ServerTask:
         )
         # Load it before the hello, so that the first group does not wait.
         make_server = _server_factory()
-        self._link = CoordinatorLink(self._access.endpoint, hello, self._inbox.put)
+        self._link = CoordinatorLink(self._access.peer, hello, self._inbox.put)
         welcome = self._welcome()
         self._server = server = make_server(welcome, self._topology, self._apply, self._index)
         self._connect(server)

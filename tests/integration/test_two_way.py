@@ -1,4 +1,7 @@
-"""Two sites that both write: converged, each change once, none sent home; on the Ray of the shared topology."""
+"""Two sites that both write: converged, each change once, none sent home; on the Ray of the shared topology.
+
+With TLS on every kind of link: one way is combined, the other one goes through queues.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from headrace.security.authority import make_certificates
+from protos.redo_link import RedoWatchClient
 from rules.rule import ANY_TAG
+from streams.errors import PropagationError
 from tests.support.system import System, running, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -23,6 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 TWO_WAY = """
 topology: test_two_way
 state_dir: state
+tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{site}.key"}
 sites:
   a: {database: {kind: embedded}}
   b: {database: {kind: embedded}}
@@ -46,6 +53,21 @@ def _answered_us(system: System) -> int:
     return min(system.status(f"apply:{apply.name}")["answered_us"] for apply in system.spec.applies)
 
 
+def _assert_encrypted(system: System) -> None:
+    """Every component that serves does so with TLS, has refused nobody, and refuses who comes without a certificate."""
+    wires = {each["name"]: each["wire"] for each in system.wait_overview()["components"] if "wire" in each}
+    assert {name.partition(":")[0] for name in wires} == {"site", "queue", "capture"}
+    assert {wire["tls"] for wire in wires.values()} == {True}
+    assert {name: wire["last_refusal"] for name, wire in wires.items() if wire["refused_calls"]} == {}
+    for name in wires:
+        stranger = RedoWatchClient(
+            system.call(name, "endpoint"), topology=system.spec.name, capture="anyone", source="a", incarnation="1"
+        )
+        with pytest.raises(PropagationError):
+            stranger.connect()
+        wait_until("it is counted", lambda name=name: system.status(name)["wire"]["refused_connections"] == 1)
+
+
 @pytest.fixture
 def folder():
     made = Path(tempfile.mkdtemp(prefix="headrace-test-two-way-"))
@@ -57,11 +79,15 @@ def folder():
 def _spec(folder: Path) -> TopologySpec:
     file = folder / "two_way.yaml"
     file.write_text(textwrap.dedent(TWO_WAY))
+    make_certificates(folder / "certs", "test_two_way", ["a", "b"])
     return read_topology(file)
 
 
 def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, folder: Path):
-    with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+    spec = _spec(folder)
+    combined, queued = spec.applies
+    spec = replace(spec, applies=(combined, replace(queued, combined=False)))
+    with running(spec, folder, _tables, address=one_way.deployment.cluster.address()) as system:
         for number, site in enumerate(("a", "b")):
             system.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
         system.wait_caught_up()
@@ -73,6 +99,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, 
         since = time.time_ns() // 1000
         wait_until("their drivers were asked after that", lambda: _answered_us(system) > since)
         assert _returned(system) == 0
+        _assert_encrypted(system)
 
 
 def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(one_way: System, folder: Path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
+import tempfile
 import threading
+from pathlib import Path
 
-import trustme
+from headrace.security.authority import make_certificates
 
 SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
 
@@ -20,7 +22,9 @@ class TlsProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trustme.CA().issue_cert("localhost").configure_cert(self._context)
+        with tempfile.TemporaryDirectory() as folder:
+            make_certificates(Path(folder), "proxy", ["server"])
+            self._context.load_cert_chain(Path(folder) / "server.pem", Path(folder) / "server.key")
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:

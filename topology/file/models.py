@@ -212,11 +212,20 @@ class DatabaseModel(_Model):
         return self
 
 
+class TlsModel(_Model):
+    """`tls:` of the file or of a site; a site's keys override the file's, one by one."""
+
+    authority: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
 class SiteModel(_Model):
     """One entry of `sites:`."""
 
     database: DatabaseModel
     node: dict[str, Annotated[float, Field(gt=0)]] = {}
+    tls: TlsModel | None = None
 
 
 class SpokeModel(_Model):
@@ -361,6 +370,7 @@ class TopologyModel(_Model):
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     combined: Combined = "auto"
     allow_cycle: bool = False
+    tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []
     queues: dict[str, Any] = {}

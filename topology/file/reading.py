@@ -27,6 +27,7 @@ from topology.file.models import (
     RulesModel,
     SiteModel,
     SpokeModel,
+    TlsModel,
     TopologyModel,
     read_shape,
     valid_name,
@@ -41,6 +42,7 @@ from topology.spec import (
     PropagationSpec,
     QueueSpec,
     SiteSpec,
+    TlsSpec,
     TopologySpec,
 )
 from topology.ways import route
@@ -135,11 +137,16 @@ class _Reader:
         self._unreadable: dict[str, set[str]] = {}
         self.of_proof: set[Finding] = set()
         self.reach: tuple[Reach, ...] = ()
+        self._folder = Path()
+        self._tls: TlsModel | None = None
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
         top = read_shape(TopologyModel, content, (), self.document)
         name = self._topology_name(content.get("topology"))
+        self._folder = file.parent
+        if content.get("tls") is not None:
+            self._tls = read_shape(TlsModel, content["tls"], ("tls",), self.document)
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
             self._report(("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}")
@@ -191,7 +198,23 @@ class _Reader:
 
     def _site(self, name: str, model: SiteModel) -> SiteSpec | None:
         database = self._database(name, model.database)
-        return None if database is None else SiteSpec(name=name, database=database, node=tuple(model.node.items()))
+        if database is None:
+            return None
+        return SiteSpec(name=name, database=database, node=tuple(model.node.items()), tls=self._tls_of(name, model.tls))
+
+    def _tls_of(self, site: str, own: TlsModel | None) -> TlsSpec | None:
+        """A site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name."""
+        if own is None and self._tls is None:
+            return None
+        named: dict[str, Path] = {}
+        for key in ("authority", "certificate", "key"):
+            path = (own and getattr(own, key)) or (self._tls and getattr(self._tls, key))
+            if path:
+                named[key] = (self._folder / Path(path.replace("{site}", site)).expanduser()).resolve()
+            else:
+                place = ("sites", site, "tls") if own is not None else ("tls",)
+                self._report((*place, key), "is missing", f"add it here, or for every site under tls.{key}")
+        return TlsSpec(**named) if len(named) == 3 else None
 
     def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
         if model.kind == "embedded":

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos import lcr_pb2, queue_pb2, transport
+from protos import fragments, lcr_pb2, queue_pb2, transport
 from protos.compression import PIECE_BYTES_MIN, Compressor
-from protos.transport import FRAGMENT_BYTES, PROTOCOL_VERSION, Reassembly
+from protos.fragments import FRAGMENT_BYTES, Reassembly
+from protos.transport import PROTOCOL_VERSION
 from streams import errors
 from streams.errors import PropagationError, ProtocolError, StreamsError
 from streams.lcr import LcrError
@@ -135,7 +136,7 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     reassembly = Reassembly()
     for _ in range(2):  # a reassembly is used again
-        pieces = list(transport.fragments(HEADER, data))
+        pieces = list(fragments.fragments(HEADER, data))
         assert all(piece.ByteSize() < transport.MESSAGE_BYTES_MAX for piece in pieces)
         results = [reassembly.add(piece) for piece in pieces]
         assert results[:-1] == [None] * (len(pieces) - 1)
@@ -149,7 +150,7 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
 def test_compressed_batch_of_any_size_is_joined_unchanged(size: int, piece_bytes: int, is_random: bool) -> None:
     data = random.Random(size).randbytes(size) if is_random else (b"one value after the other, " * (size // 27 + 1))[:size]
     compressor = Compressor()
-    pieces = list(transport.fragments(HEADER, data, compressor, piece_bytes=piece_bytes))
+    pieces = list(fragments.fragments(HEADER, data, compressor, piece_bytes=piece_bytes))
     assert len(pieces) == max(1, -(-size // piece_bytes))
     results = list(map(Reassembly().add, pieces))
     assert results == [None] * (len(pieces) - 1) + [(HEADER, data)]
@@ -196,11 +197,11 @@ def test_compressed_fragment_that_is_not_what_it_claims_is_refused_in_bounded_me
 
 def test_batch_larger_than_the_bound_is_refused_at_its_first_fragment() -> None:
     with pytest.raises(ProtocolError, match="larger than this side takes"):
-        Reassembly(bytes_max=10).add(next(transport.fragments(HEADER, bytes(11))))
+        Reassembly(bytes_max=10).add(next(fragments.fragments(HEADER, bytes(11))))
 
 
 def wrong_sequences() -> dict[str, list[queue_pb2.Fragment]]:
-    first, second, third = transport.fragments(HEADER, bytes(2 * FRAGMENT_BYTES + 5))
+    first, second, third = fragments.fragments(HEADER, bytes(2 * FRAGMENT_BYTES + 5))
     short = queue_pb2.Fragment(data=b"x", last=True)
     return {
         "no beginning": [second],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from actors.site.wire import callers_of
+from protos.admission import READ_REDO, RECEIVE_REDO
 from tests.support.topologies import SITES, findings, read
+from topology.callers import redo_readers_of, redo_receivers_of, site_of
 from topology.changes import changes, components_of
 from topology.downstream import receiver_at, receivers_at, receivers_from, redo_receivers
 from topology.plan import make_plan
@@ -161,3 +164,14 @@ def test_real_time_becomes_archived_log_and_back_while_everything_runs(tmp_path)
     archived = DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, queue: q3,")
     for before, after in ((DOWNSTREAM, archived), (archived, DOWNSTREAM)):
         assert edit(tmp_path, before, after) == {"site:dbs1": "takes over", "redo:dbs1@dbs3": "takes over"}
+
+
+def test_the_source_admits_the_receiver_and_the_receiver_the_capture_processes_of_its_site(tmp_path):
+    spec = read(tmp_path, SECOND)
+    assert redo_readers_of(spec, "dbs1") == {}
+    assert redo_receivers_of(spec, "dbs1") == {"dbs1@dbs3": "dbs3"}
+    assert site_of(spec, "redo:dbs1@dbs3") == "dbs3"
+    assert callers_of(spec, "site:dbs1") == {READ_REDO: {}, RECEIVE_REDO: {"dbs1@dbs3": "dbs3"}}
+    assert callers_of(spec, "redo:dbs1@dbs3") == {READ_REDO: {"c1": "dbs3", "c2": "dbs3"}}
+    local = read(tmp_path, LOCAL)
+    assert callers_of(local, "site:dbs1") == {READ_REDO: {"c1": "dbs1"}, RECEIVE_REDO: {}}

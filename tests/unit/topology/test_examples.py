@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.inspection import check_topology
 from topology.checks import check
 from topology.file.reading import read_topology
 from topology.plan import make_plan
@@ -74,6 +78,21 @@ def test_an_example_replicates_between_the_sites_its_form_says(name, flows):
     plan = make_plan(read_topology(FOLDER / f"{name}.yaml", {}))
     assert {(way.source, way.destination) for way in plan.ways} == flows
     assert len(plan.ways) == len(flows)
+
+
+def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(tmp_path):
+    file = tmp_path / "tls.yaml"
+    file.write_text((FOLDER / "tls.yaml").read_text())
+    missing = check_topology(file, ask_databases=False).findings
+    assert {finding.path for finding in missing if finding.is_error} == {
+        f"sites.{site}.tls.{key}" for site in ("dbs1", "dbs2") for key in ("authority", "certificate", "key")
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", "from headrace.entry import main; main()", "certs", str(tmp_path / "certs"), "--topology", str(file), "--json"],
+        capture_output=True, check=True, text=True,
+    )
+    assert len(json.loads(made.stdout)["made"]) == 6
+    assert check_topology(file, ask_databases=False).findings == ()
 
 
 def test_own_servers_takes_its_connection_strings_from_the_environment():

@@ -1,0 +1,78 @@
+"""A site on the wire: the certificate that its components show, whom they connect to, and whom they admit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
+from protos.identity import Identity, Peer
+from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
+from topology.combined import apply_of
+from topology.downstream import receiver_of
+
+if TYPE_CHECKING:
+    from protos.admission import Callers
+    from topology.spec import TopologySpec
+
+__all__ = ["admission_of", "callers_of", "identity_of", "peers_of", "wire_status"]
+
+
+def identity_of(spec: TopologySpec, site: str) -> Identity | None:
+    """The certificate of a site; None: the topology has no `tls`.
+
+    Args:
+        spec: the topology.
+        site: name of the site.
+    """
+    tls = spec.site(site).tls
+    if tls is None:
+        return None
+    return Identity(
+        topology=spec.name, site=site, authority=str(tls.authority), certificate=str(tls.certificate), key=str(tls.key),
+    )
+
+
+def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Callable[[str], Peer]:
+    """A resolver that also knows whose certificate each component must show.
+
+    Args:
+        spec: the topology.
+        site: of the component that connects.
+        resolve: answers with the endpoint of a component ("queue:q_dbs1").
+    """
+    identity = identity_of(spec, site)
+    return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
+
+
+def callers_of(spec: TopologySpec, component: str) -> Callers:
+    """Who may come for what to a component that serves.
+
+    Args:
+        spec: routed.
+        component: its full name: "site:dbs1", "queue:q_dbs1", "redo:dbs1@dbs2" or "capture:capture_dbs1".
+    """
+    kind, _, name = component.partition(":")
+    if kind == "queue":
+        return {PUBLISH: publishers_of(spec, name), SUBSCRIBE: subscribers_of(spec, name)}
+    if kind == "site":
+        return {READ_REDO: redo_readers_of(spec, name), RECEIVE_REDO: redo_receivers_of(spec, name)}
+    if kind == "redo":
+        return {READ_REDO: dict.fromkeys(receiver_of(spec, name).captures, receiver_of(spec, name).site)}
+    apply = apply_of(spec, spec.capture(name))
+    return {} if apply is None else {SUBSCRIBE: {apply.name: apply.site}}
+
+
+def wire_status(admission: Admission | None) -> dict[str, Any]:
+    """Whom a component that serves refused, for its status; None: it does not serve now."""
+    return {} if admission is None else {"wire": admission.status()}
+
+
+def admission_of(spec: TopologySpec, component: str) -> Admission:
+    """The admission of a component that serves.
+
+    Args:
+        spec: routed.
+        component: its full name.
+    """
+    return Admission(component, identity_of(spec, site_of(spec, component)), callers_of(spec, component))

@@ -1,0 +1,163 @@
+"""What is wrong with the certificate files that a topology names; part of `headrace check` and of `up`.
+
+A site's processes read the files on their own nodes. Those of a site with a `node` may be elsewhere: what cannot be examined here is
+then a warning.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from databases.ports import Finding
+from protos.identity import principal_of
+
+if TYPE_CHECKING:
+    from topology.spec import SiteSpec, TlsSpec, TopologySpec
+
+__all__ = ["WARNING_DAYS", "tls_findings"]
+
+WARNING_DAYS = 30  # time to have another one signed, also over somebody's holiday
+
+_RENEW = "have another one signed and put it in its place: it takes effect without a restart"
+_OTHERS = 0o077
+
+
+def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple[Finding, ...]:
+    """Every problem of the files that `tls` names, for every site.
+
+    Args:
+        spec: the topology.
+        now: the time; None: the clock's.
+    """
+    at = now or dt.datetime.now(dt.UTC)
+    found: list[Finding] = []
+    for site in spec.sites:
+        if site.tls is not None:
+            findings = _Site(spec.name, site, site.tls, at).findings()
+            is_elsewhere = bool(site.node) and not site.tls.key.exists()
+            found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """The files of one site."""
+
+    topology: str
+    site: SiteSpec
+    tls: TlsSpec
+    now: dt.datetime
+
+    def findings(self) -> Iterator[Finding]:
+        authorities, chain = self._certificates("authority"), self._certificates("certificate")
+        for key, found in (("authority", authorities), ("certificate", chain)):
+            if isinstance(found, Finding):
+                yield found
+            else:
+                yield from self._ages(key, found)
+        yield from self._key(None if isinstance(chain, Finding) else chain[0])
+        if isinstance(authorities, Finding) or isinstance(chain, Finding):
+            return
+        if not _is_signed(chain, authorities):
+            yield self._finding("certificate", f"is not signed by {self.tls.authority}", "have that authority sign it, or name its own")
+        yield from self._names(chain[0])
+
+    def _finding(self, key: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:
+        path = getattr(self.tls, key)
+        return Finding(path=f"sites.{self.site.name}.tls.{key}", problem=f"{path}: {problem}", fix=fix, is_error=is_error)
+
+    def _content(self, key: str) -> bytes | Finding:
+        path: Path = getattr(self.tls, key)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            return self._finding(
+                key, f"cannot be read: {error.strerror or error}", "correct the path, which is relative to the topology file, or the rights"
+            )
+
+    def _certificates(self, key: str) -> list[x509.Certificate] | Finding:
+        content = self._content(key)
+        if isinstance(content, Finding):
+            return content
+        try:
+            return x509.load_pem_x509_certificates(content)
+        except ValueError:
+            return self._finding(key, "is no certificate in PEM form", "name a file that begins with -----BEGIN CERTIFICATE-----")
+
+    def _ages(self, key: str, certificates: list[x509.Certificate]) -> Iterator[Finding]:
+        # Of an authority's file one that is valid is enough: the next one lies beside it before the old one ends.
+        if key == "authority":
+            certificates = [max(certificates, key=lambda each: each.not_valid_after_utc)]
+        for each in certificates:
+            ends = each.not_valid_after_utc
+            if each.not_valid_before_utc > self.now:
+                yield self._finding(key, f"is not valid before {each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC", "correct this machine's clock, or wait")
+            if ends <= self.now:
+                yield self._finding(key, f"expired on {ends:%Y-%m-%d %H:%M} UTC", _RENEW)
+            elif ends - self.now < dt.timedelta(days=WARNING_DAYS):
+                yield self._finding(key, f"expires on {ends:%Y-%m-%d %H:%M} UTC", _RENEW, is_error=False)
+
+    def _key(self, certificate: x509.Certificate | None) -> Iterator[Finding]:
+        content = self._content("key")
+        if isinstance(content, Finding):
+            yield content
+            return
+        mode = stat.S_IMODE(self.tls.key.stat().st_mode)
+        if mode & _OTHERS:
+            yield self._finding("key", f"other users may read it (mode {mode:04o})", f"chmod 600 {self.tls.key}")
+        try:
+            key = load_pem_private_key(content, password=None)
+        except (ValueError, TypeError):
+            yield self._finding("key", "is no private key in PEM form without a password", "name the certificate's key, decrypted")
+            return
+        form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        if certificate is not None and key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+            yield self._finding("key", f"is not the key of {self.tls.certificate}", "name the two files that belong together")
+
+    def _names(self, certificate: x509.Certificate) -> Iterator[Finding]:
+        wanted = principal_of(self.topology, self.site.name)
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+        except x509.ExtensionNotFound:
+            names = []
+        if wanted not in names:
+            yield self._finding(
+                "certificate", f"is not for {wanted}, but for {', '.join(names) or 'no DNS name'}",
+                f"have one signed whose subject alternative names include DNS:{wanted}",
+            )
+        try:
+            uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        except x509.ExtensionNotFound:
+            return  # without it, every use is allowed
+        if not {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} <= set(uses):
+            yield self._finding(
+                "certificate", "may not be used by a server and a client both", "have one signed for serverAuth and clientAuth"
+            )
+
+
+def _is_signed(chain: list[x509.Certificate], authorities: list[x509.Certificate]) -> bool:
+    """Whether one of the authorities signed the first certificate, or one that signed it, and so on."""
+    current, *others = chain
+    for _ in chain:
+        if any(_signed(current, authority) for authority in authorities):
+            return True
+        current = next((each for each in others if _signed(current, each)), current)
+    return False
+
+
+def _signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

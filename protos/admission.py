@@ -1,0 +1,212 @@
+"""Admission: who is served on a port, and what is kept of those who are not.
+
+Job
+    Compare the site of a caller's certificate with the site of the component that it says it is, bound what a caller can cost
+    before it is known, and count and log whoever is refused.
+
+Main path
+    a service's handler -> Admission.opening -> first messages are read -> Admission.check -> served, or `NotAdmitted`.
+
+Who is refused where
+    Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by gRPC. No
+    handler learns of it, so these are counted as connections that began and made no call (`status`).
+    With a certificate of another site than the component's, or as a component that has no business here: by `check`.
+
+Bounds
+    `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are refused
+    unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from protos.identity import Identity, principal_of
+from streams.errors import NotAdmitted, ProtocolError
+
+__all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "SUBSCRIBE", "Admission", "Callers"]
+
+# What a component may come for.
+PUBLISH, SUBSCRIBE, READ_REDO, RECEIVE_REDO = "publish", "subscribe", "read redo", "receive redo"
+
+Callers = Mapping[str, Mapping[str, str]]
+"""Who may come for what: PUBLISH, SUBSCRIBE, READ_REDO or RECEIVE_REDO -> component -> the site it runs at."""
+
+# A client sends its first messages with the call; a node under full load has needed seconds to do so.
+HELLO_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 10.0  # for the same reason; until then a connection costs a descriptor
+# A client of ours closes its connection after a refusal, and opens at most a few streams on one.
+FAILURES_MAX = 8
+PEERS_MAX = 1024  # connections remembered: more than one server takes at a time
+LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the log gets the first one, then one line a minute
+
+_SAN = "x509_subject_alternative_name"
+
+log = logging.getLogger("headrace")
+
+
+class Admission:
+    """Admission of one server; see the module. Callable from any thread.
+
+    Args:
+        name: what is served, for messages: "queue q_dbs1".
+        identity: of the site that serves; None: without TLS, nobody proves who he is, and only the bounds apply.
+        callers: who may come for what.
+    """
+
+    def __init__(self, name: str = "this server", identity: Identity | None = None, callers: Callers | None = None) -> None:
+        self.name, self.identity = name, identity
+        self._callers: Callers = callers or {}
+        self._lock = threading.Lock()
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._pending: deque[float] = deque()  # connections that may still be in their handshake: when each began
+        self._began = self._made_calls = self._refused = 0
+        self._last, self._last_us = "", 0
+        self._logged_at = -LOG_INTERVAL_S
+
+    def change(self, callers: Callers) -> None:
+        """Admit others from now on; streams that are open go on.
+
+        Args:
+            callers: who may come for what.
+        """
+        self._callers = callers
+
+    # ------------------------------------------------------------------ connections
+
+    def connection_began(self) -> None:
+        """A connection was made; its handshake begins."""
+        with self._lock:
+            self._began += 1
+            self._pending.append(time.monotonic())
+            while len(self._pending) > PEERS_MAX:
+                self._pending.popleft()
+
+    @contextmanager
+    def opening(self, context: Any, *, is_stream: bool = True) -> Iterator[None]:  # noqa: ANN401 - a grpc.ServicerContext
+        """Around the beginning of a call: its first messages come in time, and an error is noted against the connection.
+
+        Args:
+            context: of the call.
+            is_stream: its first messages are read inside; False: gRPC has read the only one.
+
+        Raises:
+            NotAdmitted: too many calls of this connection were refused.
+        """
+        peer = context.peer()
+        is_late = threading.Event()
+        timer = threading.Timer(HELLO_TIMEOUT_S, self._give_up, (context, peer, is_late))
+        timer.daemon = True
+        if is_stream:
+            timer.start()
+        try:
+            self._note_call(peer)
+            yield
+        except ProtocolError as error:
+            if not is_late.is_set():  # else it is the end that `_give_up` made and noted
+                self._note_refusal(peer, error.message)
+            raise
+        finally:
+            timer.cancel()
+
+    def check(self, context: Any, role: str, component: str) -> None:  # noqa: ANN401 - a grpc.ServicerContext
+        """Refuse a caller whose certificate is not that of the component's site, or who has no business here.
+
+        Args:
+            context: of the call.
+            role: what it comes for.
+            component: who it says it is.
+
+        Raises:
+            NotAdmitted: the caller is refused.
+        """
+        if self.identity is None:
+            return
+        site = self._callers.get(role, {}).get(component)
+        if site is None:
+            raise NotAdmitted(
+                f"{component} may not {role} at {self.name}",
+                hint="the topology does not say so, or one of the two still runs an older topology file", component=component,
+            )
+        self._check_site(context, site, component)
+
+    def check_own_site(self, context: Any) -> None:  # noqa: ANN401 - a grpc.ServicerContext
+        """Refuse a caller of another site: what is served here is for this site's own processes.
+
+        Args:
+            context: of the call.
+
+        Raises:
+            NotAdmitted: the caller is refused.
+        """
+        if self.identity is not None:
+            self._check_site(context, self.identity.site, "a process of this site")
+
+    def status(self) -> dict[str, Any]:
+        """Who was refused, JSON-able. `refused_connections` lags by the time that a handshake may take."""
+        with self._lock:
+            return {
+                "tls": self.identity is not None, "refused_calls": self._refused, "refused_connections": self._refused_connections(),
+                "last_refusal": self._last, "last_refusal_us": self._last_us,
+            }
+
+    # ------------------------------------------------------------------ inside
+
+    def _check_site(self, context: Any, site: str, component: str) -> None:  # noqa: ANN401
+        assert self.identity is not None
+        wanted = principal_of(self.identity.topology, site)
+        names = sorted(name.decode(errors="replace") for name in context.auth_context().get(_SAN, ()))
+        # Exactly: a certificate for every site at once (a wildcard) is nobody's.
+        if wanted not in names:
+            raise NotAdmitted(
+                f"{component} comes to {self.name} with a certificate of {', '.join(names)[:200] or 'nobody'}, not of {wanted}",
+                hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check` examines it",
+                component=component,
+            )
+
+    def _give_up(self, context: Any, peer: str, is_late: threading.Event) -> None:  # noqa: ANN401
+        is_late.set()
+        self._note_refusal(peer, f"a stream of {peer} did not begin within {HELLO_TIMEOUT_S:g} s")
+        context.cancel()
+
+    def _note_call(self, peer: str) -> None:
+        with self._lock:
+            if peer not in self._seen:
+                self._made_calls += 1
+                self._seen[peer] = None
+                _bound(self._seen)
+            else:
+                self._seen.move_to_end(peer)
+            failures = self._failures.get(peer, 0)
+        if failures >= FAILURES_MAX:
+            raise NotAdmitted(f"{self.name} refused {failures} calls of this connection", hint="open another connection")
+
+    def _note_refusal(self, peer: str, problem: str) -> None:
+        with self._lock:
+            self._refused += 1
+            self._failures[peer] = self._failures.pop(peer, 0) + 1
+            _bound(self._failures)
+            self._last, self._last_us = f"{problem} ({peer})", time.time_ns() // 1000
+            now = time.monotonic()
+            if now - self._logged_at < LOG_INTERVAL_S:
+                return
+            self._logged_at = now
+        log.warning("%s: refused %s: %s", self.name, peer, problem)
+
+    def _refused_connections(self) -> int:
+        """Connections that began, had their time, and made no call."""
+        while self._pending and time.monotonic() - self._pending[0] > HANDSHAKE_TIMEOUT_S:
+            self._pending.popleft()
+        return max(0, self._began - len(self._pending) - self._made_calls)
+
+
+def _bound(peers: OrderedDict[str, Any]) -> None:
+    while len(peers) > PEERS_MAX:
+        peers.popitem(last=False)

@@ -1,0 +1,357 @@
+"""Links with TLS on loopback: who is admitted, who is not, how it is told, and what a renewed certificate needs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from actors.combined import CombinedCore, CombinedOutlet
+from actors.records.refusal import Refusal
+from actors.site.wire import admission_of, identity_of
+from actors.staging.queue import QueueCore
+from protos import admission as admission_module
+from protos import apply_pb2 as pb
+from protos import codec, queue_pb2, queue_pb2_grpc, transport
+from protos.admission import FAILURES_MAX, PUBLISH, Admission
+from protos.apply_link import fetch_access, serve_apply
+from protos.identity import CertificateError, Identity, Peer
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from protos.spark_link import fetch_health, serve_tasks
+from streams.errors import NotAdmitted, PropagationError, ProtocolError
+from tests.support.certificates import Certificates
+from tests.support.lcr_batches import insert_batch
+from tests.support.system import wait_until
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+CREDIT = 4 << 20
+TOPOLOGY = """
+topology: secure_test
+combined: never
+tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{site}.key"}
+sites:
+  dbs1: {database: {kind: embedded}}
+  dbs2: {database: {kind: embedded}}
+  dbs3: {database: {kind: embedded}}
+replicate:
+  - {schemas: [hr], from: dbs1, to: [dbs2]}
+  - {schemas: [crm], from: dbs3, to: [dbs2]}
+"""
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certs", "secure_test", "dbs1", "dbs2", "dbs3")
+
+
+@pytest.fixture
+def spec(tmp_path: Path, certificates: Certificates) -> TopologySpec:
+    (tmp_path / "secure.yaml").write_text(TOPOLOGY)
+    return read_topology(tmp_path / "secure.yaml")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection counts as refused soon after its handshake."""
+    monkeypatch.setattr(admission_module, "HANDSHAKE_TIMEOUT_S", 1.0)
+
+
+class Queue:
+    """Queue `q_dbs1` of the topology, served with TLS as its actor does."""
+
+    def __init__(self, spec: TopologySpec, folder: Path) -> None:
+        self.spec, self.name = spec, spec.captures[0].queue
+        self.admission = admission_of(spec, f"queue:{self.name}")
+        self.server = QueueServer(QueueCore(spec, self.name, folder), admission=self.admission)
+        self.endpoint = self.server.endpoint
+
+    def publisher(self, identity: Identity | None, *, component: str = "", site: str = "dbs1", endpoint: str = "") -> EnqueueClient:
+        return EnqueueClient(
+            Peer(address=endpoint or self.endpoint, site=site, identity=identity), topology=self.spec.name,
+            component=component or self.spec.captures[0].name, queue=self.name, source="dbs1",
+            incarnation=transport.new_incarnation(),
+        )
+
+    def subscriber(self, identity: Identity | None, *, component: str = "") -> DequeueClient:
+        return DequeueClient(
+            Peer(address=self.endpoint, site="dbs1", identity=identity), topology=self.spec.name,
+            component=component or self.spec.propagations[0].name, queue=self.name, incarnation=transport.new_incarnation(),
+        )
+
+
+@pytest.fixture
+def queue(spec: TopologySpec, tmp_path: Path) -> Iterator[Queue]:
+    queue = Queue(spec, tmp_path / "q")
+    yield queue
+    queue.server.stop()
+
+
+def _pass_a_batch(queue: Queue, publisher: EnqueueClient, subscriber: DequeueClient) -> None:
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    batch = insert_batch([10, 20])
+    publisher.send(codec.header_of(batch), codec.encode(batch), 10)
+    delivery = subscriber.poll(10)
+    assert delivery is not None
+    assert delivery.header == codec.header_of(batch)
+
+
+def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) -> PropagationError | ProtocolError:
+    with pytest.raises((PropagationError, ProtocolError)) as caught:
+        call()
+    client.close()
+    return caught.value
+
+
+def test_batches_pass_between_the_sites_that_the_topology_names(queue: Queue, certificates: Certificates) -> None:
+    publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
+    _pass_a_batch(queue, publisher, subscriber)
+    assert queue.admission.status()["refused_calls"] == 0
+    publisher.close()
+    subscriber.close()
+
+
+def test_client_without_tls_without_certificate_or_of_another_authority_is_refused_and_counted(
+    queue: Queue, certificates: Certificates, tmp_path: Path
+) -> None:
+    foreign = Certificates(tmp_path / "foreign", "secure_test", "dbs1")
+    mixed = Identity(  # trusts our authority, and shows what another one signed
+        topology="secure_test", site="dbs1", authority=str(certificates.folder / "ca.pem"),
+        certificate=str(foreign.folder / "dbs1.pem"), key=str(foreign.folder / "dbs1.key"),
+    )
+    for number, identity in enumerate((None, mixed), 1):
+        client = queue.publisher(identity)
+        assert type(_refused(client.connect, client)) is PropagationError
+        wait_until("it is counted", lambda number=number: queue.admission.status()["refused_connections"] == number, 30)
+    root = (certificates.folder / "ca.pem").read_bytes()
+    options = [("grpc.ssl_target_name_override", certificates.of("dbs1").principal)]
+    with grpc.secure_channel(queue.endpoint, grpc.ssl_channel_credentials(root), options=options) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/headrace.v1.Redo/Checkpoint")(b"", timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    wait_until("it is counted", lambda: queue.admission.status()["refused_connections"] == 3, 30)
+    # Nothing of it reached the queue, and those who may are served as before.
+    publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
+    _pass_a_batch(queue, publisher, subscriber)
+    publisher.close()
+    subscriber.close()
+
+
+def test_site_that_the_topology_does_not_let_publish_or_subscribe_here_is_refused_logged_and_counted(
+    queue: Queue, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace")
+    other = certificates.of("dbs3")
+    publisher = queue.publisher(other)
+    error = _refused(publisher.connect, publisher)
+    assert isinstance(error, NotAdmitted)
+    assert "dbs3.secure-test.headrace.internal" in error.message
+    assert "dbs1.secure-test.headrace.internal" in error.message
+    # As itself it is no publisher of this queue, nor a subscriber.
+    for client, connect in (
+        (each := queue.publisher(other, component=queue.spec.captures[1].name), each.connect),
+        (each := queue.subscriber(other, component=queue.spec.applies[0].name), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+        (each := queue.subscriber(other, component="nobody"), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+    ):
+        error = _refused(connect, client)
+        assert isinstance(error, NotAdmitted)
+        assert "may not" in error.message
+    status = queue.admission.status()
+    assert status["refused_calls"] == 4
+    assert "may not subscribe" in status["last_refusal"]
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1  # one line a minute
+
+
+def test_client_refuses_a_server_that_is_another_site(queue: Queue, certificates: Certificates) -> None:
+    client = queue.publisher(certificates.of("dbs1"), site="dbs2")
+    error = _refused(client.connect, client)
+    assert type(error) is PropagationError
+    assert "headrace check" in error.hint
+
+
+def test_address_makes_no_difference_to_whom_the_certificate_is_for(queue: Queue, certificates: Certificates) -> None:
+    port = queue.endpoint.rpartition(":")[2]
+    for host in ("127.0.0.1", "localhost"):
+        client = queue.publisher(certificates.of("dbs1"), endpoint=f"{host}:{port}")
+        assert client.connect().needed_scn == 0
+        client.close()
+
+
+def test_topology_that_admits_another_component_takes_effect_for_the_next_call(queue: Queue, certificates: Certificates) -> None:
+    client = queue.publisher(certificates.of("dbs3"), component="newcomer")
+    assert isinstance(_refused(client.connect, client), NotAdmitted)
+    queue.admission.change({PUBLISH: {"newcomer": "dbs3"}})
+    client = queue.publisher(certificates.of("dbs3"), component="newcomer")
+    assert client.connect().needed_scn == 0
+    client.close()
+
+
+def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_one_does_no_harm(
+    queue: Queue, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    identity = certificates.of("dbs1")
+    key = Path(identity.key)
+    old = key.read_bytes()
+    key.write_bytes(Path(certificates.of("dbs2").key).read_bytes())  # the certificate has not been replaced yet
+    with pytest.raises(CertificateError):
+        queue.publisher(identity)
+    # The server goes on with what it has.
+    other = queue.subscriber(certificates.of("dbs2"))
+    assert isinstance(_refused(lambda: other.subscribe({"dbs1": 0}, CREDIT), other), NotAdmitted)
+    key.write_bytes(old)
+    certificates.renew("dbs1")
+    client = queue.publisher(identity)
+    assert client.connect().needed_scn == 0
+    assert any("takes the renewed certificate" in record.message for record in caplog.records)
+    client.close()
+    # From another authority: who has a certificate of the earlier one is refused from now on.
+    before = certificates.kept("dbs1")
+    for name in ("ca.pem", "ca.key"):
+        (certificates.folder / name).unlink()
+    certificates.renew("dbs1")
+    client = queue.publisher(before)
+    assert type(_refused(client.connect, client)) is PropagationError
+    client = queue.publisher(identity)
+    assert client.connect().needed_scn == 0
+    client.close()
+
+
+class _Writer:
+    position = RedoWatchPosition(1, 10, 5)
+
+    def __init__(self) -> None:
+        self.required_checkpoints = self
+
+    def record(self, capture: str, scn: int) -> int:
+        return scn
+
+
+def test_redo_is_read_by_the_capture_processes_of_the_source_only(
+    spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
+) -> None:
+    admission = admission_of(spec, "site:dbs1")
+    server = RedoServer("secure_test", "dbs1", _Writer(), admission=admission)
+    request.addfinalizer(server.stop)
+
+    def watch(site: str, capture: str) -> RedoWatchClient:
+        return RedoWatchClient(
+            Peer(address=server.endpoint, site="dbs1", identity=certificates.of(site)), topology="secure_test", capture=capture,
+            source="dbs1", incarnation="1",
+        )
+
+    ours = watch("dbs1", spec.captures[0].name)
+    assert ours.connect() == _Writer.position
+    assert ours.checkpoint(7) == 7
+    with pytest.raises(ProtocolError, match="negative"):
+        ours.checkpoint(-7)
+    for site, capture in (("dbs3", spec.captures[1].name), ("dbs2", spec.captures[0].name)):
+        client = watch(site, capture)
+        with pytest.raises(NotAdmitted):
+            client.checkpoint(7)
+        with pytest.raises(NotAdmitted):
+            client.connect()
+        client.close()
+    ours.close()
+    assert admission.status()["refused_calls"] == 5
+
+
+def test_combined_capture_process_serves_its_apply_process_only(
+    spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    apply = spec.applies[0]
+    core = CombinedCore("secure_test", apply, acknowledged=0, refusal=Refusal(tmp_path, "capture", apply.name), wake=lambda: None)
+    admission = Admission("capture", certificates.of("dbs1"), {"subscribe": {apply.name: "dbs2"}})
+    outlet = CombinedOutlet(core, admission=admission)
+    request.addfinalizer(outlet.close)
+
+    def subscribe(site: str) -> DequeueClient:
+        client = DequeueClient(
+            Peer(address=outlet.endpoint, site="dbs1", identity=certificates.of(site)), topology="secure_test", component=apply.name,
+            queue=apply.queue, incarnation="1",
+        )
+        client.subscribe({apply.source: 0}, CREDIT)
+        return client
+
+    subscribe("dbs2").close()
+    with pytest.raises(NotAdmitted):
+        subscribe("dbs3")
+
+
+class _Listener:
+    """A coordinator whose token everybody knows."""
+
+    def access(self, request: pb.AccessRequest) -> pb.AccessReply:
+        return pb.AccessReply(destination=pb.DatabaseAccess(site="dbs2", dsn="secret"))
+
+    def health(self) -> pb.HealthReply:
+        return pb.HealthReply(executors=2)
+
+
+@pytest.mark.parametrize("kind", ["coordinator", "spark"])
+def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_token(
+    kind: str, certificates: Certificates, request: pytest.FixtureRequest
+) -> None:
+    admission = Admission(kind, certificates.of("dbs2"))
+    if kind == "coordinator":
+        server = serve_apply("127.0.0.1", _Listener(), servers=1, admission=admission)  # type: ignore[arg-type]
+        ask = fetch_access
+    else:
+        server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission)  # type: ignore[arg-type]
+        ask = fetch_health
+    request.addfinalizer(server.stop)
+
+    def peer(site: str) -> Peer:
+        return Peer(address=server.endpoint, site="dbs2", identity=certificates.of(site))
+
+    assert ask(peer("dbs2"), "token") is not None
+    with pytest.raises(NotAdmitted, match=r"dbs1\.secure-test"):
+        ask(peer("dbs1"), "token")
+    with pytest.raises(PropagationError):
+        ask(server.endpoint, "token")
+    assert admission.status()["refused_calls"] == 1
+
+
+def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(queue: Queue, certificates: Certificates) -> None:
+    channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs3")))
+    hello = transport.make_hello("secure_test", queue.spec.captures[0].name, queue.name, "1")
+    stub = queue_pb2_grpc.QueueStub(channel.grpc)
+    for number in range(FAILURES_MAX + 2):
+        call = stub.Enqueue(iter([queue_pb2.EnqueueRequest(hello=hello)]))
+        assert call.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert ("calls of this connection" in call.details()) == (number >= FAILURES_MAX)
+    channel.close()
+
+
+def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
+    queue: Queue, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 1.0)
+    channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs1")))
+    silence = threading.Event()
+    began = time.monotonic()
+    calls = [queue_pb2_grpc.QueueStub(channel.grpc).Enqueue(iter(silence.wait, True)) for _ in range(3)]
+    publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
+    _pass_a_batch(queue, publisher, subscriber)
+    for call in calls:
+        assert call.code() is grpc.StatusCode.CANCELLED
+    assert time.monotonic() - began < 30
+    status = queue.admission.status()
+    assert "did not begin" in status["last_refusal"]
+    assert status["refused_calls"] == 3
+    silence.set()
+    for each in (publisher, subscriber, channel):
+        each.close()
+
+
+def test_topology_without_tls_has_no_identities(tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text(TOPOLOGY.replace("tls:", "# tls:"))
+    spec = read_topology(tmp_path / "plain.yaml")
+    assert all(identity_of(spec, site.name) is None for site in spec.sites)

@@ -1,0 +1,180 @@
+"""Certificates: what `headrace certs` makes, and what `check` finds wrong with the files of a topology."""
+
+from __future__ import annotations
+
+import datetime as dt
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from headrace.inspection import check_topology
+from headrace.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
+from headrace.security.examination import tls_findings
+from streams.errors import ConfigError
+from topology.file.reading import read_topology
+from topology.problems import TopologyError
+
+TOPOLOGY = """
+topology: hr_net
+tls: {{authority: certs/ca.pem, certificate: "certs/{{site}}.pem", key: "certs/{{site}}.key"}}
+sites:
+  dbs1: {{database: {{kind: embedded}}}}
+  dbs2: {{database: {{kind: embedded}}, {of_site}}}
+replicate:
+  - {{schemas: [hr], from: dbs1, to: [dbs2]}}
+"""
+NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
+
+
+def _file(folder: Path, of_site: str = "node: {}") -> Path:
+    file = folder / "net.yaml"
+    file.write_text(TOPOLOGY.format(of_site=of_site))
+    return file
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    make_certificates(tmp_path / "certs", "hr_net", ["dbs1", "dbs2"], now=NOW)
+    return _file(tmp_path)
+
+
+def _problems(file: Path, now: dt.datetime = NOW) -> dict[str, tuple[str, bool]]:
+    return {found.path: (found.problem, found.is_error) for found in tls_findings(read_topology(file), now=now)}
+
+
+def test_made_certificates_carry_the_site_live_a_year_and_hide_their_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "certs"
+    made = make_certificates(folder, "hr_net", ["dbs1", "dbs2"], now=NOW)
+    assert sorted(path.name for path in made.made) == ["ca.key", "ca.pem", "dbs1.key", "dbs1.pem", "dbs2.key", "dbs2.pem"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.glob("*.key")] == [0o600] * 3
+    authority, site = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("ca.pem", "dbs1.pem"))
+    site.verify_directly_issued_by(authority)
+    names = site.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    assert names == ["dbs1.hr-net.headrace.internal"]
+    assert site.not_valid_after_utc - NOW == dt.timedelta(days=SITE_DAYS)
+    assert authority.not_valid_after_utc - NOW == dt.timedelta(days=AUTHORITY_DAYS)
+    assert site.not_valid_before_utc < NOW
+    permitted = authority.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees
+    assert permitted == [x509.DNSName("headrace.internal")]
+
+
+def test_nothing_is_overwritten_and_a_new_site_gets_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
+    make_certificates(tmp_path, "hr_net", ["dbs1"], now=NOW)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    made = make_certificates(tmp_path, "hr_net", ["dbs1", "dbs3"], now=NOW)
+    assert ({path.name for path in made.made}, made.kept) == ({"dbs3.pem", "dbs3.key"}, ("dbs1",))
+    assert {path: path.read_bytes() for path in before} == before
+    (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"ca\.pem is there without ca\.key"):
+        make_certificates(tmp_path, "hr_net", ["dbs4"], now=NOW)
+    (tmp_path / "elsewhere").rename(tmp_path / "ca.key")
+    (tmp_path / "dbs1.pem").unlink()
+    with pytest.raises(ConfigError, match=r"dbs1\.key is there without dbs1\.pem"):
+        make_certificates(tmp_path, "hr_net", ["dbs1"], now=NOW)
+    assert (tmp_path / "dbs1.key").read_bytes() == before[tmp_path / "dbs1.key"]
+
+
+def test_certificates_as_they_were_made_have_no_finding(file: Path) -> None:
+    assert _problems(file) == {}
+
+
+def _copy(source: str, target: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / target).write_bytes((folder / source).read_bytes())
+
+
+def _foreign(folder: Path) -> None:
+    make_certificates(folder / "foreign", "hr_net", ["dbs2"], now=NOW)
+    for name in ("dbs2.pem", "dbs2.key"):
+        (folder / name).write_bytes((folder / "foreign" / name).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        (lambda folder: (folder / "dbs2.pem").unlink(), "certificate", "cannot be read: No such file"),
+        (lambda folder: (folder / "dbs2.key").unlink(), "key", "cannot be read: No such file"),
+        (lambda folder: (folder / "dbs2.pem").write_text("no"), "certificate", "no certificate in PEM form"),
+        (lambda folder: (folder / "dbs2.key").write_text("no"), "key", "no private key in PEM form"),
+        (lambda folder: (folder / "dbs2.key").chmod(0o640), "key", "other users may read it (mode 0640)"),
+        (_copy("dbs1.key", "dbs2.key"), "key", "is not the key of"),
+        (_foreign, "certificate", "is not signed by"),
+    ],
+)
+def test_each_thing_that_is_wrong_with_a_file_is_found_and_named(
+    file: Path, change: Callable[[Path], object], key: str, words: str
+) -> None:
+    change(file.parent / "certs")
+    found = _problems(file)
+    assert list(found) == [f"sites.dbs2.tls.{key}"]
+    problem, is_error = found[f"sites.dbs2.tls.{key}"]
+    assert is_error
+    assert words in problem
+    assert str(file.parent / "certs") in problem
+
+
+def test_certificate_of_another_site_is_found_by_its_name(file: Path) -> None:
+    folder = file.parent / "certs"
+    for ending in ("pem", "key"):
+        _copy(f"dbs1.{ending}", f"dbs2.{ending}")(folder)
+    ((problem, is_error),) = _problems(file).values()
+    assert is_error
+    assert "is not for dbs2.hr-net.headrace.internal, but for dbs1.hr-net.headrace.internal" in problem
+
+
+@pytest.mark.parametrize(("days", "words", "is_error"), [
+    (SITE_DAYS - 31, "", False), (SITE_DAYS - 29, "expires on 2027-06-01", False), (SITE_DAYS + 1, "expired on 2027-06-01", True),
+    (-1, "is not valid before", True),
+])
+def test_expiry_warns_a_month_before_and_is_an_error_afterwards(file: Path, days: int, words: str, is_error: bool) -> None:
+    found = _problems(file, NOW + dt.timedelta(days=days))
+    of_sites = {path: each for path, each in found.items() if path.endswith("certificate")}
+    assert bool(of_sites) == bool(words)
+    for problem, found_error in of_sites.values():
+        assert words in problem
+        assert found_error == is_error
+
+
+def test_authority_that_is_being_replaced_is_trusted_beside_the_old_one(file: Path) -> None:
+    folder = file.parent / "certs"
+    _foreign(folder)
+    both = (folder / "ca.pem").read_bytes() + (folder / "foreign" / "ca.pem").read_bytes()
+    (folder / "ca.pem").write_bytes(both)
+    assert _problems(file) == {}
+
+
+def test_files_of_a_site_on_nodes_of_its_own_may_be_elsewhere(file: Path) -> None:
+    _file(file.parent, "node: {site_dbs2: 1}")
+    for ending in ("pem", "key"):
+        (file.parent / "certs" / f"dbs2.{ending}").unlink()
+    assert {is_error for _, is_error in _problems(file).values()} == {False}
+
+
+def test_check_refuses_certificates_and_status_does_not(file: Path) -> None:
+    (file.parent / "certs" / "dbs2.pem").unlink()
+    errors = [finding for finding in check_topology(file, ask_databases=False).findings if finding.is_error]
+    assert [finding.path for finding in errors] == ["sites.dbs2.tls.certificate"]
+    assert read_topology(file, to_start=False).site("dbs2").tls is not None
+
+
+def test_site_overrides_single_keys_and_every_site_needs_a_certificate(tmp_path: Path) -> None:
+    spec = read_topology(_file(tmp_path, "tls: {key: /keys/own.key}"))
+    tls = spec.site("dbs2").tls
+    assert tls is not None
+    assert (tls.authority, tls.certificate, tls.key) == (tmp_path / "certs/ca.pem", tmp_path / "certs/dbs2.pem", Path("/keys/own.key"))
+    file = _file(tmp_path)
+    file.write_text(file.read_text().replace("tls: {authority", "# {authority"))
+    assert all(site.tls is None for site in read_topology(file).sites)
+    file = _file(tmp_path, "tls: {authority: ca.pem, certificate: a.pem, key: a.key}")
+    file.write_text(file.read_text().replace("tls: {authority: certs", "# {authority: certs"))
+    with pytest.raises(TopologyError, match="has no tls, and dbs2 has"):
+        read_topology(file)
+    file = _file(tmp_path)
+    file.write_text(file.read_text().replace("authority: certs/ca.pem, ", ""))
+    with pytest.raises(TopologyError, match=r"tls\.authority.*is missing"):
+        read_topology(file)
+    file.write_text(file.read_text().replace("certificate:", "certifcate:"))
+    with pytest.raises(TopologyError, match="did you mean 'certificate'"):
+        read_topology(file)

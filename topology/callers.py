@@ -1,0 +1,72 @@
+"""Callers: which component may come for what at a queue, a redo log or a combined capture process, and from which site.
+
+What a server admits when callers prove their site by a certificate. Whether something is bypassed by combined capture and apply makes
+no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from topology.downstream import receiver_of, receivers_from
+from topology.spec import TopologySpec
+
+__all__ = ["publishers_of", "redo_readers_of", "redo_receivers_of", "site_of", "subscribers_of"]
+
+
+def publishers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
+    """Who may enqueue into a queue: component -> its site.
+
+    Args:
+        spec: the topology.
+        queue: name of the queue.
+    """
+    found = {each.name: each.site for each in spec.captures if each.queue == queue}
+    return found | {each.name: spec.queue(each.from_queue).site for each in spec.propagations if each.to_queue == queue}
+
+
+def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
+    """Who may dequeue from a queue: component -> its site.
+
+    Args:
+        spec: the topology.
+        queue: name of the queue.
+    """
+    found = {each.name: each.site for each in spec.applies if each.queue == queue}
+    return found | {each.name: spec.queue(queue).site for each in spec.propagations if each.from_queue == queue}
+
+
+def redo_readers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
+    """Who may watch a source's redo and tell what of it is needed no more: capture process -> its site.
+
+    Args:
+        spec: the topology.
+        source: name of the source site.
+    """
+    return {each.name: each.site for each in spec.captures if each.source == source and not each.is_downstream}
+
+
+def redo_receivers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
+    """Who may receive a source's redo: redo receiver -> its site.
+
+    Args:
+        spec: the topology.
+        source: name of the source site.
+    """
+    return {each.name: each.site for each in receivers_from(spec, source)}
+
+
+def site_of(spec: TopologySpec, component: str) -> str:
+    """The site at which a component serves.
+
+    Args:
+        spec: the topology.
+        component: full name of a component that serves: "site:dbs1", "spark:dbs1", "queue:q_dbs1", "capture:capture_dbs1",
+            "redo:dbs1@dbs2".
+    """
+    kind, _, name = component.partition(":")
+    if kind == "queue":
+        return spec.queue(name).site
+    if kind == "redo":
+        return receiver_of(spec, name).site
+    return spec.capture(name).site if kind == "capture" else name
