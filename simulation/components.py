@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
-from actors.staging.propagation import PropagationCore, PropagationStatistics
+from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
@@ -324,31 +324,35 @@ class BufferedQueue(Component):
 
 
 class PropagationProcess(Component):
-    """Like `PropagationRunner`."""
+    """A `PropagationRunner` on the simulated network."""
 
     def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
         super().__init__(sim, f"propagation:{spec.name}")
         self._spec = spec
-        self.statistics = PropagationStatistics()
-        self._core: PropagationCore | None = None
+        self._runner: PropagationRunner | None = None
 
     def open(self) -> None:
+        # A new process each time: what an earlier one held died with it.
+        self._runner = PropagationRunner(
+            self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends,
+        )
+        self._runner.open()
+
+    def _ends(self) -> Ends:
         network, spec = self.sim.network, self._spec
         incarnation = network.incarnation()
-        self._core = PropagationCore(
-            "dbs1", spec.rules, EnqueueStream(network, spec.to_queue, spec.name, incarnation, "dbs1"),
+        return {"dbs1": (
+            EnqueueStream(network, spec.to_queue, spec.name, incarnation, "dbs1"),
             lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
-            statistics=self.statistics, clock=self.sim.clock,
-        )
-        self._core.open()
+        )}
 
     def work(self) -> None:
-        assert self._core is not None
-        self._core.step()
+        assert self._runner is not None
+        self._runner.step()
 
     def close(self) -> None:
-        if self._core is not None:
-            self._core.close()
+        if self._runner is not None:
+            self._runner.close()
 
 
 class ApplyProcess(Component):

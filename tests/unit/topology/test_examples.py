@@ -112,10 +112,12 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     assert [way.components for way in plan.ways] == [("capture_dbs1", "apply_from_dbs1")]
 
 
-def test_slow_line_compresses_and_keeps_its_queues():
+def test_slow_line_spares_its_line_and_keeps_its_queues():
     spec = read_topology(FOLDER / "slow_line.yaml", {})
     (propagation,) = spec.propagations
-    assert propagation.compression == "zstd"
+    assert (propagation.compression, propagation.bandwidth_max) == ("zstd", 500 << 10)
+    assert propagation.schedule is not None
+    assert propagation.schedule.at(1_790_000_000_000_000 // 3_600_000_000 * 3_600_000_000 + 55 * 60_000_000).is_open
     plan = make_plan(spec)
     assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
     assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()
