@@ -201,7 +201,7 @@ class StandbyLog:
             RedoError: the disk refused.
         """
         segment = self._segment
-        if segment is None or segment.verified <= segment.durable:
+        if segment is None or (segment.verified <= segment.durable and not segment.is_complete):
             return False
         segment.sync()
         self._syncs += 1
@@ -219,8 +219,13 @@ class StandbyLog:
         Raises:
             RedoError: the disk refused.
         """
-        if self._segment is not None and not self._segment.rollback():
+        segment = self._segment
+        if segment is None:
+            return
+        if not segment.rollback():
             self._segment = None
+        elif segment.durable > 0:
+            self._publish(segment)  # it may have failed behind its fsync
 
     def purge(self) -> int:
         """Remove archived segments that no capture process here needs, and save what they need; call it often.
@@ -398,14 +403,14 @@ class _Segment:
                 self.path.with_suffix(".redo.tmp").rename(self.path)
                 sync_folder(self.path.parent)
                 self._is_named = True
+            self.durable = records.end
+            self._durable_records = records.at_end()
+            self.place = StandbyPlace(
+                segment=self.number, offset=records.end, fingerprint=records.fingerprint, scn=records.end_scn,
+            )
             failpoint("redo_receiver.after_fsync")
         except OSError as error:
             raise write_error(self.path, error) from error
-        self.durable = records.end
-        self._durable_records = records.at_end()
-        self.place = StandbyPlace(
-            segment=self.number, offset=records.end, fingerprint=records.fingerprint, scn=records.end_scn,
-        )
 
     def rollback(self) -> bool:
         """Cut the file to its durable bytes; False: nothing of it is durable, and it is gone."""
