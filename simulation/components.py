@@ -166,7 +166,7 @@ class _RedoWatch:
         self._position = RedoWatchPosition(segment=0, offset=0, scn=FIRST_SCN)
 
     def poll(self) -> RedoWatchPosition:
-        writer = self._sim.site.writer
+        writer = self._sim.mined
         if writer is None:
             if self._sim.rng.random() < 0.2:
                 raise PropagationError("the site does not answer")
@@ -176,10 +176,11 @@ class _RedoWatch:
         return self._position
 
     def checkpoint(self, scn: Scn) -> Scn:
-        writer = self._sim.site.writer
+        writer = self._sim.mined
         if writer is None:
             raise PropagationError("the site does not answer")
-        return writer.required_checkpoints.record("capture_dbs1", scn)
+        told: Scn = writer.required_checkpoints.record("capture_dbs1", scn)
+        return told
 
     def close(self) -> None:
         pass
@@ -225,7 +226,7 @@ class _Capture(CaptureHost):
 
     def _new_miner(self, start_scn: Scn) -> Miner:
         return _SmallBatches(
-            self._sim.site.folder, "dbs1", start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
+            self._sim.mined_folder, "dbs1", start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
         )
 
 

@@ -236,9 +236,19 @@ class Simulation:
             "applies": {a.name: a.driver and (a.driver.coordinator.status(), a.driver.reader.state) for a in self.applies},
         }
 
+    @property
+    def mined(self) -> Any:
+        """What keeps the redo that is mined: the log writer, or a copy's owner; None: it does not run."""
+        return self.site.writer
+
+    @property
+    def mined_folder(self) -> Path:
+        """Where that redo is."""
+        return self.site.folder
+
     def _check_told(self) -> None:
         """Everything that captures may forget is at every destination."""
-        writer = self.site.writer
+        writer = self.mined
         if writer is None:
             return
         for observer in self.observers:
@@ -256,7 +266,7 @@ class Simulation:
 
     def _is_settled(self, last: Scn) -> bool:
         """Everything is applied, every component knows it, and nothing is kept any more."""
-        writer = self.site.writer
+        writer = self.mined
         if writer is None or (writer.required_checkpoints.lowest or 0) < last:
             return False
         cores = [queue.core for queue in self.queues.values()]
@@ -386,8 +396,14 @@ class Simulation:
     # ------------------------------------------------------------------ harm
 
     def _do_harm(self) -> None:
+        name, do = self.rng.choice(self._harms())
+        if do() is not False:
+            self.fired[name] += 1
+
+    def _harms(self) -> list[tuple[str, Callable[[], object]]]:
+        """What can be broken, as often as it is listed."""
         rng = self.rng
-        kinds: list[tuple[str, Callable[[], object]]] = [
+        return [
             ("kill", self._kill_one), ("kill", self._kill_one), ("kill", self._kill_one), ("cut", self.network.cut_one),
             ("cut", self.network.cut_one), ("task killed", self._kill_task), ("task killed", self._kill_task),
             ("stream broken", lambda: self.source.break_after(rng.randrange(1, 20))),
@@ -396,9 +412,6 @@ class Simulation:
                 committed=rng.random() < 0.5)),
             ("second driver", self._second_driver), ("spill damaged", self._damage_spill),
         ]
-        name, do = rng.choice(kinds)
-        if do() is not False:
-            self.fired[name] += 1
 
     def _kill_one(self) -> bool:
         component = self.rng.choice(self.components)
@@ -475,7 +488,7 @@ class Simulation:
         if self._is_calm() or self.rng.random() >= often:
             return
         self.fired[name] += 1
-        if name in {"log_writer.write", "queue.spill"} and self.rng.random() < 0.7:
+        if name in {"log_writer.write", "redo_receiver.write", "queue.spill"} and self.rng.random() < 0.7:
             raise OSError(28, "no space left on device")
         raise Killed(name)
 

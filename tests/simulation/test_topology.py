@@ -21,11 +21,15 @@ from actors.capture import CaptureHost
 from actors.combined import CombinedCore
 from actors.staging.queue import QueueCore
 from protos.queue_link import EnqueueProgress
+from redo import standby_log
+from redo.shipping import RedoShipping
+from simulation.downstream import DownstreamSimulation
 from simulation.editing import CombinedSimulation
 from simulation.world import Simulation
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
+from streams.errors import StreamsError
 from streams.failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.slow
@@ -39,11 +43,12 @@ HARM_MIN = 10  # things that break in one run, at least; fifty are usual
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
 NEVER = {"apply.error_queue_write", "apply.execute_error"}
+RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
 KINDS = {
     "cut", "stream broken", "source down", "destination down", "commit answer lost", "second driver", "task killed",
     "spill damaged", "destination added", "taken over",
     "older driver fenced out", "power loss", "table altered", "kill site", "kill capture", "kill queue",
-    "kill propagation", "kill apply", "kill apply in a gap", *(set(FAILPOINTS) - NEVER),
+    "kill propagation", "kill apply", "kill apply in a gap", *(set(FAILPOINTS) - NEVER - RECEIVER),
 }
 SEEN = {
     "spilled", "queue paused", "rewound", "redo full", "disk full", "redo purged", "waiting for ALTER",
@@ -55,6 +60,11 @@ COMBINED_KINDS = {
 }
 COMBINED_SEEN = {"combined", "combined without credit", "redo purged", "spilled"}
 COMBINED_SEEDS_MIN = 3  # two seconds each
+DOWNSTREAM_KINDS = {
+    "kill site", "kill redo", "kill capture", "kill apply", "redo stream cut", "standby power loss", "power loss", "source down", *RECEIVER,
+}
+DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full", "redo purged"}
+DOWNSTREAM_SEEDS_MIN = 3  # two seconds each
 
 
 def run(seed: int, folder: Path, kind: type[Simulation] = Simulation, **settings: Any) -> Simulation:
@@ -107,6 +117,63 @@ def test_combined_capture_and_apply_converges_whatever_breaks_and_is_edited(tmp_
     print(f"{count} seeds, {dict(fired)}, {dict(seen)}")
     if count >= SEEDS_FOR_EVERYTHING:
         assert not missing()
+
+
+def test_downstream_capture_converges_whatever_breaks(tmp_path: Path) -> None:
+    """The same, with the redo copied to the destination's site and mined there."""
+    first = int(SEED) if SEED else secrets.randbelow(1 << 32)
+    until = time.monotonic() + (0.0 if SEED else SECONDS)
+    fired: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    count = 0
+
+    def missing() -> set[str]:
+        return (DOWNSTREAM_KINDS - set(fired)) | (DOWNSTREAM_SEEN - set(+seen))
+
+    while count < (1 if SEED else DOWNSTREAM_SEEDS_MIN) or time.monotonic() < until or (
+        SEEDS_FOR_EVERYTHING <= count < SEEDS_MAX and missing()
+    ):
+        simulation = run(first + count, tmp_path, DownstreamSimulation)
+        assert simulation.fired.total() >= HARM_MIN, "nothing broke: this run proves nothing"
+        fired += simulation.fired
+        seen += simulation.seen
+        count += 1
+    print(f"{count} seeds, {dict(fired)}, {dict(seen)}")
+    if count >= SEEDS_FOR_EVERYTHING:
+        assert not missing()
+
+
+def _acknowledged_without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = standby_log._Segment.sync
+
+    def without(segment: Any) -> None:
+        durable = segment.durable
+        sync(segment)
+        segment.durable = durable  # what a power loss leaves
+
+    monkeypatch.setattr(standby_log._Segment, "sync", without)
+
+
+def _purged_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RedoShipping, "keep_from", property(lambda shipping: shipping.position.segment))
+
+
+def _confirmed_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RedoShipping, "confirmable", lambda _shipping, scn: scn)
+
+
+@pytest.mark.parametrize("break_it", [_acknowledged_without_fsync, _purged_before_it_is_received, _confirmed_before_it_is_received])
+def test_defect_in_downstream_capture_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_it(monkeypatch)
+
+    def run_some() -> None:
+        for seed in range(15):
+            run(seed, tmp_path, DownstreamSimulation)
+
+    with pytest.raises((AssertionError, StreamsError)):
+        run_some()
 
 
 def test_seed_decides_everything(tmp_path: Path) -> None:
