@@ -32,6 +32,7 @@ from spark_apply.application.spark import remove_left_scratch
 from streams.errors import PropagationError, StreamsError
 
 if TYPE_CHECKING:
+    from protos.spark_link import HealthClient
     from topology.spec import TopologySpec
 
 __all__ = ["SparkHost", "build"]
@@ -67,6 +68,7 @@ class SparkHost(Host):
         self._started = 0
         self._executors = self._runs = 0
         self._wire: dict[str, Any] = {}  # whom the process refused
+        self._client: HealthClient | None = None
         self._answered_at = self._health_at = 0.0
 
     # ------------------------------------------------------------------ hosting
@@ -91,9 +93,7 @@ class SparkHost(Host):
 
     def step(self) -> float:
         """Check that the process runs and answers; if not, raise an error that causes a restart."""
-        from actors.site.wire import identity_of
-        from protos.identity import Peer
-        from protos.spark_link import fetch_health
+        from protos.identity import CertificateError
 
         if not self._child.pid:
             raise self._child.ended()
@@ -103,11 +103,14 @@ class SparkHost(Host):
         self._health_at = now + HEALTH_INTERVAL_S
         self._child.bound_log()
         try:
-            peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))
-            health = fetch_health(peer, self._access["token"], HEALTH_TIMEOUT_S)
+            health = self._health_client().ask(HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs
             self._wire = {field.name: getattr(health.refusals, field.name) for field in health.refusals.DESCRIPTOR.fields}
             self._answered_at = self._clock.monotonic()
+        except CertificateError as error:
+            # That says nothing about the application, whose runs go on over the connections that they have.
+            self._answered_at = self._clock.monotonic()
+            self._wire["problem"] = error.message
         except StreamsError as error:
             if not self._child.pid:
                 raise self._child.ended() from error
@@ -115,9 +118,22 @@ class SparkHost(Host):
                 raise ChildEnded(f"{self.name}: the Spark application did not answer for {SILENCE_MAX_S:g} s") from error
         return STATUS_INTERVAL_S
 
+    def _health_client(self) -> HealthClient:
+        from actors.site.wire import identity_of
+        from protos.identity import Peer
+        from protos.spark_link import HealthClient
+
+        if self._client is None:
+            peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))
+            self._client = HealthClient(peer, self._access["token"])
+        return self._client
+
     def close(self) -> None:
         """End the process; returns when it is gone."""
         self._access = {}
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         self._executors = self._runs = 0
         self._child.end()
         remove_left_scratch(self._folder)

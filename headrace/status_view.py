@@ -126,6 +126,8 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
 
 def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     """Callers that were refused within the last day: a wrong certificate of our own, or nobody of ours."""
+    if problem := wire.get("problem"):
+        yield Note(component=component, problem=str(problem), fix="replace the certificate; new connections fail until then")
     calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
     if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Protocol
 
 from protos import apply_pb2 as pb
@@ -18,7 +19,7 @@ from protos.identity import Peer
 from protos.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
 from streams.errors import ProtocolError, StreamsError
 
-__all__ = ["RunCall", "RunHandler", "fetch_health", "serve_tasks"]
+__all__ = ["HealthClient", "RunCall", "RunHandler", "fetch_health", "serve_tasks"]
 
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
 _PEER = "the Spark application"
@@ -130,8 +131,39 @@ class RunCall:
         self._channel.close()
 
 
+class HealthClient:
+    """Asks an application how it is, over one connection: a certificate that cannot be used any more shuts out new connections only.
+
+    Args:
+        endpoint: "host:port" of the application, and whose certificate it must show.
+        token: of its incarnation.
+
+    Raises:
+        CertificateError: the files of the identity cannot be used.
+    """
+
+    def __init__(self, endpoint: Peer | str, token: str) -> None:
+        self._channel = Channel(endpoint)
+        self._token = token
+
+    def ask(self, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
+        """How it is.
+
+        Raises:
+            PropagationError: it does not answer within `timeout_s` seconds.
+        """
+        with words_of(_PEER):
+            request = pb.HealthRequest(application_token=self._token)
+            reply: pb.HealthReply = apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Health(request, timeout=timeout_s)
+            return reply
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        self._channel.close()
+
+
 def fetch_health(endpoint: Peer | str, token: str, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
-    """Ask an application how it is.
+    """Ask an application once; see `HealthClient`.
 
     Args:
         endpoint: "host:port" of the application, and whose certificate it must show.
@@ -141,11 +173,5 @@ def fetch_health(endpoint: Peer | str, token: str, timeout_s: float = _CALL_TIME
     Raises:
         PropagationError: it does not answer.
     """
-    channel = Channel(endpoint)
-    try:
-        with words_of(_PEER):
-            request = pb.HealthRequest(application_token=token)
-            reply: pb.HealthReply = apply_pb2_grpc.SparkTasksStub(channel.grpc).Health(request, timeout=timeout_s)
-            return reply
-    finally:
-        channel.close()
+    with closing(HealthClient(endpoint, token)) as client:
+        return client.ask(timeout_s)

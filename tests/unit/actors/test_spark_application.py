@@ -12,6 +12,7 @@ from actors.child_process import ChildEnded
 from actors.spark_application import SILENCE_MAX_S, SparkHost
 from protos import apply_pb2 as pb
 from protos import spark_link
+from protos.identity import CertificateError
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
 from tests.support.topologies import ONE_WAY
@@ -59,16 +60,36 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
         raise PropagationError("no answer")
 
     refusals = pb.Refusals(tls=True, refused_calls=1, last_refusal="no certificate")
-    monkeypatch.setattr(spark_link, "fetch_health", lambda *_: pb.HealthReply(executors=2, runs=3, refusals=refusals))
+    monkeypatch.setattr(spark_link.HealthClient, "ask", lambda *_: pb.HealthReply(executors=2, runs=3, refusals=refusals))
     host._answered_at = host._clock.monotonic()
     host.step()
     assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
     assert host.details()["wire"] == {
         "tls": True, "refused_calls": 1, "refused_connections": 0, "last_refusal": "no certificate", "last_refusal_us": 0,
     }
-    monkeypatch.setattr(spark_link, "fetch_health", silent)
+    monkeypatch.setattr(spark_link.HealthClient, "ask", silent)
     host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]
     assert host.step() == spark_application.STATUS_INTERVAL_S
     host._clock.advance(spark_application.HEALTH_INTERVAL_S + 1)  # type: ignore[attr-defined]
     with pytest.raises(ChildEnded, match="did not answer"):
         host.step()
+
+
+def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(host: SparkHost, monkeypatch: pytest.MonkeyPatch):
+    def unreadable(*_: object) -> pb.HealthReply:
+        raise CertificateError("site.pem has expired")
+
+    made: list[object] = []
+    monkeypatch.setattr(spark_link, "Channel", lambda peer: made.append(peer) or SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(spark_link.HealthClient, "ask", lambda *_: pb.HealthReply(executors=2, runs=3))
+    for _ in range(3):
+        host._clock.advance(spark_application.HEALTH_INTERVAL_S + 1)  # type: ignore[attr-defined]
+        host.step()
+    assert len(made) == 1, "it is asked over the connection that exists"
+    monkeypatch.setattr(spark_link.HealthClient, "ask", unreadable)
+    for _ in range(3):
+        host._clock.advance(SILENCE_MAX_S + 1)  # type: ignore[attr-defined]
+        host.step()
+    assert host.details()["wire"]["problem"] == "site.pem has expired"
+    host.close()
+    assert host._client is None
