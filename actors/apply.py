@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import access_to
+from actors.site.wire import wire_status
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
@@ -118,7 +119,7 @@ class ApplyHost(Host):
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
             "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,
-            "answered_us": self._answered_us, **details,
+            "answered_us": self._answered_us, **details, **wire_status(None if (driver := self._driver) is None else driver.admission),
         }
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:

@@ -66,6 +66,7 @@ class SparkHost(Host):
         self._access: dict[str, str] = {}
         self._started = 0
         self._executors = self._runs = 0
+        self._wire: dict[str, Any] = {}  # whom the process refused
         self._answered_at = self._health_at = 0.0
 
     # ------------------------------------------------------------------ hosting
@@ -105,6 +106,7 @@ class SparkHost(Host):
             peer = Peer(address=self._access["endpoint"], site=self._site, identity=identity_of(self._spec, self._site))
             health = fetch_health(peer, self._access["token"], HEALTH_TIMEOUT_S)
             self._executors, self._runs = health.executors, health.runs
+            self._wire = {field.name: getattr(health.refusals, field.name) for field in health.refusals.DESCRIPTOR.fields}
             self._answered_at = self._clock.monotonic()
         except StreamsError as error:
             if not self._child.pid:
@@ -135,7 +137,7 @@ class SparkHost(Host):
         """The process and its last answer."""
         return {
             "site": self._site, "fingerprint": self._fingerprint, "application_pid": self._child.pid,
-            "applications_started": self._started, "executors": self._executors, "runs": self._runs,
+            "applications_started": self._started, "executors": self._executors, "runs": self._runs, "wire": dict(self._wire),
         }
 
     # ------------------------------------------------------------------ what apply processes ask

@@ -192,7 +192,10 @@ def certs(
     for site in made.kept:
         output.result(f"kept {folder / site}.pem and {folder / site}.key: nothing is overwritten")
     if not any(site.tls for site in spec.sites):
-        output.say(f'for {topology}: tls: {{authority: {folder}/ca.pem, certificate: "{folder}/{{site}}.pem", key: "{folder}/{{site}}.key"}}')
+        place = folder.resolve()
+        if place.is_relative_to(spec.file.parent):
+            place = place.relative_to(spec.file.parent)  # paths in the file are relative to it
+        output.say(f'for {topology}: tls: {{authority: {place}/ca.pem, certificate: "{place}/{{site}}.pem", key: "{place}/{{site}}.key"}}')
     return DONE
 
 

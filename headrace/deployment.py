@@ -101,7 +101,10 @@ class Deployment:
         nodes = {site.name: site.node for site in self.spec.sites}
         # A worker for every process, so that all start at once, and a few for Spark's executors.
         cpus = len({process_of(component, nodes[component.site]) for component in components_of(self.spec)}) + 3
-        return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources)
+        # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the embedded servers
+        # would have an environment variable for as long as it runs.
+        secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
+        return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
 
     # ------------------------------------------------------------------ reaching it
 

@@ -13,7 +13,7 @@ from streams.errors import COPY_ONE_AGAIN
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["STARTING", "Note", "copying_line", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
+__all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
@@ -39,6 +39,7 @@ class Note:
         fix: what to do about it; empty: nothing, or the problem says it.
         is_stuck: no change passes here until an operator acts.
         is_of_table: only one table is affected; the others are applied.
+        is_scheduled: no change passes here until a window of the schedule opens.
         is_remark: intended, or resolves without an operator.
     """
 
@@ -48,6 +49,7 @@ class Note:
     is_stuck: bool = False
     is_remark: bool = False
     is_of_table: bool = False
+    is_scheduled: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -72,6 +74,11 @@ def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
     return [note for note in notes(overview) if note.is_stuck]
 
 
+def holding_notes(overview: Mapping[str, Any]) -> list[Note]:
+    """The findings that stop changes until an operator acts, or a window opens."""
+    return [note for note in notes(overview) if note.is_stuck or note.is_scheduled]
+
+
 def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     name, state, error = str(component["name"]), component["state"], component.get("last_error")
     if state == "DISABLED" and not component.get("enabled", True):
@@ -85,6 +92,11 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     yield from _refusals(name, component.get("wire") or {})
     for held_up in component.get("held_up_by", ()):
         yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)
+    if component.get("closed_until"):
+        yield Note(
+            component=name, is_remark=True, is_scheduled=True,
+            problem=f"is closed by its schedule until {component['closed_until']}: changes wait in queue {component['from_queue']}",
+        )
     for subscriber in component.get("subscribers", ()):
         yield from _losses(name, subscriber)
     if component.get("detail"):
@@ -171,7 +183,8 @@ def render(overview: Mapping[str, Any]) -> RenderableType:
         table.add_column(column, overflow="fold")
     for component in overview["components"]:
         state = str(component["state"])
-        style = "red" if state in _BAD else "yellow" if state.startswith(("PAUSED", "DISABLED")) else "green"
+        style = "red" if state in _BAD else "yellow" if state.startswith(("PAUSED", "DISABLED", "CLOSED")) else "green"
+        state += f" until {component['closed_until']}" if component.get("closed_until") else ""
         table.add_row(
             component["name"], component.get("site", ""), Text(state, style=style), _throughput(component),
             _details(component),
@@ -207,7 +220,7 @@ def summary_line(overview: Mapping[str, Any]) -> str:
     parts += filter(None, [copying_line([table for c in components for table in c.get("instantiation", ())])])
     parts += [overview["problem"]] if overview.get("problem") else []
     parts += [
-        f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by")
+        f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by") or c.get("closed_until")
         for note in _notes(c)
     ]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
@@ -292,7 +305,7 @@ def _details(component: Mapping[str, Any]) -> str:
         ("redo_scn", "redo to {}", scn_text), ("captured_scn", "captured to {}", scn_text),
         ("required_checkpoint_scn", "needs redo from {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
-        ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
+        ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),
         ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
     )

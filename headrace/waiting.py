@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text
-from headrace.status_view import Note, stuck_notes
+from headrace.status_view import Note, holding_notes
 from streams.errors import PropagationError, StreamsError
 from topology.proof.reach import applies_in_a_row
 
@@ -86,7 +86,7 @@ class _Wait:
         time.sleep(POLL_S)
 
     def look_for_what_is_stuck(self) -> None:
-        """Look from time to time for what is stuck until an operator acts.
+        """Look from time to time for what is stuck until an operator acts, or a window opens.
 
         Raises:
             NotCaughtUp: nothing replicates, so waiting is useless.
@@ -100,7 +100,7 @@ class _Wait:
                 f"topology {self.spec.name} does not replicate: the databases are not ready for it",
                 hint=f"headrace check {self.spec.file} says what is missing; then headrace up {self.spec.file}",
             )
-        self.stuck = stuck_notes(overview)
+        self.stuck = holding_notes(overview)
 
     def is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline

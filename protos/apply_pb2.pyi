@@ -455,12 +455,28 @@ class HealthRequest(_message.Message):
     def __init__(self, application_token: _Optional[str] = ...) -> None: ...
 
 class HealthReply(_message.Message):
-    __slots__ = ("executors", "runs")
+    __slots__ = ("executors", "runs", "refusals")
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     executors: int
     runs: int
-    def __init__(self, executors: _Optional[int] = ..., runs: _Optional[int] = ...) -> None: ...
+    refusals: Refusals
+    def __init__(self, executors: _Optional[int] = ..., runs: _Optional[int] = ..., refusals: _Optional[_Union[Refusals, _Mapping]] = ...) -> None: ...
+
+class Refusals(_message.Message):
+    __slots__ = ("tls", "refused_calls", "refused_connections", "last_refusal", "last_refusal_us")
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CALLS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSAL_US_FIELD_NUMBER: _ClassVar[int]
+    tls: bool
+    refused_calls: int
+    refused_connections: int
+    last_refusal: str
+    last_refusal_us: int
+    def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
     __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail")

@@ -44,7 +44,7 @@ from streams.errors import ConfigError, PropagationError, ProtocolError, QueueEr
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "EnqueueProgress", "QueueServer",
+    "CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "EnqueueProgress", "Piece", "QueueServer",
     "QueueService", "Resume",
 ]
 
@@ -421,6 +421,14 @@ class EnqueueProgress:
     rewind_scn: Scn | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of a batch that is on its way: its bytes on the wire, and whether it was the last."""
+
+    size: int
+    is_last: bool
+
+
 class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
@@ -472,11 +480,37 @@ class EnqueueClient(_Client):
             WouldBlock: there is no credit; `wake` is called when there may be.
             StreamsError: the stream has ended.
         """
-        with self._changed:
-            if not self._has_credit(len(data)):
-                raise WouldBlock
-            self._sent += len(data)
+        self._reserve(len(data))
         self._put(header, data)
+
+    def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        """Put a batch on its way piece by piece: each one that is drawn from the answer is sent then. Draw all of them.
+
+        Args:
+            header: of the batch.
+            data: the encoded batch, as for `send_nowait`.
+            piece_bytes: most bytes of the batch in a piece.
+
+        Raises:
+            WouldBlock: there is no credit; `wake` is called when there may be.
+            StreamsError: the stream has ended.
+        """
+        self._reserve(len(data))
+        return self._put_pieces(fragments(
+            codec.header_to_message(header), data, self._compressor, piece_bytes=piece_bytes,
+        ))
+
+    def _put_pieces(self, pieces: Iterator[queue_pb2.Fragment]) -> Iterator[Piece]:
+        for fragment in pieces:
+            message = queue_pb2.EnqueueRequest(fragment=fragment)
+            self._outbox.put(message)
+            yield Piece(size=message.ByteSize(), is_last=fragment.last)
+
+    def _reserve(self, size: int) -> None:
+        with self._changed:
+            if not self._has_credit(size):
+                raise WouldBlock
+            self._sent += size
 
     def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
         """Put a batch on its way, waiting for credit.

@@ -80,7 +80,9 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
     def Health(self, request: pb.HealthRequest, context: Any) -> pb.HealthReply:  # noqa: N802, ANN401
         try:
             self._admit(request.application_token, context)
-            return self._handler.health()
+            reply = self._handler.health()
+            reply.refusals.CopyFrom(pb.Refusals(**self._admission.status()))
+            return reply
         except StreamsError as error:
             abort(context, error)
 

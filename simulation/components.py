@@ -11,7 +11,7 @@ from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.site.connection import site_folder
-from actors.staging.propagation import PropagationCore, PropagationStatistics
+from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
@@ -384,26 +384,29 @@ class BufferedQueue(Component):
 
 
 class PropagationProcess(Component):
-    """Like `PropagationRunner`: one core for each source."""
+    """A `PropagationRunner` on the simulated network."""
 
     def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
         super().__init__(sim, f"propagation:{spec.name}", sim.topology.queue(spec.from_queue).site)
         self._spec = spec
-        self._cores: list[PropagationCore] = []
-        self._statistics: dict[str, PropagationStatistics] = {}
+        self._runner: PropagationRunner | None = None
 
     def open(self) -> None:
         """See `Component.open`."""
+        # A new process each time: what an earlier one held died with it.
+        self._runner = PropagationRunner(self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends)
+        self._runner.open()
+
+    def _ends(self) -> Ends:
         network, spec = self.sim.network, self._spec
         incarnation = network.incarnation()
-        for source in spec.sources:
-            core = PropagationCore(
-                source, spec.rules, EnqueueStream(network, spec.to_queue, spec.name, incarnation, source),
+        return {
+            source: (
+                EnqueueStream(network, spec.to_queue, spec.name, incarnation, source),
                 lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
-                statistics=self._statistics.setdefault(source, PropagationStatistics()), clock=self.sim.clock,
             )
-            self._cores.append(core)
-            core.open()
+            for source in spec.sources
+        }
 
     def adopt(self) -> None:
         """As `PropagationHost`: changed sources and rules hold from the next connection on."""
@@ -414,14 +417,13 @@ class PropagationProcess(Component):
 
     def work(self) -> None:
         """See `Component.work`."""
-        for core in self._cores:
-            core.step()
+        assert self._runner is not None
+        self._runner.step()
 
     def close(self) -> None:
         """See `Component.close`."""
-        cores, self._cores = self._cores, []
-        for core in cores:
-            core.close()
+        if self._runner is not None:
+            self._runner.close()
 
 
 class ApplyProcess(Component):

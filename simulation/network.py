@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from actors.staging.queue import QueueCore
 from protos.codec import BatchHeader
-from protos.queue_link import EnqueueProgress, Resume
+from protos.queue_link import EnqueueProgress, Piece, Resume
 from protos.staging import Delivery, PublisherNews
 from simulation.trace import Trace
 from streams.clock import Clock
@@ -271,11 +271,27 @@ class EnqueueStream(_Stream):
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """See `EnqueueClient.send_nowait`."""
         self._check()
-        in_flight = self._sent - self._accepted_bytes
-        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
-            raise WouldBlock
-        self._sent += len(data)
+        self._reserve(len(data))
         self.up.append(Delivery(header=header, data=data))
+
+    def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        """See `EnqueueClient.begin_nowait`. The other end gets the batch when the last piece is sent."""
+        self._check()
+        self._reserve(len(data))
+        return self._pieces(header, data, piece_bytes)
+
+    def _pieces(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        for start in range(0, len(data), piece_bytes):
+            is_last = start + piece_bytes >= len(data)
+            if is_last:
+                self.up.append(Delivery(header=header, data=data))
+            yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
+
+    def _reserve(self, size: int) -> None:
+        in_flight = self._sent - self._accepted_bytes
+        if self._credit <= 0 or (in_flight and in_flight + size > self._credit):
+            raise WouldBlock
+        self._sent += size
 
     def gone(self, first_scn: Scn) -> None:
         """See `EnqueueClient.gone`."""

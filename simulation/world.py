@@ -70,7 +70,7 @@ class SimulatedClock(VirtualClock):
 
 
 def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
-    """A topology with bounds so small that a few transactions meet them.
+    """A topology with bounds so small that a few transactions meet them, and without schedules and bandwidths.
 
     Args:
         spec: checked.
@@ -80,6 +80,7 @@ def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
     return route(replace(
         spec, state_dir=folder, redo_bytes_max=24_000, segment_bytes=4_000,
         queues=tuple(replace(queue, memory_bytes_max=12_000, spill_bytes_max=24_000) for queue in spec.queues),
+        propagations=tuple(replace(each, schedule=None, bandwidth_max=None) for each in spec.propagations),
         applies=tuple(
             replace(apply, parallelism=rng.choice([1, 2, 3]), group_transactions=3, group_rows=20) for apply in spec.applies
         ),

@@ -191,6 +191,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place | {
             "queues": (propagation.from_queue, propagation.to_queue), "rules": propagation.rules,
             "sources": propagation.sources, "compression": propagation.compression,
+            "bandwidth": propagation.bandwidth_max, "schedule": propagation.schedule,
         }
     return _apply_part(spec, classes, spec.apply(name)) | {"state folder": place["state folder"]}
 

@@ -72,8 +72,8 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
         queue = propagation.to_queue
         if propagation.rules != RuleSet():
             return Combination(capture=capture, hindrance=f"{propagation.name} has rules")
-        if propagation.compression != "none":
-            return Combination(capture=capture, hindrance=f"{propagation.name} compresses what it sends")
+        if hindrance := _line(propagation):
+            return Combination(capture=capture, hindrance=hindrance)
         if hindrance := _shared(spec, capture, propagation):
             return Combination(capture=capture, hindrance=hindrance)
     applies = [each for each in spec.applies if (each.queue, each.source) == (queue, capture.source)]
@@ -83,6 +83,15 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
     if not applies[0].combined:
         return Combination(capture=capture, hindrance=f"the file says combined: never ({applies[0].name})")
     return Combination(capture=capture, apply=applies[0], propagation=propagation)
+
+
+def _line(propagation: PropagationSpec) -> str:
+    """What a propagation does to spare its line, which nobody would do in its place; empty: nothing."""
+    if propagation.compression != "none":
+        return f"{propagation.name} compresses what it sends"
+    if propagation.bandwidth_max is not None:
+        return f"{propagation.name} has a bandwidth_max"
+    return f"{propagation.name} sends by a schedule" if propagation.schedule is not None else ""
 
 
 def _shared(spec: TopologySpec, capture: CaptureSpec, propagation: PropagationSpec) -> str:

@@ -240,6 +240,8 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
             continue
         work = f"sends LCRs of {', '.join(propagation.sources) or 'no source'} from {propagation.from_queue} to {propagation.to_queue}"
         work += "" if propagation.compression == "none" else f", compressed with {propagation.compression}"
+        work += "" if propagation.bandwidth_max is None else f", at most {_size(propagation.bandwidth_max)}/s"
+        work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rules.rule import RuleSet
 from streams.tags import DEFAULT_APPLY_TAG
+from topology.schedule import Schedule
 
 __all__ = [
     "ApplySpec", "CaptureSpec", "DatabaseSpec", "PropagationSpec", "QueueSpec", "SiteSpec", "TlsSpec", "TopologySpec",
@@ -97,6 +98,8 @@ class PropagationSpec:
         sources: the sites whose LCRs it forwards: those that an apply process behind it wants. Derived, never
             written in the file; one queue may hold the LCRs of several sources.
         compression: of what travels: "none" or "zstd".
+        bandwidth_max: bytes a second on the wire; None: as fast as it goes.
+        schedule: when it may use the line; None: always.
     """
 
     name: str
@@ -105,6 +108,8 @@ class PropagationSpec:
     rules: RuleSet = field(default_factory=RuleSet)
     sources: tuple[str, ...] = ()
     compression: str = "none"
+    bandwidth_max: int | None = None
+    schedule: Schedule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,11 +98,19 @@ class ClusterFacts:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """The private cluster of one state folder. Any process can control it."""
+    """The private cluster of one state folder. Any process can control it.
+
+    Args:
+        state_dir: of the topology.
+        cpus: Ray CPUs of its node.
+        resources: custom resources of its node.
+        secrets: names of environment variables that its processes do not get.
+    """
 
     state_dir: Path
     cpus: int = CPUS_DEFAULT
     resources: dict[str, float] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
 
     @property
     def file(self) -> Path:
@@ -207,7 +215,9 @@ class LocalCluster:
 
     def _environment(self) -> dict[str, str]:
         # Otherwise Ray would join another cluster named in the caller's environment, or start another Spark.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN) and name not in self.secrets
+        }
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
         environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS | HOOK
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to

@@ -11,6 +11,8 @@ States (V$PROPAGATION_SENDER.STATE)
     WAITING FOR LCRS          nothing to send. Memory only.
     SENDING                   the last step sent something. Memory only.
     PAUSED FOR FLOW CONTROL   the destination queue gives no credit. Memory only.
+    PAUSED FOR BANDWIDTH      the next piece waits for its turn within `bandwidth_max`. Memory only.
+    CLOSED                    no window of the schedule is open: nothing is connected. Memory only.
 
 Durable when
     Nothing is kept here. A batch stays in the source queue until the destination queue reports it as DURABLE, which the
@@ -19,7 +21,12 @@ Durable when
 
 Bounds
     At most `CREDIT_BYTES` of each source are in flight: the source queue gets its credit back only as the
-    destination queue accepts batches.
+    destination queue accepts batches. With a `bandwidth_max`, batches go out in pieces of at most a tenth of a second of it.
+
+Windows
+    When the last window closes, nothing more is dequeued, what is on its way is sent to its end and accepted (`drain`), and both
+    streams are closed. The source queue keeps everything that was not acknowledged, in memory or on disk. When the next window opens,
+    the streams are opened as after any break. A queue that does not answer is of no interest in between.
 
 Worked flow
     Resume{30} -> subscribe{30} -> 30..50, 50..60 sent -> Accepted{60}: credit back -> Durable{50}: acknowledge{50}
@@ -40,25 +47,26 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Protocol
 
+from actors.staging.pacing import Gate, Pacer
 from protos import codec
 from protos.compression import Compressor
 from protos.identity import Peer
-from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Resume
+from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Piece, Resume
 from protos.staging import Delivery
 from protos.transport import Bell, new_incarnation
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from streams.clock import Clock, SystemClock
-from streams.errors import LogGone, WouldBlock
+from streams.errors import LogGone, PropagationError, WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from topology.spec import PropagationSpec
 
-__all__ = ["PropagationCore", "PropagationRunner"]
+__all__ = ["Connect", "Ends", "PropagationCore", "PropagationRunner"]
 
 # Covers 100 ms of round trip at 80 MB/s, and is small compared with a queue's memory.
 CREDIT_BYTES = 8 << 20
@@ -75,6 +83,10 @@ class Destination(Protocol):
 
     def send_nowait(self, header: codec.BatchHeader, data: bytes) -> None:
         """See `EnqueueClient.send_nowait`."""
+        ...
+
+    def begin_nowait(self, header: codec.BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        """See `EnqueueClient.begin_nowait`."""
         ...
 
     def gone(self, first_scn: Scn) -> None:
@@ -132,17 +144,19 @@ class PropagationCore:
         destination: a client, not yet connected.
         origin: makes a client, not yet subscribed; called again after a rewind.
         statistics: counters to continue.
-        clock: of the statistics.
+        clock: of the statistics, and of the pace.
+        pacer: the pace of the whole propagation; None: as fast as credit allows.
     """
 
     def __init__(
         self, source: str, rules: RuleSet, destination: Destination, origin: Callable[[], Origin], *,
-        statistics: PropagationStatistics, clock: Clock,
+        statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None,
     ) -> None:
         self._source, self._rules = source, RuleEvaluation(rules)
         self._destination, self._make_origin = destination, origin
         self._origin: Origin | None = None
-        self._statistics, self._clock = statistics, clock
+        self._statistics, self._clock, self._pacer = statistics, clock, pacer
+        self._begun: Iterator[Piece] | None = None  # the pieces of the waiting batch that are still to be sent
         self._waiting: tuple[Delivery, int] | None = None  # filtered, not yet sent; its size before
         # Of each batch on its way: bytes sent up to it, and what it took of the source queue's credit.
         self._in_flight: deque[tuple[int, int]] = deque()
@@ -183,6 +197,19 @@ class PropagationCore:
                 return False
         return True
 
+    def drain(self) -> bool:
+        """Send what is begun to its end, and take nothing new; True: everything that was sent is accepted.
+
+        Raises:
+            StreamsError: one of the streams has ended: nothing is on its way any more.
+        """
+        self._hear()
+        if self._begun is not None and self._waiting is not None:
+            self._send(*self._waiting)
+        else:
+            self._waiting = None
+        return self._begun is None and (self._origin is None or not self._in_flight)
+
     def close(self) -> None:
         """Close both ends; idempotent."""
         if self._origin is not None:
@@ -195,6 +222,9 @@ class PropagationCore:
         statistics = self._statistics
         if progress.rewind_scn is not None:
             statistics.rewinds += 1
+            if self._begun is not None:
+                # The other end has a part of a batch, and a batch cannot be taken back but by ending the stream.
+                raise PropagationError("the destination queue asked for earlier LCRs in the middle of a batch", hint="")
             self._subscribe(progress.rewind_scn)
         if progress.rewind_scn is not None or self._origin is None:
             return
@@ -238,7 +268,11 @@ class PropagationCore:
 
     def _send(self, delivery: Delivery, size: int) -> bool:
         try:
-            self._destination.send_nowait(delivery.header, delivery.data)
+            if self._pacer is None:
+                self._destination.send_nowait(delivery.header, delivery.data)
+            elif not self._send_pieces(delivery, self._pacer):
+                self.state = "PAUSED FOR BANDWIDTH"
+                return False
         except WouldBlock:
             self.state = "PAUSED FOR FLOW CONTROL"
             return False
@@ -258,6 +292,27 @@ class PropagationCore:
         return True
 
 
+    def _send_pieces(self, delivery: Delivery, pacer: Pacer) -> bool:
+        """Send as many pieces of a batch as the pace allows now; True: that was the last."""
+        if pacer.pause_s(self._clock.monotonic()) > 0:
+            return False
+        if self._begun is None:
+            self._begun = self._destination.begin_nowait(delivery.header, delivery.data, pacer.piece_bytes)
+        for piece in self._begun:
+            pacer.sent(piece.size, self._clock.monotonic())
+            if piece.is_last:
+                self._begun = None
+                return True
+            if pacer.pause_s(self._clock.monotonic()) > 0:
+                break
+        return False
+
+
+Ends = Mapping[str, tuple[Destination, Callable[[], Origin]]]
+Connect = Callable[[], Ends]
+"""Makes, by source, a client of the destination queue, and what makes one of the source queue; nothing is connected yet."""
+
+
 class PropagationRunner:
     """A propagation with its connections; see the module's Hosting.
 
@@ -266,39 +321,39 @@ class PropagationRunner:
         spec: the propagation; `sources` lists what it moves.
         resolve: returns the endpoint of a component ("queue:q_dbs1"); called on every `open`.
         wake: called on a gRPC thread when the next step is worthwhile; must not block.
-        clock: of the statistics.
+        clock: of the statistics, the pace and the schedule.
+        connect: makes both ends of every source; None: gRPC clients.
     """
 
     def __init__(
         self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
-        wake: Callable[[], None] | None = None, clock: Clock | None = None,
+        wake: Callable[[], None] | None = None, clock: Clock | None = None, connect: Connect | None = None,
     ) -> None:
         self._topology, self._spec, self._resolve = topology, spec, resolve
         self._bell = Bell()
         self._wake = wake or self._bell.ring
         self._clock = clock or SystemClock()
+        self._connect = connect or self._clients
+        self._gate = Gate(spec.schedule, self._clock)
+        self._pacer = None if spec.bandwidth_max is None else Pacer(spec.bandwidth_max)
+        self._is_closed = False  # by the schedule
         self._statistics = {source: PropagationStatistics() for source in spec.sources}
         is_compressed = spec.compression != "none"
         self._compressors = {source: Compressor() for source in spec.sources} if is_compressed else {}
         self._cores: list[PropagationCore] = []
 
     def open(self) -> None:
-        """Connect both ends of every source.
+        """Connect both ends of every source; while the schedule is closed, nothing.
 
         Raises:
             StreamsError: one of them cannot be reached or refuses; `close`, wait, and open again.
         """
-        incarnation = new_incarnation()
-        to_address = self._resolve(f"queue:{self._spec.to_queue}")
-        from_address = self._resolve(f"queue:{self._spec.from_queue}")
-        for source in self._spec.sources:
-            destination = EnqueueClient(
-                to_address, topology=self._topology, component=self._spec.name, queue=self._spec.to_queue,
-                incarnation=incarnation, source=source, wake=self._wake, compressor=self._compressors.get(source),
-            )
+        self._is_closed = not self._gate.is_open()
+        if self._is_closed:
+            return
+        for source, ends in self._connect().items():
             core = PropagationCore(
-                source, self._spec.rules, destination, lambda: self._origin(from_address, incarnation),
-                statistics=self._statistics[source], clock=self._clock,
+                source, self._spec.rules, *ends, statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
             )
             self._cores.append(core)
             core.open()
@@ -309,8 +364,26 @@ class PropagationRunner:
         Raises:
             StreamsError: a stream has ended; `close`, wait, and open again.
         """
+        if not self._gate.is_open():
+            return self._close_window()
+        if self._is_closed:
+            self.open()
         busy = [core.step() for core in self._cores]  # every source gets its turn
+        if self._pacer is None:
+            return 0.0 if any(busy) else IDLE_PAUSE_S
+        self._cores = [*self._cores[1:], *self._cores[:1]]  # another one is the first to send when the pace allows it
+        if any(core.state == "PAUSED FOR BANDWIDTH" for core in self._cores):
+            return min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
         return 0.0 if any(busy) else IDLE_PAUSE_S
+
+    def _close_window(self) -> float:
+        """Send what is begun to its end, then close; returns the seconds until the next step is worthwhile."""
+        drained = [core.drain() for core in self._cores]
+        if all(drained):
+            self.close()
+            self._is_closed = True
+            return min(IDLE_PAUSE_S, self._gate.pause_s())
+        return IDLE_PAUSE_S if self._pacer is None else min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
 
     def close(self) -> None:
         """Close every connection; idempotent."""
@@ -338,8 +411,10 @@ class PropagationRunner:
     @property
     def state(self) -> str:
         """The busiest state among the sources; INITIALIZING while not open."""
+        if self._is_closed:
+            return "CLOSED"
         states = {core.state for core in self._cores}
-        for state in ("PAUSED FOR FLOW CONTROL", "SENDING", "WAITING FOR LCRS"):
+        for state in ("PAUSED FOR FLOW CONTROL", "PAUSED FOR BANDWIDTH", "SENDING", "WAITING FOR LCRS"):
             if state in states:
                 return state
         return "INITIALIZING" if self._spec.sources else "WAITING FOR LCRS"
@@ -352,6 +427,8 @@ class PropagationRunner:
             "total_msgs": sum(each.total_msgs for each in self._statistics.values()),
             "total_bytes": sum(each.total_bytes for each in self._statistics.values()),
             **({"compression": self._compression()} if self._compressors else {}),
+            **({} if self._spec.bandwidth_max is None else {"bandwidth_max": self._spec.bandwidth_max}),
+            **({"closed_until": self._gate.until} if self._is_closed else {}),
             "sources": {
                 source: {
                     "high_water_mark": each.high_water_mark, "acknowledgement": each.acknowledgement,
@@ -372,8 +449,24 @@ class PropagationRunner:
             "bytes_after": sum(one.bytes_after for one in each), "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
         }
 
-    def _origin(self, address: Peer | str, incarnation: str) -> DequeueClient:
-        return DequeueClient(
-            address, topology=self._topology, component=self._spec.name, queue=self._spec.from_queue,
-            incarnation=incarnation, wake=self._wake,
-        )
+    def _clients(self) -> Ends:
+        incarnation = new_incarnation()
+        to_address = self._resolve(f"queue:{self._spec.to_queue}")
+        from_address = self._resolve(f"queue:{self._spec.from_queue}")
+
+        def origin() -> DequeueClient:
+            return DequeueClient(
+                from_address, topology=self._topology, component=self._spec.name, queue=self._spec.from_queue,
+                incarnation=incarnation, wake=self._wake,
+            )
+
+        return {
+            source: (
+                EnqueueClient(
+                    to_address, topology=self._topology, component=self._spec.name, queue=self._spec.to_queue,
+                    incarnation=incarnation, source=source, wake=self._wake, compressor=self._compressors.get(source),
+                ),
+                origin,
+            )
+            for source in self._spec.sources
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "connect", "connection_string", "database_identity", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
+    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
     "translated",
 ]
 
@@ -50,6 +51,7 @@ _UNAVAILABLE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 _UNAVAILABLE_STATES = frozenset({"25006", "25P03", "25P04"})
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
+_PORTS = re.compile(r"[0-9, ]*")
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 
 
@@ -64,15 +66,36 @@ def connection_string(dsn: str, *, application_name: str, **parameters: str) -> 
     Raises:
         ConfigError: the dsn cannot be parsed.
     """
+    given = connection_parameters(dsn)
+    defaults = {key: value for key, value in _CONNECTION_DEFAULTS.items() if key not in given}
+    # PostgreSQL cuts longer names, with a notice.
+    fixed = {"application_name": application_name[:63], "client_encoding": "UTF8"}
+    return conninfo.make_conninfo(dsn, **{**defaults, **fixed, **parameters})
+
+
+def connection_parameters(dsn: str) -> dict[str, Any]:
+    """The parameters that a dsn sets, by libpq's names; a password may be among them.
+
+    Raises:
+        ConfigError: the dsn cannot be parsed, or a part of its password would be taken for a host or a port. No part of it is
+            in the error, nor in what caused it: logs show that too.
+    """
     try:
-        given = conninfo.conninfo_to_dict(dsn)
-        defaults = {key: value for key, value in _CONNECTION_DEFAULTS.items() if key not in given}
-        # PostgreSQL cuts longer names, with a notice.
-        fixed = {"application_name": application_name[:63], "client_encoding": "UTF8"}
-        return conninfo.make_conninfo(dsn, **{**defaults, **fixed, **parameters})
-    except psycopg.ProgrammingError as error:
-        # The parser's message may quote the dsn, and with it a password.
-        raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI") from error
+        given: dict[str, Any] = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        given = {}
+        is_dsn = False
+    else:
+        is_dsn = True
+    if not is_dsn:
+        raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI")
+    hosts, ports = str(given.get("host") or ""), str(given.get("port") or "")
+    # A leading @ is a socket in Linux's abstract namespace.
+    if any("@" in host[1:] for host in hosts.split(",")) or not _PORTS.fullmatch(ports):
+        raise ConfigError(
+            "a PostgreSQL dsn has a host or a port that cannot be one", hint="in a URI's password, write @ : / ? # as %40 %3A %2F %3F %23",
+        )
+    return given
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:

@@ -85,6 +85,7 @@ class ApplyDriver:
     ) -> None:
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
+        self.admission = Admission(f"apply {config.apply}", config.identity)
         self._failure: StreamsError | None = None
         self._has_stopped_applying = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"apply-{config.apply}", daemon=True)
@@ -135,8 +136,7 @@ class ApplyDriver:
         self._persist(lambda: destination.prepare(config.topology))
         progress = self._persist(lambda: destination.raise_epoch(config.topology, config.apply))
         gate = Gate(config)
-        admission = Admission(f"apply {config.apply}", config.identity)
-        server = serve_apply(config.host, gate, servers=config.parallelism, admission=admission)
+        server = serve_apply(config.host, gate, servers=config.parallelism, admission=self.admission)
         try:
             runner = TaskRunner(
                 config=config, find=self._application, gate=gate, endpoint=server.endpoint, epoch=int(progress.epoch)

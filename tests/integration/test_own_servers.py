@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import secrets
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,16 +12,20 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import conninfo
+from rich.console import Console
 
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from headrace.inspection import check_topology
+from headrace.status_view import render
+from tests.support.secrets import places_with
 from tests.support.system import System
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROLE = "headrace_plain_role"
+PASSWORD = f"planted-{secrets.token_hex(8)}"  # looked for at the end
 OWN = """
 topology: test_own
 state_dir: state
@@ -40,11 +47,11 @@ def plain_role() -> Iterator[Callable[[EmbeddedServer, str], str]]:
     def make(server: EmbeddedServer, dsn: str) -> str:
         with psycopg.connect(dsn, autocommit=True) as admin:
             admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
-            admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'secret'")
+            admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
             admin.execute(f"REVOKE ALL ON DATABASE {admin.info.dbname} FROM PUBLIC")
             admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO {ROLE}")
         made.append(dsn)
-        return conninfo.make_conninfo(dsn, user=ROLE, password="secret")
+        return conninfo.make_conninfo(dsn, user=ROLE, password=PASSWORD)
 
     yield make
     for dsn in made:
@@ -96,6 +103,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
             assert there == here
             assert there[0][0] == 801
         assert all(answer["equal"] for answer in system.verify())
+        _assert_nowhere(PASSWORD, system, one_way)
     finally:
         assert deployment.down() == []
         # Nothing runs any more that could do it: the databases are asked from here.
@@ -113,6 +121,21 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         _execute(admins["new" if "_at_new/" in drop else "old"], drop)
     for site in ("old", "new"):
         assert _execute(admins[site], "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'") == [(0,)]
+
+
+def _assert_nowhere(secret: str, system: System, cluster: System) -> None:
+    """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is, too."""
+    overview = system.wait_overview()
+    console = Console(record=True, file=io.StringIO(), width=200)
+    console.print(render(overview))
+    assert secret not in json.dumps(overview) + console.export_text()
+    facts = cluster.deployment.cluster.facts()
+    assert facts is not None
+    folders = [system.spec.state_dir, cluster.spec.state_dir / "logs", Path(facts.temporary)]
+    assert places_with(secret, folders) == []
+    planted = system.folder / "planted"
+    planted.write_text(f"password={secret}")
+    assert places_with(secret, [system.folder]) == [str(planted)]
 
 
 def _execute(dsn: str, *statements: str) -> list[tuple[object, ...]]:

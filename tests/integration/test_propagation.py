@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from actors import runtime
 from actors.staging.propagation import PropagationRunner
+from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from protos import codec, queue_pb2, transport
 from protos.compression import Compressor
@@ -21,6 +24,8 @@ from tests.support.lcr_batches import insert_batch
 from tests.support.proxy import Proxy
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
+from topology.changes import changes
+from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 
 LOST = (PropagationError, ProtocolError, QueueError)
@@ -94,6 +99,77 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     runner.wake()
     thread.join(20)
     assert not thread.is_alive()
+    for each in (publisher, subscriber, near, far):
+        each.close()
+
+
+def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
+    addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
+    monkeypatch.setattr(runtime, "resolver", lambda topology: addresses.__getitem__)
+    hour = (time.gmtime().tm_hour + 6) % 24
+    closed = Schedule(windows=(Window(hour=hour, minute=0, duration_s=3600),))
+    spec = one_way(tmp_path, subscribers=("to_dbs2",))
+    (propagation,) = spec.propagations
+    edited = replace(spec, propagations=(replace(propagation, schedule=closed, bandwidth_max=1 << 20),))
+    assert [(each.action, each.facets) for each in changes(edited, spec) if each.component == "propagation:to_dbs2"] == [
+        ("takes over", ("bandwidth", "schedule"))
+    ]
+    host = PropagationHost(edited, "to_dbs2", "closed")
+    host.start()
+    status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 20)
+    assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
+    assert far.proxy.accepted == 0
+    publisher = EnqueueClient(
+        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+    )
+    publisher.connect()
+    batch = insert_batch([10])
+    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=20)
+    host.reconfigure(spec, "open")
+    wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 20)
+    assert "closed_until" not in host.status()
+    host.reconfigure(edited, "closed again")
+    wait_until("it is closed again", lambda: host.status()["state"] == "CLOSED" and far.proxy.connections == 0, 20)
+    assert host.end()
+    for each in (publisher, near, far):
+        each.close()
+
+
+def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one(tmp_path: Path) -> None:
+    """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its beginning."""
+    rate = 400_000
+    near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
+    spec = PropagationSpec(
+        name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd", bandwidth_max=rate,
+    )
+    addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
+    runner = PropagationRunner("t", spec, addresses.__getitem__)
+    propagation = Endless(runner.run)
+    publisher = EnqueueClient(
+        near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
+    )
+    subscriber = DequeueClient(far.endpoint, topology="t", component="apply_far", queue="q_dbs2", incarnation="1")
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, 1 << 26)
+    random_bytes = random.Random(2).randbytes
+    sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate((400_000, 10, 400_000))]
+    began = time.monotonic()
+    for batch in sent:
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=30)
+    # Half of the first batch: nothing of it is in the queue, and all of it comes again.
+    wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 20)
+    assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
+    far.proxy.reset()
+    for batch in sent:
+        delivery = subscriber.poll(30)
+        assert delivery is not None
+        assert delivery.data == codec.encode(batch)
+    assert propagation.restarts > 0, "the line never broke"
+    # Less what the last pieces of each stream may be early.
+    assert time.monotonic() - began > (150_000 + 800_000) / rate - 0.3
+    runner.wake()
+    propagation.stop()
     for each in (publisher, subscriber, near, far):
         each.close()
 

@@ -20,6 +20,7 @@ from headrace.security.authority import make_certificates
 from protos.redo_link import RedoWatchClient
 from rules.rule import ANY_TAG
 from streams.errors import PropagationError
+from tests.support.secrets import places_with
 from tests.support.system import System, running, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -56,16 +57,27 @@ def _answered_us(system: System) -> int:
 def _assert_encrypted(system: System) -> None:
     """Every component that serves does so with TLS, has refused nobody, and refuses who comes without a certificate."""
     wires = {each["name"]: each["wire"] for each in system.wait_overview()["components"] if "wire" in each}
-    assert {name.partition(":")[0] for name in wires} == {"site", "queue", "capture"}
+    assert {name.partition(":")[0] for name in wires} == {"site", "queue", "capture", "apply", "spark"}
     assert {wire["tls"] for wire in wires.values()} == {True}
     assert {name: wire["last_refusal"] for name, wire in wires.items() if wire["refused_calls"]} == {}
-    for name in wires:
+    for name in (name for name in wires if not name.startswith(("apply", "spark"))):  # their endpoints are their own affair
         stranger = RedoWatchClient(
             system.call(name, "endpoint"), topology=system.spec.name, capture="anyone", source="a", incarnation="1"
         )
         with pytest.raises(PropagationError):
             stranger.connect()
         wait_until("it is counted", lambda name=name: system.status(name)["wire"]["refused_connections"] == 1)
+
+
+def _assert_keys_nowhere(system: System, cluster: System) -> None:
+    """What is inside of the private keys is in no file but theirs, and in no process list."""
+    facts = cluster.deployment.cluster.facts()
+    assert facts is not None
+    for site in system.spec.sites:
+        assert site.tls is not None
+        line = site.tls.key.read_text().splitlines()[1]
+        assert places_with(line, [system.spec.state_dir, cluster.spec.state_dir / "logs", Path(facts.temporary)]) == []
+        assert places_with(line, [system.folder]) == [str(site.tls.key)]
 
 
 @pytest.fixture
@@ -100,6 +112,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, 
         wait_until("their drivers were asked after that", lambda: _answered_us(system) > since)
         assert _returned(system) == 0
         _assert_encrypted(system)
+        _assert_keys_nowhere(system, one_way)
 
 
 def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(one_way: System, folder: Path):

@@ -224,6 +224,23 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
     client.close()
 
 
+def test_expired_certificate_is_refused_by_either_side(queue: Queue, certificates: Certificates) -> None:
+    before = certificates.kept("dbs1")
+    certificates.renew("dbs1", days=0)
+    client = queue.publisher(certificates.of("dbs1"))  # the server shows the expired certificate too
+    error = _refused(client.connect, client)
+    assert type(error) is PropagationError
+    assert "headrace check" in error.hint
+    for name in ("dbs1.pem", "dbs1.key"):
+        (certificates.folder / name).write_bytes((certificates.folder / "kept" / name).read_bytes())
+    certificates.renew("dbs2", days=0)
+    client = queue.publisher(certificates.of("dbs2"))
+    assert type(_refused(client.connect, client)) is PropagationError
+    client = queue.publisher(before)
+    assert client.connect().needed_scn == 0
+    client.close()
+
+
 class _Writer:
     position = RedoWatchPosition(1, 10, 5)
 
@@ -311,7 +328,9 @@ def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_toke
     def peer(site: str) -> Peer:
         return Peer(address=server.endpoint, site="dbs2", identity=certificates.of(site))
 
-    assert ask(peer("dbs2"), "token") is not None
+    answer = ask(peer("dbs2"), "token")
+    if kind == "spark":
+        assert (answer.refusals.tls, answer.refusals.refused_calls) == (True, 0)
     with pytest.raises(NotAdmitted, match=r"dbs1\.secure-test"):
         ask(peer("dbs1"), "token")
     with pytest.raises(PropagationError):

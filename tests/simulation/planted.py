@@ -76,7 +76,7 @@ def _publish_unsynced(write: Any, self: Any, *args: Any, **options: Any) -> Any:
     """The position moves, and what it covers is lost when the power fails."""
     found = write(self, *args, **options)
     if self._segment is not None:
-        self._segment._durable_offset = 0
+        self._segment._durable = (0, *self._segment._durable[1:])
     return found
 
 

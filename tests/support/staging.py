@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.staging.queue import QueueCore
 from protos import codec
 from protos.codec import BatchHeader
-from protos.queue_link import EnqueueProgress, Resume
+from protos.queue_link import EnqueueProgress, Piece, Resume
 from protos.staging import Delivery
 from rules.rule import RuleSet
 from streams.errors import PropagationError, WouldBlock
@@ -191,6 +191,21 @@ class DirectEnqueue:
             raise WouldBlock
         self._sent += len(data)
         core.enqueue(self._session, header, data)
+
+    def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        core = self._check()
+        in_flight = self._sent - self._accepted_bytes
+        if self._credit <= 0 or (in_flight and in_flight + len(data) > self._credit):
+            raise WouldBlock
+        self._sent += len(data)
+        return self._pieces(core, header, data, piece_bytes)
+
+    def _pieces(self, core: QueueCore, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
+        for start in range(0, len(data), piece_bytes):
+            is_last = start + piece_bytes >= len(data)
+            if is_last:  # the queue gets it when all of it has arrived
+                core.enqueue(self._session, header, data)
+            yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
 
     def gone(self, first_scn: int) -> None:
         self._check().gone(self._session, first_scn)

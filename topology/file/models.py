@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from zoneinfo import available_timezones
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -18,10 +19,11 @@ from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
 from topology.patterns import parse_schema, parse_table
 from topology.problems import nearest
+from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
     "ApplyModel", "CaptureModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "SiteModel", "SpokeModel", "TopologyModel", "read_shape", "valid_name",
+    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "read_shape", "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -33,6 +35,10 @@ PARALLELISM_MAX = 64  # each apply server holds a session and an origin of the d
 GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one costs more retries than it saves commits
 GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
 SIZE_MIN = 1 << 20  # one LCR batch
+BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
+WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
+_MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
+_DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
 
 _BUILT_LATER = "not yet"
 
@@ -125,11 +131,55 @@ def _commit_serialization(value: object) -> object:
     return value
 
 
+def _bandwidth(value: object) -> int:
+    text = value.removesuffix("/s").rstrip() if isinstance(value, str) else value
+    match = _SIZE.match(str(text).strip()) if isinstance(text, (str, int)) and not isinstance(text, bool) else None
+    if match is None:
+        raise _problem(f"{value!r} is not a bandwidth", "write bytes a second, such as 500kB or 2MB (1MB = 1024kB)")
+    unit = match[2] or ""
+    size = int(match[1]) << (10 * _POWER[unit[:1]])
+    if size < BANDWIDTH_MIN:
+        raise _problem(f"{value!r} is too little", "at least 8kB a second: below that progress marks alone fill the line")
+    return size
+
+
+def _minute(value: object) -> tuple[int | None, int]:
+    match = _MINUTE.match(value) if isinstance(value, str) else None
+    if match is None:
+        fix = 'write hours and minutes in quotes, such as "22:00", or "*:50" for every hour (YAML reads 22:00 without quotes as a number)'
+        raise _problem(f"{value!r} is not a time of the day", fix)
+    return None if match[1] == "*" else int(match[1]), int(match[2])
+
+
+def _duration(value: object) -> int:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    seconds = 0 if match is None else int(match[1]) * {"s": 1, "min": 60, "h": 3600}[match[2]]
+    if not DURATION_MIN_S <= seconds <= DURATION_MAX_S:
+        raise _problem(f"{value!r} is not a duration of a window", "write one from 60s to 168h, such as 10min or 6h")
+    return seconds
+
+
+def _time_zone(value: object) -> object:
+    if isinstance(value, str) and not knows_time_zone(value):
+        raise _problem(f"there is no time zone {value!r}", nearest(value, available_timezones()))
+    return value
+
+
+def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
+    raise _problem(
+        "latency has no meaning here: a propagation sends changes as they come", "leave it out; schedule and bandwidth_max spare a line"
+    )
+
+
 # Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
 Combined = Literal["auto", "never"]
+Bandwidth = Annotated[int, BeforeValidator(_bandwidth)]
+Minute = Annotated[tuple[int | None, int], BeforeValidator(_minute)]
+Duration = Annotated[int, BeforeValidator(_duration)]
+TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
@@ -296,18 +346,43 @@ class CaptureModel(_Model):
     rules: RulesModel
 
 
+class WindowModel(_Model):
+    """One entry of `windows:`."""
+
+    opens: Minute
+    duration: Duration
+    days: list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]] | None = None
+
+    @model_validator(mode="after")
+    def _closes(self) -> WindowModel:
+        if self.days == []:
+            raise _problem("lists no day", "list days, such as [mon, fri], or leave days out for every day")
+        if self.opens[0] is None and self.duration >= HOUR_S:
+            raise _problem("opens every hour for an hour or more, and so never closes", "leave the schedule out, or write a shorter duration")
+        return self
+
+
+class ScheduleModel(_Model):
+    """`schedule:` of a propagation."""
+
+    windows: Annotated[list[WindowModel], Field(min_length=1, max_length=WINDOWS_MAX)]
+    time_zone: TimeZone = "UTC"
+
+
 class PropagationModel(_Model):
     """One entry of `propagations:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("schedule", "latency", "bandwidth_max", "split_threshold", "merge_threshold"),
-        "leave it out: a propagation runs always, at full speed",
+        ("split_threshold", "merge_threshold"), "leave it out: a slow destination's changes wait in the source queue, on disk",
     )
 
     from_: str = Field(alias="from")
     to: str
     rules: RulesModel = RulesModel()
     compression: Literal["none", "zstd"] = "none"
+    bandwidth_max: Bandwidth | None = None
+    schedule: ScheduleModel | None = None
+    latency: Annotated[None, BeforeValidator(_no_latency)] = None
 
 
 class ApplyModel(_Model):

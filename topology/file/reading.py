@@ -24,6 +24,7 @@ from topology.file.models import (
     ReplicateModel,
     RuleModel,
     RulesModel,
+    ScheduleModel,
     SiteModel,
     SpokeModel,
     TlsModel,
@@ -34,6 +35,7 @@ from topology.file.models import (
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.problems import TopologyError, nearest
 from topology.proof.reach import Reach
+from topology.schedule import DAYS, EVERY_DAY, Schedule, Window
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -400,6 +402,20 @@ def _capture(name: str, model: CaptureModel) -> CaptureSpec:
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:
     return PropagationSpec(
         name=name, from_queue=model.from_, to_queue=model.to, rules=_rule_set(model.rules), compression=model.compression,
+        bandwidth_max=model.bandwidth_max, schedule=None if model.schedule is None else _schedule(model.schedule),
+    )
+
+
+def _schedule(model: ScheduleModel) -> Schedule:
+    return Schedule(
+        windows=tuple(
+            Window(
+                hour=window.opens[0], minute=window.opens[1], duration_s=window.duration,
+                days=EVERY_DAY if window.days is None else tuple(sorted({DAYS.index(day) for day in window.days})),
+            )
+            for window in model.windows
+        ),
+        time_zone=model.time_zone,
     )
 
 

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psycopg
-from psycopg import conninfo
 
 from databases.ports import LogChunk, StreamOptions
-from databases.postgres.connection import connect, quote, translated
+from databases.postgres.connection import connect, connection_parameters, quote, translated
 from databases.postgres.source import pgoutput_kernels as kernels
 from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.replication_wire import (
@@ -303,7 +302,7 @@ def open_log_stream(
         LogGone: the slot does not exist or was invalidated.
     """
     parameters = {}
-    given = conninfo.conninfo_to_dict(dsn).get("gssencmode") or os.environ.get("PGGSSENCMODE")
+    given = connection_parameters(dsn).get("gssencmode") or os.environ.get("PGGSSENCMODE")
     if given is None:
         parameters["gssencmode"] = "disable"
     connection = connect(dsn, application_name=application_name, autocommit=True, replication="database", **parameters)

@@ -58,10 +58,14 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
     def silent(*_: object) -> pb.HealthReply:
         raise PropagationError("no answer")
 
-    monkeypatch.setattr(spark_link, "fetch_health", lambda *_: pb.HealthReply(executors=2, runs=3))
+    refusals = pb.Refusals(tls=True, refused_calls=1, last_refusal="no certificate")
+    monkeypatch.setattr(spark_link, "fetch_health", lambda *_: pb.HealthReply(executors=2, runs=3, refusals=refusals))
     host._answered_at = host._clock.monotonic()
     host.step()
     assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
+    assert host.details()["wire"] == {
+        "tls": True, "refused_calls": 1, "refused_connections": 0, "last_refusal": "no certificate", "last_refusal_us": 0,
+    }
     monkeypatch.setattr(spark_link, "fetch_health", silent)
     host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]
     assert host.step() == spark_application.STATUS_INTERVAL_S

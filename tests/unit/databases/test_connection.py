@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import psycopg
 import psycopg.errors
 import pytest
 
 from databases.postgres.connection import (
+    connect,
     connection_string,
     error_from_sqlstate,
     qualified,
@@ -17,6 +19,26 @@ from databases.postgres.connection import (
     translated,
 )
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError, Retry
+
+
+@pytest.mark.parametrize("dsn", [
+    "postgresql://user:{}@ss@host/db",  # libpq takes "ss@host" for the host, and would name it
+    "postgresql://user:{}/ss@host/db",  # "user" for the host, and the password for the port
+    "postgresql://user:{}%zz@host/db", "host=here password={} and more", "password='{}",
+    "postgresql://user@host:{}/db",
+])
+def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        connect(dsn.format("planted"), application_name="test")
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.described())
+    assert "planted" not in told.replace('dsn.format("planted")', "")
+
+
+@pytest.mark.parametrize(
+    "dsn", ["host=one,two port=5432,5433", "host=@abstract", "postgresql://u:p%40ss@[::1]:5432/db", "host=/run/postgresql", "dbname=x"]
+)
+def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_taken(dsn: str) -> None:
+    assert "application_name=test" in connection_string(dsn, application_name="test")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ FORBIDDEN = {
     "actors.apply": "ray",
     "spark_apply.application.process": "raydp",
     "spark_apply.driver.loop": "pyspark",
+    "headrace.inspection": "cryptography",
     "topology.spec": "pydantic",
     "protos.transport": "pyarrow",
     "databases.embedded": "psycopg",

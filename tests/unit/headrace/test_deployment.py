@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -158,6 +159,16 @@ def test_up_does_not_fail_because_of_what_it_is_about_to_bypass(monkeypatch, spe
     before, done = overview(component("IDLE", "DONE"), ends), overview(component("IDLE", "DONE"))
     looks = [before] * 60
     assert Looks(monkeypatch, spec, *looks, done).deployment.up() is done
+
+
+def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection_strings(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLANTED_DSN", "postgresql://u:planted@h/db")
+    monkeypatch.setenv("UNRELATED", "stays")
+    content = ONE_WAY.replace("{kind: embedded}", '{kind: postgres, dsn: "${PLANTED_DSN}"}', 1)
+    assert content != ONE_WAY
+    environment = Deployment(read(tmp_path, content, os.environ)).cluster._environment()
+    assert "planted" not in "".join(environment.values())
+    assert environment["UNRELATED"] == "stays"
 
 
 def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.status_view import copying_line, is_healthy, notes, render, summary_line
+from headrace.status_view import copying_line, holding_notes, is_healthy, notes, render, stuck_notes, summary_line
 
 ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
 ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}
@@ -216,3 +216,16 @@ def test_compressing_propagation_shows_what_that_brings_and_costs():
     assert "zstd 4.0:1, 3.0 ms CPU per MB" in line
     nothing = {**found, "bytes_before": 0, "bytes_after": 0}
     assert "zstd" in " ".join(shown(overview(component("SENDING", compression=nothing)), width=200))
+
+
+def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_problem():
+    closed = component("CLOSED", closed_until="2026-11-22 22:00 Europe/Zurich", from_queue="q_a", bandwidth_max=512_000)
+    seen = overview(closed)
+    assert is_healthy(seen)
+    assert not stuck_notes(seen)
+    (note,) = holding_notes(seen)
+    assert note.problem == "is closed by its schedule until 2026-11-22 22:00 Europe/Zurich: changes wait in queue q_a"
+    line = " ".join(shown(seen, width=200))
+    assert "CLOSED until 2026-11-22 22:00 Europe/Zurich" in line
+    assert "at most 512 kB/s" in line
+    assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(overview(component("INITIALIZING"), closed))

@@ -108,6 +108,17 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
     assert "capture:c: is stopped" in told[-1]
 
 
+def test_closed_window_is_what_is_waited_for(spec):
+    from_a, from_b = names(spec)
+    actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
+    closed = {"name": "propagation:p", "kind": "propagation", "state": "CLOSED", "closed_until": "2026-11-22 22:00 UTC", "from_queue": "q"}
+    told: list[str] = []
+    words = "propagation:p: is closed by its schedule until 2026-11-22 22:00 UTC: changes wait in queue q"
+    with pytest.raises(NotCaughtUp, match=words):
+        wait_caught_up(spec, actors, timeout_s=1.0, progress=told.append, overview=lambda: overview("RUNNING", closed))
+    assert words in told[-1]
+
+
 def test_topology_that_was_refused_is_not_waited_for(spec):
     refused = overview("REFUSED", {"name": "apply:x", "kind": "apply", "state": "NOT CREATED"})
     with pytest.raises(NotCaughtUp, match="does not replicate") as caught:

@@ -95,15 +95,32 @@ def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(t
     assert check_topology(file, ask_databases=False).findings == ()
 
 
+def test_what_certs_prints_is_what_the_file_needs(tmp_path):
+    plain = (FOLDER / "two_way.yaml").read_text()
+    file = tmp_path / "two_way.yaml"
+    file.write_text(plain)
+    made = subprocess.run(
+        [sys.executable, "-c", "from headrace.entry import main; main()", "certs", "keys", "--topology", file.name],
+        capture_output=True, check=True, text=True, cwd=tmp_path,
+    )
+    file.write_text(f"{made.stderr.partition('tls: ')[1]}{made.stderr.partition('tls: ')[2]}\n{plain}")
+    assert [finding for finding in check_topology(file, ask_databases=False).findings if finding.is_error] == []
+    tls = read_topology(file).sites[0].tls
+    assert tls is not None
+    assert tls.key.parent == tmp_path / "keys"
+
+
 def test_own_servers_takes_its_connection_strings_from_the_environment():
     spec = read_topology(FOLDER / "own_servers.yaml", ENVIRONMENT)
     assert [site.database.environment for site in spec.sites] == [("DBS1_DSN",), ("DBS2_DSN",)]
 
 
-def test_slow_line_compresses_and_keeps_its_queues():
+def test_slow_line_spares_its_line_and_keeps_its_queues():
     spec = read_topology(FOLDER / "slow_line.yaml", {})
     (propagation,) = spec.propagations
-    assert propagation.compression == "zstd"
+    assert (propagation.compression, propagation.bandwidth_max) == ("zstd", 500 << 10)
+    assert propagation.schedule is not None
+    assert propagation.schedule.at(1_790_000_000_000_000 // 3_600_000_000 * 3_600_000_000 + 55 * 60_000_000).is_open
     plan = make_plan(spec)
     assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
     assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()

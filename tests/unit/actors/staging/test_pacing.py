@@ -1,0 +1,222 @@
+"""The pace of a bandwidth and the gate of a schedule, in virtual time: smooth, whole batches, nothing lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.pacing import PIECE_BYTES_MIN, Gate, Pacer
+from actors.staging.propagation import Connect, PropagationCore, PropagationRunner, PropagationStatistics
+from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from protos import codec
+from protos.fragments import FRAGMENT_BYTES
+from rules.rule import RuleSet
+from streams.clock import VirtualClock
+from streams.errors import PropagationError
+from tests.support.lcr_batches import insert_batch
+from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
+from topology.schedule import Schedule, Window
+from topology.spec import PropagationSpec
+
+RATE = 100_000
+HOURLY = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),))
+START_US = 1_700_000_000_000_000 // 3_600_000_000 * 3_600_000_000  # a full hour
+
+
+class Line:
+    """q_dbs1 -> to_dbs2 -> q_dbs2 with a runner, in virtual time; the line between them can be cut.
+
+    Args:
+        folder: of the queues.
+        keys: of the propagation.
+    """
+
+    def __init__(self, folder: Path, **keys: object) -> None:
+        self.clock, self.is_up, self.incarnation = VirtualClock(START_US), True, 0
+        topology = one_way(folder, subscribers=("to_dbs2",), memory=200_000, spill=1 << 26)
+        self.near = QueueCore(topology, "q_dbs1", folder / "near", self.clock)
+        self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
+        self.publisher = self.near.open_publisher("capture_dbs1", "1", "dbs1")
+        self.near.resume(self.publisher)
+        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": 0}, 1 << 40)
+        spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
+        connect: Connect = self.connect
+        self.runner = PropagationRunner("t", spec, str, clock=self.clock, connect=connect)
+        self.connects = 0
+        self.position = 0
+
+    def connect(self) -> dict[str, tuple[DirectEnqueue, object]]:  # type: ignore[override]
+        self.connects += 1
+        name = f"{self.connects:04d}"
+        return {"dbs1": (
+            DirectEnqueue(lambda: self.far if self.is_up else None, "to_dbs2", name, "dbs1"),
+            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name),
+        )}
+
+    def publish(self, size: int) -> None:
+        batch = insert_batch([self.position + 10], previous=self.position, value=bytes(size))
+        self.near.enqueue(self.publisher, codec.header_of(batch), codec.encode(batch))
+        self.position += 10
+
+    def run(self, seconds: float) -> None:
+        """As a host does: step, pause as long as the step says."""
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            pause = self.runner.step()
+            self.clock.advance(max(1e-6, min(pause, end - self.clock.monotonic())))
+
+    def arrived(self) -> list[int]:
+        found = []
+        while (delivery := self.far.dequeue(self.subscriber)) is not None:
+            found.append(delivery.header.through_scn)
+        return found
+
+
+def test_pace_is_the_bandwidth_over_any_second_and_what_was_not_used_is_not_saved_up() -> None:
+    pacer, now, sent = Pacer(RATE), 0.0, []
+    assert pacer.piece_bytes == RATE // 10
+    for idle_s in (0.0, 3600.0):
+        now += idle_s
+        for _ in range(100):
+            now += pacer.pause_s(now)
+            assert pacer.pause_s(now) == 0.0
+            pacer.sent(pacer.piece_bytes, now)
+            sent.append(now)
+    for first in range(len(sent)):
+        within = [at for at in sent if sent[first] <= at < sent[first] + 1.0 - 1e-9]
+        assert len(within) <= 10, "more than a second's bandwidth in a second"
+    assert sent[-1] - sent[100] == pytest.approx(9.9)
+
+
+@pytest.mark.parametrize(("rate", "piece"), [(8192, PIECE_BYTES_MIN), (1 << 20, (1 << 20) // 10), (1 << 30, FRAGMENT_BYTES)])
+def test_piece_is_a_tenth_of_a_second_within_what_a_fragment_may_be(rate: int, piece: int) -> None:
+    assert Pacer(rate).piece_bytes == piece
+
+
+def test_backlog_of_small_and_large_batches_takes_as_long_as_the_bandwidth_says(tmp_path: Path) -> None:
+    line = Line(tmp_path, bandwidth_max=RATE)
+    for size in (1_000_000, 10, 10, 500_000, 10):
+        line.publish(size)
+    line.runner.open()
+    line.run(5.0)
+    assert line.arrived() == []  # half of the first one is on its way
+    assert line.runner.state == "PAUSED FOR BANDWIDTH"
+    line.run(5.5)
+    assert line.arrived() == [10, 20, 30]
+    line.run(4.4)
+    assert line.arrived() == []
+    line.run(0.8)
+    assert line.arrived() == [40, 50]
+    line.run(1.0)
+    assert line.runner.state == "WAITING FOR LCRS"
+    status = line.runner.status()
+    assert status["bandwidth_max"] == RATE
+    assert status["sources"]["dbs1"]["accepted_scn"] == 50
+
+
+def test_batch_that_has_begun_when_the_other_end_rewinds_ends_the_stream_and_nothing_is_lost(tmp_path: Path) -> None:
+    line = Line(tmp_path, bandwidth_max=RATE)
+    line.publish(10)
+    line.runner.open()
+    line.run(1.0)
+    assert line.arrived() == [10]
+    line.far.acknowledge(line.subscriber, "dbs1", 10)  # dropped there; the near queue has not heard of it
+    line.publish(1_000_000)
+    line.run(2.0)
+    line.subscriber = line.far.open_subscriber("apply_far", "2", {"dbs1": 5}, 1 << 40)  # its queue must ask for more
+    with pytest.raises(PropagationError, match="in the middle of a batch"):
+        line.run(1.0)
+    line.runner.close()
+    line.runner.open()
+    line.run(15.0)
+    assert line.arrived() == [10, 20]
+
+
+def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) -> None:
+    line = Line(tmp_path, schedule=HOURLY)
+    line.is_up = False
+    line.runner.open()
+    for _ in range(40):
+        line.publish(10_000)
+        line.near.publisher_news(line.publisher)
+        line.run(60.0)
+    assert line.connects == 0
+    assert line.runner.state == "CLOSED"
+    assert line.runner.status()["closed_until"].endswith(":50 UTC")
+    near = line.near.status()
+    assert (near["state"], near["num_msgs"]) == ("ENABLED", 40)
+    assert near["spill_msgs"] > 20
+    line.is_up = True
+    line.run(9 * 60)  # 49 minutes past
+    assert line.arrived() == []
+    line.run(70)
+    assert line.arrived() == [10 * k + 10 for k in range(40)]
+    assert line.connects == 1
+    assert "closed_until" not in line.runner.status()
+    line.run(11 * 60)
+    assert line.runner.state == "CLOSED"
+
+
+def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_nothing_else(tmp_path: Path) -> None:
+    line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
+    line.runner.open()
+    line.run(59 * 60 + 55)
+    line.publish(1_000_000)
+    line.publish(10)
+    line.run(5.0)
+    assert line.runner.state == "PAUSED FOR BANDWIDTH"
+    line.run(10.0)
+    assert line.arrived() == [10]
+    assert line.runner.state == "CLOSED"
+    line.run(3600)
+    assert line.arrived() == [20]
+
+
+def test_gate_notices_a_clock_that_is_set_back() -> None:
+    class Wall:
+        now_us = START_US + 55 * 60_000_000
+
+        def time_us(self) -> int:
+            return self.now_us
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    wall = Wall()
+    gate = Gate(HOURLY, wall)
+    assert gate.is_open()
+    wall.now_us -= 30 * 60_000_000
+    assert not gate.is_open()
+    assert gate.pause_s() == 25 * 60
+
+
+def test_drained_means_accepted_and_not_only_sent(tmp_path: Path) -> None:
+    class Slow(DirectEnqueue):
+        """Accepts what was sent when it is told to."""
+
+        is_slow = True
+
+        def poll(self):  # type: ignore[no-untyped-def]
+            progress = super().poll()
+            return progress if not self.is_slow else type(progress)(
+                accepted_scn=progress.accepted_scn, accepted_bytes=0, durable_scn=progress.durable_scn,
+                in_flight_bytes=progress.in_flight_bytes, credit_bytes=progress.credit_bytes, rewind_scn=progress.rewind_scn,
+            )
+
+    line = Line(tmp_path)
+    line.publish(10)
+    destination = Slow(lambda: line.far, "to_dbs2", "1", "dbs1")
+    core = PropagationCore(
+        "dbs1", RuleSet(), destination, lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"),
+        statistics=PropagationStatistics(), clock=line.clock,
+    )
+    core.open()
+    core.step()
+    assert not core.drain()
+    destination.is_slow = False
+    assert core.drain()
+    line.publish(10)
+    line.clock.advance(SAVE_PERIOD_S)
+    assert core.drain(), "nothing new is taken"
+    assert line.arrived() == [10]
