@@ -85,6 +85,7 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
     settings = Settings(faults=fault_kinds(faults), seconds=seconds, edits=edits)
     spec = read_topology(file, _AnyValue())
     done: list[Outcome] = []
+    output.say(f"simulating {spec.name}: {_numbers(seeds)}")  # before anything: whatever ends the run, its seed is known
     with live_lines(output, f"simulating {spec.name}") as show:
         def progress(share: float) -> None:
             show(f"{len(done)} of {len(seeds)} seeds, {share:.0%}")
@@ -102,11 +103,15 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
     return FINDING
 
 
+def _numbers(seeds: range) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
+
+
 def _summary(done: list[Outcome]) -> str:
     faults = sum(sum(each.fired.values()) for each in done)
     transactions, virtual_s = sum(each.transactions for each in done), sum(each.virtual_s for each in done)
-    seeds = f"seed {done[0].seed}" if len(done) == 1 else f"seeds {done[0].seed}-{done[-1].seed}"
-    lines = [f"{seeds}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the operator, {virtual_s:.0f} virtual seconds"]
+    seeds = range(done[0].seed, done[-1].seed + 1)
+    lines = [f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the operator, {virtual_s:.0f} virtual seconds"]
     if len(done) == 1:
         lines.append(f"trace digest {done[0].digest}")
     return "\n".join(lines)

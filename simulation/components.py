@@ -128,6 +128,7 @@ class SourceSite(Component):
         self.durable_scn = FIRST_SCN
 
     def open(self) -> None:
+        """Begin to read the log again, from the progress that is stored."""
         sim = self.sim
         if self.writer is None:
             self.writer = LogWriter(
@@ -154,6 +155,7 @@ class SourceSite(Component):
         self._stream = stream
 
     def work(self) -> None:
+        """Read what the database gives, write it, and let go of redo that nobody needs."""
         writer = self.writer
         assert writer is not None
         if self.database.is_down:
@@ -176,6 +178,7 @@ class SourceSite(Component):
         self.durable_scn = scn
 
     def close(self) -> None:
+        """End in an orderly way."""
         if self.writer is not None:
             self.writer.detach()
         if self._stream is not None:
@@ -183,6 +186,7 @@ class SourceSite(Component):
             self._stream = None
 
     def forget(self) -> None:
+        """Die: what was only in memory is gone."""
         writer, self.writer = self.writer, None
         if self._stream is not None:
             self._stream.close()
@@ -338,6 +342,7 @@ class BufferedQueue(Component):
         self.core: QueueCore | None = None
 
     def open(self) -> None:
+        """Begin from what the disk holds."""
         self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock)
 
     def adopt(self) -> None:
@@ -346,6 +351,7 @@ class BufferedQueue(Component):
             self.core.adopt(self.sim.topology)
 
     def work(self) -> None:
+        """Serve streams, and store positions now and then."""
         core = self.core
         assert core is not None
         self.sim.network.serve(self._queue)
@@ -366,9 +372,11 @@ class BufferedQueue(Component):
         require(status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds")
 
     def close(self) -> None:
+        """End in an orderly way: there is nothing that would have to be said."""
         self.forget()
 
     def forget(self) -> None:
+        """Die: what was only in memory is gone."""
         core, self.core = self.core, None
         self.sim.network.queue_died(self._queue)
         if core is not None:

@@ -42,6 +42,7 @@ class Table:
 
     @property
     def version(self) -> TableVersion:
+        """The description that redo carries, as the columns are now."""
         columns = tuple(
             Column(
                 name=name, type_name=self.key_type if place == 0 else "pg_catalog.text", is_binary=True,
@@ -56,6 +57,7 @@ class Table:
 
     @property
     def keys(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the columns of each key: the primary key, then a unique one."""
         return () if self.keyless else ((0,), (1,)) if self.unique else ((0,),)
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
@@ -117,6 +119,7 @@ class Change:
 
     @property
     def new_in_log(self) -> dict[int, Value]:
+        """The values that the log tells: without those that an UPDATE left where they were."""
         if self.new is None:
             return {}
         return {c: v for c, v in enumerate(self.new) if c not in self.unchanged}
@@ -124,15 +127,24 @@ class Change:
 
 @dataclass
 class Transaction:
+    """A transaction of the model.
+
+    Args:
+        number: from 1 on, in the order of commits.
+        changes: of rows, in their order.
+    """
+
     number: int
     changes: list[Change] = field(default_factory=list)
 
     @property
     def order_scn(self) -> int:
+        """Where the transaction stands in the order of commits."""
         return self.number * 100 + 10
 
     @property
     def commit_scn(self) -> int:
+        """Where its commit is in the log."""
         return self.number * 100 + 50
 
 
@@ -155,6 +167,7 @@ class Source:
         self._text = 0
 
     def fill(self, rows: int) -> None:
+        """Insert rows into every table, before anything is captured."""
         for table in self.tables:
             for _ in range(rows):
                 self._insert(table)

@@ -1,7 +1,8 @@
 """Whole topologies under random harm: nothing lost, nothing twice, in order, watermarks that hold, and convergence.
 
-Every example once, for a moment; and random seeds, as many as fit into HEADRACE_SIMULATION_SECONDS. Each is printed with the
-command that replays it.
+Every example once, for a moment; and as many seeds as fit into HEADRACE_SIMULATION_SECONDS. The quick gate has always the same
+seeds: what it says depends on the code alone. With HEADRACE_SIMULATION_SECONDS they are new ones each time. Each is printed with
+the command that replays it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0"))
 SEEDS_FOR_EVERYTHING = 60  # by then all was done and seen, nearly always
 SEEDS_MAX = 150  # by then always
 MOMENT_S = 6.0  # virtual: enough that every component works, and a few die
+FIXED_SEED = 1
 HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
@@ -64,7 +66,7 @@ def run(name: str, seed: int, settings: Settings) -> Outcome:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_converges_whatever_breaks(name: str) -> None:
-    outcome = run(name, secrets.randbits(32), Settings(seconds=MOMENT_S))
+    outcome = run(name, secrets.randbits(32) if SECONDS else FIXED_SEED, Settings(seconds=MOMENT_S))
     assert sum(outcome.fired.values()) >= HARM_MIN, "nothing broke: this run proves nothing"
 
 
