@@ -1,4 +1,4 @@
-"""Capture process: mine the site's redo and enqueue the changes that its rules take.
+"""Capture process: mine the redo at its site, the source's own or a copy, and enqueue the changes that its rules take.
 
 Job
     Send everything that the queue does not have yet, in order, as soon as it is durable in redo. Where the topology allows it, what
@@ -39,13 +39,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from actors.host import Host
 from actors.site.asked_names import AskedNames
-from actors.site.connection import site_folder
+from actors.site.connection import redo_folder
 from databases.connectors import decoder_for
 from streams.errors import LogGone, PropagationError, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
+from topology.downstream import receiver_at
 
 if TYPE_CHECKING:
     from actors.combined import CombinedCore, CombinedOutlet
@@ -114,7 +115,7 @@ class CaptureHost(Host):
         resolve, incarnation = peers_of(self._spec, self._capture.site, resolver(self._spec.name)), new_incarnation()
         self._capture_state = "INITIALIZING"
         self._redo = RedoWatchClient(
-            resolve(f"site:{self._capture.source}"), topology=self._spec.name, capture=self._capture.name,
+            resolve(self._redo_component), topology=self._spec.name, capture=self._capture.name,
             source=self._capture.source, incarnation=incarnation, wake=self.wake,
         )
         self._redo.connect()
@@ -251,7 +252,7 @@ class CaptureHost(Host):
         from redo.mining import Miner
 
         return Miner(
-            site_folder(self._spec, self._capture.source) / "redo", self._capture.source, start_scn, self._capture.rules,
+            redo_folder(self._spec, source=self._capture.source, site=self._capture.site), self._capture.source, start_scn, self._capture.rules,
             decoder_for, names=AskedNames(self._ask_site),
         )
 
@@ -284,7 +285,13 @@ class CaptureHost(Host):
     def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
         from actors.runtime import actors_of
 
-        return actors_of(self._spec.name).call(f"site:{self._capture.source}", method, timeout_s=NAMES_TIMEOUT_S)
+        return actors_of(self._spec.name).call(self._redo_component, method, timeout_s=NAMES_TIMEOUT_S)
+
+    @property
+    def _redo_component(self) -> str:
+        """Who writes the redo that is mined here: the source's site, or a redo receiver of this one."""
+        receiver = receiver_at(self._spec, self._capture)
+        return f"site:{self._capture.source}" if receiver is None else receiver.component
 
     def _pass_on(self, error: LogGone, queue: _Outlet, miner: Miner) -> float:
         """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""

@@ -55,6 +55,7 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
+from topology.downstream import receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
@@ -274,8 +275,11 @@ class Controller(Host):
         before: set[str] = set()
         if component.kind == "apply" and self._must_note_kept:
             return False
-        if component.kind == "capture":
-            before = {f"site:{self._spec.capture(name).source}"}
+        if component.kind == "redo":
+            before = {f"site:{receiver_of(self._spec, name).source}"}
+        elif component.kind == "capture":
+            receiver = receiver_at(self._spec, self._spec.capture(name))
+            before = {f"site:{self._spec.capture(name).source}", *(() if receiver is None else (receiver.component,))}
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}

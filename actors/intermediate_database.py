@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.site.host import SiteHost
+from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class IntermediateSite(SiteHost):
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
         """See `DatabaseSite.prepare`. There is no database: only what new queues left from an earlier time is deleted."""
         forget_queues(spec, self._name, new)
+        forget_standby_logs(spec, self._name, new)
         return ()
 
     def remove(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What a component is built by, and which components of a site share a process.
 
 A Python process that is connected to Ray takes 64 MB before it does anything. Queues and propagations only pass bytes on, capture processes
-of a site mine the same redo; each of these kinds shares one process per site, where one component more costs a few megabytes. A site, an apply
+of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per site, where one component more costs a few megabytes. A site, an apply
 process and a Spark application have one of their own: the first two work all the time and would wait for each other's turn to run Python code,
 and a Spark application ends with its process and takes half a minute to come back.
 """
@@ -21,8 +21,9 @@ __all__ = ["factory_of", "process_of"]
 _FACTORIES = {
     "queue": "actors.staging.queue_host:build", "propagation": "actors.staging.propagation_host:build",
     "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
+    "redo": "actors.downstream_database:build",
 }
-_SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures"}
+_SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", "redo": "receivers"}
 
 
 def process_of(component: Component, node: Iterable[tuple[str, float]]) -> str:
@@ -33,7 +34,7 @@ def process_of(component: Component, node: Iterable[tuple[str, float]]) -> str:
         node: Ray resources that place its site, as (name, amount): with others it is another process.
 
     Returns:
-        "staging:<site>" or "captures:<site>" for what shares one, else the component's own name.
+        "staging:<site>", "captures:<site>" or "receivers:<site>" for what shares one, else the component's own name.
     """
     shared = _SHARED.get(component.kind)
     if shared is None:

@@ -186,12 +186,28 @@ def _check_answers(address: str) -> None:
         ) from error
 
 
-def prepare_process(address: str) -> None:
-    """Prepare a process that Ray did not start for `connect`; it has no effect after the first `import ray`."""
+def prepare_process(address: str, environment: Mapping[str, str]) -> None:
+    """Prepare a process that Ray did not start for `connect`.
+
+    Args:
+        address: of Ray's control service.
+        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`); empty for a cluster of the user's,
+            which the process's own environment describes.
+    """
     # Ray prints events of the cluster ("a worker died ...") to standard output, which is for a command's result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     if address.startswith(HOST):
-        os.environ.update(LOOPBACK)
+        environment = {**LOOPBACK, **environment}
+    if "ray" not in sys.modules:
+        os.environ.update(environment)
+    elif any(os.environ.get(name) != value for name, value in environment.items()):
+        # Another cluster than before: Ray keeps what it found when it was imported.
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+        disconnect()
+        os.environ.update(environment)
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def disconnect() -> None:

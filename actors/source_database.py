@@ -37,9 +37,10 @@ from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
 from actors.site.host import SiteHost
+from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
-from databases.connectors import decoder_for, open_destination, open_source
+from databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
@@ -53,6 +54,7 @@ from streams.errors import (
     UnsupportedType,
 )
 from topology.combined import combined
+from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -75,6 +77,9 @@ FULL_PAUSE_S = 0.5  # a full redo log or disk is checked again this often
 WATCH_INTERVAL_S = 1.0  # a site without a log writer only monitors its server
 SAMPLE_INTERVAL_S = 0.1  # the precision of the lag in seconds; a query costs the database a tenth of a millisecond
 RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a second
+# While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often as an idle
+# log writer looks.
+AWAIT_MIN_S, AWAIT_MAX_S = 0.004, READ_TIMEOUT_S
 SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
 LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and heartbeats, are checked
 UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
@@ -116,6 +121,7 @@ class DatabaseSite(SiteHost):
         self._tables = CapturedTables(name, self._folder, self._open_source)
         self._uncaptured_at = 0.0
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
+        self._awaiting_s = AWAIT_MIN_S
 
     # ------------------------------------------------------------------ hosting
 
@@ -145,8 +151,10 @@ class DatabaseSite(SiteHost):
         if self._gone is not None:
             error, self._gone = self._gone, None
             raise error
+        # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
+        is_awaiting = writer.is_awaiting
         try:
-            wrote = writer.step(READ_TIMEOUT_S)
+            wrote = writer.step(0.0 if is_awaiting else READ_TIMEOUT_S)
         except UnsupportedType as error:
             # The next stream begins where redo ends, in the other form: nothing is lost.
             self._allow_binary = False
@@ -162,7 +170,12 @@ class DatabaseSite(SiteHost):
             self._service.announce()
         if writer.state.startswith("PAUSED"):
             return FULL_PAUSE_S
-        return writer.pause_s
+        return self._await_pause_s(moved=wrote) if writer.is_awaiting else writer.pause_s
+
+    def _await_pause_s(self, *, moved: bool) -> float:
+        """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread: new data does not."""
+        self._awaiting_s = AWAIT_MIN_S if moved else min(2 * self._awaiting_s, AWAIT_MAX_S)
+        return self._awaiting_s
 
     def close(self) -> None:
         """Close the stream; the log writer and its service stay, so that captures can mine the existing redo."""
@@ -232,12 +245,25 @@ class DatabaseSite(SiteHost):
                 "redo_segment": statistics.position.segment, "bytes_total": statistics.data_bytes,
                 "fsyncs_total": statistics.syncs, "resumes_total": statistics.resumes,
                 "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn, "problem": statistics.problem,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+                "problem": statistics.problem or self._waits_in_vain(self._writer),
             }
+            details["redo_receivers"] = self._writer.shipping.status()
             options = self._writer.options
             if options is not None:
                 details["stream_form"] = "binary" if options.binary else "text"
         return details
+
+    def _waits_in_vain(self, writer: LogWriter) -> str:
+        """Why nothing is confirmed to the database, for the operator; empty: it is."""
+        away = writer.shipping.awaited_in_vain()
+        if not away:
+            return ""
+        session = log_session_name(self._site.database.kind, self._spec.name, self._site.name)
+        return (
+            f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where synchronous_standby_names "
+            f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async and `headrace up`"
+        )
 
     def endpoint(self) -> str:
         """Where captures watch the redo log."""
@@ -304,6 +330,7 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         statements: list[str] = []
         forget_queues(spec, self._site.name, new)
+        forget_standby_logs(spec, self._site.name, new)
         is_source, applies = _is_source(spec, self._site.name), _applies_at(spec, self._site.name)
         if is_source:
             with closing(self._open_source()) as source:
@@ -443,19 +470,31 @@ class DatabaseSite(SiteHost):
         if self._service is None:
             self._admission = admission_of(self._spec, self.name)
             self._service = RedoServer(
-                self._spec.name, self._site.name, writer, host=own_host(), admission=self._admission
+                self._spec.name, self._site.name, writer, shipper=writer.shipping, acknowledged=self._acknowledged, host=own_host(),
+                admission=self._admission,
             )
         else:
-            self._service.attach(writer)
+            self._service.attach(writer, writer.shipping)
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for the capture processes of the topology only, and pause as suits them."""
-        captures = [capture.name for capture in self._spec.captures if capture.source == self._site.name]
+        """Keep redo for this site's capture processes and the redo receivers of others only, and pause as suits them."""
+        # Receivers first: a capture process that is to mine elsewhere needs the redo that it needed here.
+        writer.shipping.register({each.name: each.is_sync for each in receivers_from(self._spec, self._site.name)})
+        lags = [each.archive_lag_s for each in receivers_from(self._spec, self._site.name) if each.is_archived_log]
+        writer.switch_after_s = min(lags, default=None)
+        captures = [each.name for each in self._spec.captures if each.source == each.site == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)
         writer.required_checkpoints.forget_others(captures)
-        writer.pause_for(is_combined={each.capture.name for each in combined(self._spec)}.issuperset(captures))
+        mining = {each.name for each in self._spec.captures if each.source == self._site.name}
+        writer.pause_for(is_combined=mining <= {each.capture.name for each in combined(self._spec)})
+
+    def _acknowledged(self) -> None:
+        """A redo receiver has more durably: confirm it at once where commits wait for that."""
+        writer = self._writer
+        if writer is not None and writer.waits_for_receivers:
+            self.wake()
 
     def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
         assert self._source is not None

@@ -100,16 +100,14 @@ class HeadraceTopology:
 
     def _actors(self) -> Any:
         from actors.cluster.local import LocalCluster
-        from spark_apply.application.environment import LOOPBACK
+        from actors.runtime import connect, prepare_process
 
-        # Before this process imports ray.
-        os.environ.update(LOOPBACK)
-        from actors.runtime import connect
-
-        address = LocalCluster(self.state_dir).address()
+        cluster = LocalCluster(self.state_dir)
+        address = cluster.address()
         if address is None:
             message = "the bench's Ray cluster does not run"
             raise RuntimeError(message)
+        prepare_process(address, cluster.client_environment())
         return connect(address, "bench")
 
     def _headrace(self, *arguments: str) -> None:

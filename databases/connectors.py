@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
+    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
     "open_source", "plan_copy", "plan_unseen", "value_reader",
 ]
 
@@ -66,6 +66,24 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
 
         return PostgresSource(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
+
+
+def log_session_name(kind: str, topology: str, site: str) -> str:
+    """What the session that reads a source's log calls itself: what the database can be told to make commits wait for.
+
+    Args:
+        kind: of the database.
+        topology: name of the topology.
+        site: name of the source's site.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if kind in _POSTGRES:
+        from databases.postgres.source.catalog import slot_name
+
+        return slot_name(topology, site)
+    raise ConfigError(f"nothing can be captured from a {kind} database")
 
 
 def open_destination(access: DatabaseAccess) -> DestinationDatabase:

@@ -124,7 +124,7 @@ class Deployment:
                 )
             raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
         try:
-            return _connect(address, self.spec.name)
+            return _connect(address, self.spec.name, {} if self.address else self.cluster.client_environment())
         except ConfigError as error:
             if not self.is_remembered:
                 raise
@@ -485,7 +485,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "cluster.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -498,10 +498,10 @@ class Deployment:
         return [f"{folder} could not be removed"] if (folder / "sites").exists() else []
 
 
-def _connect(address: str, topology: str) -> RayActors:
+def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
     from actors.runtime import connect, prepare_process
 
-    prepare_process(address)
+    prepare_process(address, environment)
     return connect(address, topology)
 
 

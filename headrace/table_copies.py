@@ -20,7 +20,10 @@ POLL_S = 0.5
 # The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED before still
 # looks so for a moment.
 FAILED_AFTER_S = 5.0
+# As long as a piece may take without a word (`spark_apply.copy.rounds`): a copy that moves is waited for, however long it takes.
+STALLED_S = 1800.0
 _CALL_TIMEOUT_S = 15.0
+_ENDED = frozenset({"ABORTED", "DISABLED"})  # states of an apply process in which nothing is copied before an operator acts
 
 
 def copy_again(spec: TopologySpec, actors: RayActors, table: tuple[str, str], apply: str = "") -> list[dict[str, Any]]:
@@ -74,15 +77,19 @@ def wait_copied(
         One entry per apply process: the table as it is now.
 
     Raises:
-        ApplyError: one cannot be copied.
+        ApplyError: one cannot be copied, or nothing has moved for `STALLED_S`; the copy goes on when it can.
     """
-    began = time.monotonic()
+    began = moved_at = time.monotonic()
+    last: list[dict[str, Any]] = []
     while True:
-        instantiations = {str(c["name"]): c.get("instantiation", ()) for c in overview()["components"]}
+        components = {str(c["name"]): c for c in overview()["components"]}
         now = [
-            {**before, **found} for before in begun for found in instantiations.get(f"apply:{before['apply']}", ())
+            {**before, **found} for before in begun
+            for found in components.get(f"apply:{before['apply']}", {}).get("instantiation", ())
             if (found["owner"], found["name"]) == (before["owner"], before["name"])
         ]
+        if now != last:
+            last, moved_at = now, time.monotonic()
         for found in now:
             if found["state"] == "FAILED" and time.monotonic() - began > FAILED_AFTER_S:
                 raise ApplyError(
@@ -94,5 +101,28 @@ def wait_copied(
             found["state"] in {"DONE", "KEPT"} and found["instantiation_scn"] > old[found["apply"]] for found in now
         ):
             return now
+        if time.monotonic() - began > FAILED_AFTER_S:
+            _check_runs([components.get(f"apply:{before['apply']}", {}) for before in begun])
+        if time.monotonic() - moved_at > STALLED_S:
+            raise ApplyError(
+                f"{copying_line(now) or 'the copy'}: nothing has moved for {STALLED_S / 60:.0f} minutes",
+                hint="headrace status FILE says what it waits for; the copy goes on by itself",
+            )
         progress(copying_line(now) or "to be copied")
         time.sleep(POLL_S)
+
+
+def _check_runs(applies: Sequence[Mapping[str, Any]]) -> None:
+    """See that no apply process waits for an operator: then nothing is copied.
+
+    Raises:
+        ApplyError: one does.
+    """
+    for component in applies:
+        if component.get("state") in _ENDED:
+            error = component.get("last_error") or {}
+            why = f": {error['message']}" if component["state"] == "ABORTED" and error else ""
+            raise ApplyError(
+                f"{component['name']} is {component['state']}{why}: the copy waits",
+                hint=f"headrace start FILE {component['name']}; the copy then goes on by itself",
+            )

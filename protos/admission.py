@@ -30,13 +30,13 @@ from typing import Any
 from protos.identity import Identity, principal_of
 from streams.errors import NotAdmitted, ProtocolError
 
-__all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "SUBSCRIBE", "Admission", "Callers"]
+__all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "SUBSCRIBE", "Admission", "Callers"]
 
 # What a component may come for.
-PUBLISH, SUBSCRIBE, READ_REDO = "publish", "subscribe", "read redo"
+PUBLISH, SUBSCRIBE, READ_REDO, RECEIVE_REDO = "publish", "subscribe", "read redo", "receive redo"
 
 Callers = Mapping[str, Mapping[str, str]]
-"""Who may come for what: PUBLISH, SUBSCRIBE or READ_REDO -> component -> the site it runs at."""
+"""Who may come for what: PUBLISH, SUBSCRIBE, READ_REDO or RECEIVE_REDO -> component -> the site it runs at."""
 
 # A client sends its first messages with the call; a node under full load has needed seconds to do so.
 HELLO_TIMEOUT_S = 10.0

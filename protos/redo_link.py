@@ -26,6 +26,8 @@ from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
 from protos.admission import READ_REDO, Admission
 from protos.codec import scn_from_message
 from protos.identity import Peer
+from protos.redo_transport import ShippingService
+from protos.standby import RedoShipper
 from protos.transport import Channel, ClientStream, Server
 from streams.errors import PropagationError, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -160,25 +162,39 @@ class RedoServer:
     Args:
         topology: name of the topology.
         source: the source site.
-        writer: its log writer.
+        writer: its log writer, or the standby redo log of a downstream site.
+        shipper: ships it to the redo receivers of other sites; None: nobody does.
+        acknowledged: called when one of them has more durably; must not block.
         host: address to listen on.
         admission: of its callers; None: everybody who says the right hello, without TLS.
     """
 
     def __init__(
-        self, topology: str, source: str, writer: RedoWriter, *, host: str = "127.0.0.1", admission: Admission | None = None,
+        self, topology: str, source: str, writer: RedoWriter, *, shipper: RedoShipper | None = None,
+        acknowledged: Callable[[], None] = lambda: None, host: str = "127.0.0.1", admission: Admission | None = None,
     ) -> None:
         self._service = RedoService(topology, source, writer, admission)
-        self._server = Server([self._service.register], host=host, admission=admission)
+        self._shipping = None if shipper is None else ShippingService(topology, source, shipper, acknowledged, admission)
+        services = [each.register for each in (self._service, self._shipping) if each is not None]
+        self._server = Server(services, host=host, admission=admission)
         self.endpoint = self._server.endpoint
 
-    def attach(self, writer: RedoWriter) -> None:
-        """Serve another log writer's position from now on (the one before was closed)."""
+    def attach(self, writer: RedoWriter, shipper: RedoShipper | None = None) -> None:
+        """Serve another log writer from now on (the one before was closed).
+
+        Args:
+            writer: the log writer.
+            shipper: its shipping; None where redo is not shipped.
+        """
         self._service.attach(writer)
+        if self._shipping is not None and shipper is not None:
+            self._shipping.attach(shipper)
 
     def announce(self) -> None:
         """Redo may have become durable: wake who waits for it. Cheap, callable from any thread."""
         self._service.announce()
+        if self._shipping is not None:
+            self._shipping.announce()
 
     def stop(self) -> None:
         """End every stream; idempotent."""

@@ -141,3 +141,78 @@ class Redo:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class RedoTransportStub:
+    """Redo transport: a redo receiver takes the source's redo log, byte for byte.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Ship = channel.stream_stream(
+                '/headrace.v1.RedoTransport/Ship',
+                request_serializer=protos_dot_redo__pb2.ShipRequest.SerializeToString,
+                response_deserializer=protos_dot_redo__pb2.ShippedRedo.FromString,
+                _registered_method=True)
+
+
+class RedoTransportServicer:
+    """Redo transport: a redo receiver takes the source's redo log, byte for byte.
+    """
+
+    def Ship(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RedoTransportServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Ship': grpc.stream_stream_rpc_method_handler(
+                    servicer.Ship,
+                    request_deserializer=protos_dot_redo__pb2.ShipRequest.FromString,
+                    response_serializer=protos_dot_redo__pb2.ShippedRedo.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'headrace.v1.RedoTransport', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('headrace.v1.RedoTransport', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class RedoTransport:
+    """Redo transport: a redo receiver takes the source's redo log, byte for byte.
+    """
+
+    @staticmethod
+    def Ship(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.RedoTransport/Ship',
+            protos_dot_redo__pb2.ShipRequest.SerializeToString,
+            protos_dot_redo__pb2.ShippedRedo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

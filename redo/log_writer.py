@@ -35,7 +35,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +42,19 @@ import numpy as np
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
 from redo.checkpoints import RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
+from redo.kept_segments import KeptSegments
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
 from redo.segments import (
+    FIRST_SEGMENT,
     LogState,
     RedoFull,
     SegmentFile,
     SegmentWriter,
     archive_segment,
-    list_segments,
-    read_head,
     scan_segment,
 )
+from redo.shipping import RedoShipping
 from streams.clock import Clock, SystemClock
-from streams.durable_file import sync_folder
 from streams.errors import (
     INSTANTIATE_AGAIN,
     BugError,
@@ -134,7 +133,10 @@ class LogWriter:
         clock: for time stamps and intervals.
 
     Attributes:
-        required_checkpoints: what the captures need; `step` saves it and purges behind it.
+        required_checkpoints: what the captures at this site need; `step` saves it and purges behind it.
+        shipping: the redo receivers at other sites, which bound purging too; `step` saves it, and confirms nothing that a
+            receiver with `transport: sync` lacks.
+        switch_after_s: a segment that holds something is closed and archived when it is that old, seconds; None: only when it is full.
 
     Raises:
         RedoError: redo is damaged other than by a torn tail, or a segment is missing.
@@ -162,25 +164,26 @@ class LogWriter:
         self._taken: list[LogChunk] = []
         self._pause_s = 0.0
         self._pause_factor = PAUSE_FACTOR
-        self._progress_scn = FIRST_SCN
+        self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
         self._segment: SegmentWriter | None = None
         self._empty_bytes = 0  # of the online segment when it was created
         self._state = LogState(FIRST_SCN, FIRST_SCN, is_open=False)
         self._dictionary = Dictionary()
-        self._heads: dict[int, SegmentHead] = {}
-        self._sizes: dict[int, int] = {}
         self._restart_segment = 0
         self._position = RedoPosition(0, 0, FIRST_SCN)
 
+        self.switch_after_s: float | None = None
+        self._created_at = self._clock.monotonic()
         self._phase = "IDLE"
         self._data_bytes = self._records = self._syncs = self._resumes = self._purged_bytes = 0
         self._wrote_at = self._saved_at = self._kept_alive_at = self._clock.monotonic()
 
-        folder.mkdir(parents=True, exist_ok=True)
+        self._kept = KeptSegments(folder, source)
         self.required_checkpoints = RequiredCheckpoints(folder)
         self._open()
+        self.shipping = RedoShipping(folder, source, lambda: self._position)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -202,7 +205,8 @@ class LogWriter:
     @property
     def options(self) -> StreamOptions | None:
         """How to read the newest segment; None without redo."""
-        return self._heads[max(self._heads)].options if self._heads else None
+        newest = self._kept.newest
+        return None if newest is None else newest.options
 
     @property
     def state(self) -> str:
@@ -218,11 +222,21 @@ class LogWriter:
         """Pause as suits what reads this redo log: with combined capture and apply only, or also with queues behind it."""
         self._pause_factor = PAUSE_FACTOR_COMBINED if is_combined else PAUSE_FACTOR
 
+    @property
+    def waits_for_receivers(self) -> bool:
+        """Whether a receiver's acknowledgement can let more be confirmed at all."""
+        return self.shipping.has_sync
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether a receiver's acknowledgement will let more be confirmed: step again when it comes."""
+        return self._stream is not None and self.shipping.is_awaited(self._state.end_scn)
+
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
         return LogWriterStatistics(
-            state=self.state, redo_bytes=self._redo_bytes(), redo_bytes_max=self._redo_bytes_max,
-            segments=len(self._sizes), position=self._position, data_bytes=self._data_bytes, records=self._records,
+            state=self.state, redo_bytes=self._kept.redo_bytes, redo_bytes_max=self._redo_bytes_max,
+            segments=self._kept.count, position=self._position, data_bytes=self._data_bytes, records=self._records,
             syncs=self._syncs, resumes=self._resumes, purged_bytes=self._purged_bytes,
             required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, problem=self._problem(),
         )
@@ -234,11 +248,16 @@ class LogWriter:
         if self.state != "PAUSED: REDO IS FULL":
             return ""
         bound = f"redo_bytes_max ({self._redo_bytes_max} bytes)"
-        first = self._restart_segment
-        if self._state.is_open and sum(size for n, size in list(self._sizes.items()) if n >= first) >= self._redo_bytes_max:
+        if self._state.is_open and self._kept.bytes_from(self._restart_segment) >= self._redo_bytes_max:
             return (
                 f"one transaction, which began after SCN {scn_text(self._state.commit_scn)}, fills {bound}, WAL grows at the source: "
                 "raise redo_bytes_max in the topology file above the size of that transaction, then `headrace up`"
+            )
+        behind = self.shipping.holding_back(self._restart_segment)
+        if behind:
+            return (
+                f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when {', '.join(behind)} has received "
+                "it; start what is away, raise redo_bytes_max, or take that capture process out of the topology file and `headrace up`"
             )
         return (
             f"the redo log has reached {bound}, WAL grows at the source: it goes on by itself when the captures need less "
@@ -265,9 +284,9 @@ class LogWriter:
         self._stream, self._broken, self._check = stream, None, check
         self._taken.clear()
         self._described.clear()
-        self._progress_scn = FIRST_SCN
+        self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._resumes += 1
-        if not self._heads:
+        if self._kept.newest is None:
             self._state = LogState(stream.start_scn, stream.start_scn, is_open=False)
             self._dictionary.add_build(build)
             self._create_segment(stream.options)
@@ -301,7 +320,9 @@ class LogWriter:
         if stream is None:
             raise BugError("a log writer without a stream was told to write", source=self._source)
         self._save_and_purge()
-        if self._redo_bytes() >= self._redo_bytes_max and not self._make_room(stream.options):
+        self._confirm(stream)
+        self._switch_if_old(stream.options)
+        if self._kept.redo_bytes >= self._redo_bytes_max and not self._make_room(stream.options):
             self._pause(stream)
             return False
         if not self._taken and self._broken is None:
@@ -311,7 +332,7 @@ class LogWriter:
         wrote = self._write_taken() if self._taken else self._write_progress()
         if wrote:
             _after_fsync()
-            stream.confirm(self._state.end_scn)
+            self._confirm(stream)
         busy_s = self._clock.monotonic() - began
         self._pause_s = min(PAUSE_MAX_S, self._pause_factor * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
@@ -323,6 +344,7 @@ class LogWriter:
         """Let go of the files; what is durable stays. Idempotent."""
         self._stream = None
         self.required_checkpoints.save()
+        self.shipping.save()
         if self._segment is not None:
             self._segment.close()
             self._segment = None
@@ -368,7 +390,14 @@ class LogWriter:
         now = self._clock.monotonic()
         if now - self._kept_alive_at >= KEEP_ALIVE_INTERVAL_S:
             self._kept_alive_at = now
-            stream.confirm(self._state.end_scn)
+            self._confirm(stream, is_repeated=True)
+
+    def _confirm(self, stream: LogStream, *, is_repeated: bool = False) -> None:
+        """Tell the source what is durable here, and at every receiver that it waits for."""
+        scn = self.shipping.confirmable(self._state.end_scn)
+        if scn > self._confirmed_scn or is_repeated:
+            self._confirmed_scn = max(scn, self._confirmed_scn)
+            stream.confirm(self._confirmed_scn)
 
     # ------------------------------------------------------------------ writing
 
@@ -450,7 +479,7 @@ class LogWriter:
         return header
 
     def _publish(self, segment: SegmentWriter) -> None:
-        self._sizes[segment.number] = segment.durable_offset
+        self._kept.sizes[segment.number] = segment.durable_offset
         self._position = RedoPosition(segment.number, segment.durable_offset, self._state.end_scn)
 
     # ------------------------------------------------------------------ segments
@@ -468,6 +497,14 @@ class LogWriter:
             self._create_segment(options)
         assert self._segment is not None
         return self._segment
+
+    def _switch_if_old(self, options: StreamOptions) -> None:
+        """Archive a segment in time for those who get complete segments only."""
+        if self.switch_after_s is None or self._clock.monotonic() - self._created_at < self.switch_after_s:
+            return
+        if self._switch_if_used():
+            self._create_segment(options)  # a segment counts as complete when there is another one
+        self._created_at = self._clock.monotonic()
 
     def _switch_if_used(self) -> bool:
         if self._segment is None or self._segment.size_bytes <= self._empty_bytes:
@@ -494,7 +531,7 @@ class LogWriter:
             self._phase = "PAUSED: DISK IS FULL"
 
     def _create_segment(self, options: StreamOptions) -> None:
-        number = max(self._heads, default=0) + 1
+        number = max(self._kept.heads, default=FIRST_SEGMENT - 1) + 1
         head = SegmentHead(
             number=number, source=self._source, options=options, first_scn=self._state.end_scn,
             last_commit_scn=self._state.commit_scn, is_open=self._state.is_open,
@@ -506,34 +543,17 @@ class LogWriter:
         except RedoFull:
             self._phase = "PAUSED: DISK IS FULL"
             raise
-        self._segment = segment
-        self._heads[number] = head
+        self._segment, self._created_at = segment, self._clock.monotonic()
+        self._kept.heads[number] = head
         self._restart_segment = head.restart_segment
         self._empty_bytes = segment.size_bytes
         self._publish(segment)
 
     def _open(self) -> None:
         """Read what is on disk: heads of all segments, the last one from end to end."""
-        for leftover in self._folder.glob("*.tmp"):
-            leftover.unlink()
-        files = list_segments(self._folder)
-        for before, file in pairwise(files):
-            if file.number != before.number + 1:
-                self._raise_missing(before, file)
-        for file in files:
-            head = read_head(file.path)
-            if head.source != self._source:
-                raise RedoError(
-                    f"{file.path.name} is redo of site {head.source}, not of {self._source}",
-                    hint="give every site a folder of its own", segment=file.path.name,
-                )
-            self._heads[file.number] = head
-            self._sizes[file.number] = file.size_bytes
-        for file in files[:-1]:
-            if not file.is_archived:
-                archive_segment(file.path)
-        if files:
-            self._open_last(files[-1])
+        newest = self._kept.read()
+        if newest is not None:
+            self._open_last(newest)
 
     def _open_last(self, file: SegmentFile) -> None:
         def take(header: RecordHeader, payload: bytes) -> None:
@@ -550,65 +570,46 @@ class LogWriter:
         self._segment = SegmentWriter.reopen(file, scan)
         self._publish(self._segment)
 
-    def _raise_missing(self, before: SegmentFile, after: SegmentFile) -> None:
-        from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
-        raise RedoError(
-            f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN {scn_text(to_scn)}"
-            " are missing",
-            hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
-            segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,
-        )
-
     def _describe(self, payload: bytes) -> tuple[TableVersion, ...]:
         assert self.options is not None
         return self._decoder_factory(self.options).describe(np.frombuffer(payload, np.uint8))
 
-    def _redo_bytes(self) -> int:
-        return sum(list(self._sizes.values()))  # a list first: statistics may be asked from another thread
-
     # ------------------------------------------------------------------ purging
 
     def purge(self, required_checkpoint_scn: Scn) -> int:
-        """Remove archived segments that mining from `required_checkpoint_scn` will not read.
+        """Remove archived segments that mining from `required_checkpoint_scn` will not read, and no redo receiver needs.
 
         Returns:
             Bytes freed.
         """
-        keep = self._restart_segment_for(required_checkpoint_scn)
-        freed = 0
-        for file in list_segments(self._folder):
-            if file.number >= keep or not file.is_archived:
-                break
-            file.path.unlink()
-            freed += file.size_bytes
-            self._sizes.pop(file.number, None)
-            self._heads.pop(file.number, None)
-        if freed:
-            sync_folder(self._folder)
-            self._purged_bytes += freed
+        freed = self._kept.purge(self._needed_segment(required_checkpoint_scn))
+        self._purged_bytes += freed
         return freed
 
-    def _restart_segment_for(self, scn: Scn) -> int:
-        """The first segment that mining from `scn` reads; 0 when it is not there any more."""
-        number = max((n for n, head in self._heads.items() if head.last_commit_scn <= scn), default=0)
-        return self._heads[number].restart_segment if number else 0
+    def _needed_segment(self, required_checkpoint_scn: Scn | None) -> int:
+        """The first segment that a capture process or a redo receiver needs; 0: nothing may go. None: there is no capture process."""
+        bounds = [self.shipping.keep_from]
+        if required_checkpoint_scn is not None:
+            bounds.append(self._kept.restart_segment_for(required_checkpoint_scn))
+        return min((bound for bound in bounds if bound is not None), default=0)
 
     def _save_and_purge(self) -> None:
-        required, now = self.required_checkpoints.lowest, self._clock.monotonic()
+        now = self._clock.monotonic()
         if now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
             self._saved_at = now
             # A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
             with contextlib.suppress(RedoFull):
                 self.required_checkpoints.save()
-        if required is not None and len(self._heads) > 1 and self._restart_segment_for(required) > min(self._heads):
-            self.purge(required)
+                self.shipping.save()
+        if self._kept.count > 1:
+            self._purged_bytes += self._kept.purge(self._needed_segment(self.required_checkpoints.lowest))
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""
-        if len(self._sizes) == 1 and self._switch_if_used():
+        if self._kept.count == 1 and self._switch_if_used():
             self._create_segment(options)
             self._save_and_purge()
-        return self._redo_bytes() < self._redo_bytes_max
+        return self._kept.redo_bytes < self._redo_bytes_max
 
 
 def _commit_end(chunks: list[LogChunk]) -> int:

@@ -34,7 +34,7 @@ from streams.scn import NO_OBJECT, ObjectNumber, Scn
 __all__ = [
     "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "DictionarySnapshot", "RecordHeader", "RecordType",
     "RedoPosition", "SegmentFooter", "SegmentHead", "checksum", "decode_dictionary", "decode_footer",
-    "decode_head", "encode_dictionary", "encode_footer", "encode_head",
+    "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
 ]
 
 FORMAT_VERSION = 2  # of segments; a reader refuses every other
@@ -161,6 +161,18 @@ def checksum(data: bytes, start: int = 0) -> int:
         start: the checksum of what comes before them; 0: nothing does.
     """
     return int(google_crc32c.extend(start, data))
+
+
+def fingerprint(header: RecordHeader, before: int = 0) -> int:
+    """What tells redo logs apart that have other records: CRC-32C over their headers, without the checksum at the end of each.
+
+    With that checksum the CRC would be the same for all headers: that is a property of every CRC.
+
+    Args:
+        header: of the next record.
+        before: the fingerprint of those before it; 0: it is the first.
+    """
+    return checksum(header.pack()[: _HEADER.size], before)
 
 
 # --------------------------------------------------------------------------- payloads

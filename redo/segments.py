@@ -42,13 +42,14 @@ from redo.records import (
 from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError, Retry
 from streams.failpoints import failpoint
-from streams.scn import Scn, scn_text
+from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = [
-    "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
-    "archive_segment", "list_segments", "read_head", "scan_segment", "write_error",
+    "FIRST_SEGMENT", "PREAMBLE_BYTES", "LogState", "RedoFull", "RedoReader", "SegmentFile", "SegmentScan", "SegmentWriter",
+    "archive_segment", "check_preamble", "list_segments", "online_segment", "open_segment", "read_head", "scan_segment", "write_error",
 ]
 
+FIRST_SEGMENT = 1  # number of a redo log's first segment
 _PREAMBLE = struct.Struct("<12sI")
 _PREAMBLE_NAME = b"HeadraceRedo"
 PREAMBLE_BYTES = _PREAMBLE.size
@@ -120,7 +121,13 @@ def list_segments(folder: Path) -> list[SegmentFile]:
     return [found[number] for number in sorted(found)]
 
 
-def _online(folder: Path, number: int) -> Path:
+def online_segment(folder: Path, number: int) -> Path:
+    """The path of a segment while it is written.
+
+    Args:
+        folder: of the redo log.
+        number: of the segment.
+    """
     return folder / f"{number:016d}.redo"
 
 
@@ -128,10 +135,47 @@ def _archived(folder: Path, number: int) -> Path:
     return folder / f"{number:016d}.archived.redo"
 
 
+def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> int:
+    """Open a segment for reading, online or archived.
+
+    Args:
+        folder: of the segments.
+        number: of the segment.
+        after_scn: where the caller is, for messages.
+
+    Returns:
+        A descriptor, which the caller closes.
+
+    Raises:
+        LogGone: the segment was purged.
+        RedoError: it is missing.
+    """
+    # Online becomes archived by a rename; looked for in this order, it cannot be missed.
+    for path in (online_segment(folder, number), _archived(folder, number)):
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+    numbers = [file.number for file in list_segments(folder)]
+    if not numbers or number < numbers[0]:
+        raise LogGone(f"redo segment {number} was purged", hint=INSTANTIATE_AGAIN, segment=number)
+    raise RedoError(
+        f"redo segment {number} is missing; transactions after SCN {scn_text(after_scn)} are missing",
+        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
+        segment=number, offset=0, after_scn=after_scn,
+    )
+
+
 # --------------------------------------------------------------------------- reading
 
 
-def _check_preamble(path: Path, descriptor: int) -> None:
+def check_preamble(path: Path, descriptor: int) -> None:
+    """Refuse a file that is no redo segment of this format.
+
+    Args:
+        path: of the file, for messages.
+        descriptor: open for reading.
+    """
     preamble = os.pread(descriptor, PREAMBLE_BYTES, 0)
     if len(preamble) < PREAMBLE_BYTES or not preamble.startswith(_PREAMBLE_NAME):
         raise RedoError(
@@ -200,7 +244,7 @@ def read_head(path: Path) -> SegmentHead:
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _check_preamble(path, descriptor)
+        check_preamble(path, descriptor)
         first = _read_record(descriptor, PREAMBLE_BYTES, os.fstat(descriptor).st_size)
         if first is None or first[0].type is not RecordType.SEGMENT:
             raise _damaged(path, descriptor, PREAMBLE_BYTES, Scn(0), what="has a damaged head")
@@ -331,6 +375,15 @@ class RedoReader:
             raise _damaged(self._path, self._descriptor, self._offset, self._scn)
         return payload
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the open segment, durable or not."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_header(self) -> RecordHeader | None:
+        """The header of whatever record comes next in the open segment, its footer too; None: there is no undamaged one."""
+        return RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
+
     def skip(self, header: RecordHeader) -> None:
         """Move behind the record whose header `next_header` returned."""
         self._offset += header.record_bytes
@@ -344,27 +397,10 @@ class RedoReader:
 
     def _open(self) -> None:
         self.close()
-        # Online becomes archived by a rename; looked for in this order, it cannot be missed.
-        for path in (_online(self._folder, self._segment), _archived(self._folder, self._segment)):
-            try:
-                self._descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            self._closer = weakref.finalize(self, os.close, self._descriptor)
-            self._path = path
-            _check_preamble(path, self._descriptor)
-            return
-        numbers = [file.number for file in list_segments(self._folder)]
-        if not numbers or self._segment < numbers[0]:
-            raise LogGone(
-                f"redo segment {self._segment} was purged",
-                hint=INSTANTIATE_AGAIN, segment=self._segment,
-            )
-        raise RedoError(
-            f"redo segment {self._segment} is missing; transactions after SCN {scn_text(self._scn)} are missing",
-            hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
-            segment=self._segment, offset=0, after_scn=self._scn,
-        )
+        self._descriptor = open_segment(self._folder, self._segment, after_scn=self._scn)
+        self._closer = weakref.finalize(self, os.close, self._descriptor)
+        self._path = online_segment(self._folder, self._segment)  # for messages: it may be archived by now
+        check_preamble(self._path, self._descriptor)
 
 
 # --------------------------------------------------------------------------- writing
@@ -412,7 +448,7 @@ class SegmentWriter:
         Raises:
             RedoFull: no space; nothing of it is left.
         """
-        path = _online(folder, head.number)
+        path = online_segment(folder, head.number)
         state = LogState(head.first_scn, head.last_commit_scn, head.is_open)
         temporary = path.with_suffix(".redo.tmp")
         descriptor, writer = -1, None

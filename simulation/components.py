@@ -25,6 +25,7 @@ from streams.errors import DatabaseUnavailable, FencedError, LogGone, Propagatio
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
+from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
     from simulation.observer import ApplyObserver
@@ -127,6 +128,11 @@ class SourceSite(Component):
         self._stream: Any = None
         self.durable_scn = FIRST_SCN
 
+    @property
+    def keeper(self) -> LogWriter | None:
+        """What keeps the redo that is mined; None: it does not run."""
+        return self.writer
+
     def open(self) -> None:
         """Begin to read the log again, from the progress that is stored."""
         sim = self.sim
@@ -137,8 +143,10 @@ class SourceSite(Component):
                 record_bytes=1500, clock=sim.clock,
             )
             for capture in sim.topology.captures:
-                if capture.source == self.site:
+                if capture.source == self.site == capture.site:
                     self.writer.required_checkpoints.register(capture.name)
+            if receivers := receivers_from(sim.topology, self.site):
+                self.writer.shipping.register({each.name: each.is_sync for each in receivers})
             has_redo = self.writer.options is not None
             require(
                 not has_redo or self.writer.start_scn >= self.database.source.confirmed_scn, Invariant.PROMISES, self.name,
@@ -212,14 +220,14 @@ class SourceSite(Component):
 class _RedoWatch:
     """Like `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
 
-    def __init__(self, sim: Simulation, source: str, capture: str) -> None:
-        self._sim, self._site, self._capture = sim, sim.sites[source], capture
-        self._writer = self._site.writer
+    def __init__(self, sim: Simulation, capture: CaptureSpec) -> None:
+        self._sim, self._site, self._capture = sim, sim.redo_of(capture), capture.name
+        self._writer = self._site.keeper
         self._position = RedoWatchPosition(segment=0, offset=0, scn=FIRST_SCN)
 
     def poll(self) -> RedoWatchPosition:
         """See `RedoWatchClient.poll`."""
-        writer = self._site.writer
+        writer = self._site.keeper
         if writer is None or writer is not self._writer:
             if self._sim.rng.random() < 0.2:
                 raise PropagationError(f"{self._site.name} does not answer")
@@ -230,10 +238,11 @@ class _RedoWatch:
 
     def checkpoint(self, scn: Scn) -> Scn:
         """See `RedoWatchClient.checkpoint`."""
-        writer = self._site.writer
+        writer = self._site.keeper
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
-        return writer.required_checkpoints.record(self._capture, scn)
+        told: Scn = writer.required_checkpoints.record(self._capture, scn)
+        return told
 
     def close(self) -> None:
         """See `RedoWatchClient.close`."""
@@ -269,7 +278,7 @@ class _Capture(CaptureHost):
     def open(self) -> None:
         """See `CaptureHost.open`."""
         network, capture = self._sim.network, self._capture
-        self._redo = _RedoWatch(self._sim, capture.source, capture.name)  # type: ignore[assignment]
+        self._redo = _RedoWatch(self._sim, capture)  # type: ignore[assignment]
         self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
         if (apply := apply_of(self._spec, capture)) is not None:
             self._queue = self._combined = Outlet(self._new_core(apply))  # type: ignore[assignment]
@@ -281,7 +290,7 @@ class _Capture(CaptureHost):
     def _new_miner(self, start_scn: Scn) -> Miner:
         source = self._capture.source
         return _SmallBatches(
-            self._sim.sites[source].folder, source, start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
+            self._sim.redo_of(self._capture).folder, source, start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
         )
 
 

@@ -69,6 +69,8 @@ class Faults:
             "reorder": [("overtaken", network.overtake_one)],
             "clock": [("clock jumped", self._jump)],
         }
+        if sim.receivers:
+            every["partition"] += [("redo stream cut", self._cut_redo)] * 2
         self._harm = [harm for kind in sorted(self._kinds) for harm in every[kind]]
 
     # ------------------------------------------------------------------ when
@@ -175,6 +177,13 @@ class Faults:
         self.later(apply.end_older, 20.0)
         return True
 
+    def _cut_redo(self) -> bool:
+        receiver = self._rng.choice(list(self._sim.receivers.values()))
+        if not receiver.cut():
+            return False
+        self._sim.trace.note(receiver.name, "its stream is cut")
+        return True
+
     def _part(self) -> bool:
         sites = sorted(site.name for site in self._sim.topology.sites)
         if len(sites) < 2:
@@ -218,6 +227,6 @@ class Faults:
         if self._rng.random() >= often:
             return
         self._sim.fired[name] += 1
-        if name in {"log_writer.write", "queue.spill"} and self._rng.random() < 0.7:
+        if name in {"log_writer.write", "redo_receiver.write", "queue.spill"} and self._rng.random() < 0.7:
             raise OSError(28, "no space left on device")
         raise Killed(name)

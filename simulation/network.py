@@ -118,6 +118,15 @@ class Network:
         for stream in self.streams:
             stream.is_cut |= self._is_apart(stream.queue, stream.component)
 
+    def is_reachable(self, one: str, other: str) -> bool:
+        """Whether two sites reach each other.
+
+        Args:
+            one: site.
+            other: site.
+        """
+        return (one in self._apart) == (other in self._apart)
+
     def _is_apart(self, queue: str, component: str) -> bool:
         return bool(self._apart) and (self._site_of(queue) in self._apart) != (self._site_of(component) in self._apart)
 

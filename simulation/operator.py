@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from databases.memory_destination import MemoryDestination
@@ -188,7 +189,10 @@ class Operator:
             self._backup = _Backup(site, store.backup(), source, self._first_segment(source), self._rng.random() < 0.7)
 
     def _first_segment(self, source: str) -> int:
-        return next((segment.number for segment in list_segments(self._sim.sites[source].folder)), 0)
+        return next((segment.number for segment in list_segments(self._redo_folder(source))), 0)
+
+    def _redo_folder(self, source: str) -> Path:
+        return next(self._sim.redo_of(capture).folder for capture in self._sim.topology.captures if capture.source == source)
 
     def _restore(self) -> None:
         if self._backup is None or self._adopting:

@@ -317,9 +317,9 @@ def refuse_unsupported(spec: TopologySpec) -> None:
             hint="a simulation needs at least one way from a capture process to an apply process; see `headrace plan`",
         )
     for capture in spec.captures:
-        if capture.site != capture.source:
+        if capture.mode == "archived_log":
             raise ConfigError(
-                f"captures.{capture.name}: downstream capture is not simulated yet", hint="simulate the topology with local capture",
+                f"captures.{capture.name}: capture of archived logs is not simulated yet", hint="simulate the topology with mode: real_time",
             )
     proof = Proof(spec)
     if not proof.hops:

@@ -28,6 +28,7 @@ from simulation.components import (
     SourceSite,
 )
 from simulation.database import SiteDatabase
+from simulation.downstream import ReceiverProcess
 from simulation.faults import EVERY_FAULT, Faults
 from simulation.history import Table
 from simulation.network import Network
@@ -41,7 +42,8 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from topology.changes import components_of
 from topology.combined import capture_of
-from topology.spec import ApplySpec, TopologySpec
+from topology.downstream import redo_receivers
+from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import arriving, route, ways_to
 
 __all__ = ["Simulation", "small"]
@@ -140,6 +142,7 @@ class Simulation:
         self.network = Network(self.rng, self.serving, self._site_of, self.clock, self.trace)
         captured = {capture.source for capture in self.topology.captures}
         self.sites = {site: SourceSite(self, site) for site in self.databases if site in captured}
+        self.receivers = {each.name: ReceiverProcess(self, each) for each in redo_receivers(self.topology)}
         self.captures = {spec.name: CaptureProcess(self, spec) for spec in self.topology.captures}
         self.queues = {each.name: BufferedQueue(self, each.name) for each in self.topology.queues if f"queue:{each.name}" in running}
         self.propagations = {
@@ -151,7 +154,7 @@ class Simulation:
     def list_components(self) -> None:
         """Everything that gets turns; apply processes consist of several processes each: they get more."""
         self.components: list[Component] = [
-            *self.sites.values(), *self.captures.values(), *self.queues.values(), *self.propagations.values(), *self.applies.values()
+            *self.sites.values(), *self.receivers.values(), *self.captures.values(), *self.queues.values(), *self.propagations.values(), *self.applies.values()
         ]
         self._turns: list[Callable[[], object]] = [
             *(component.tick for component in self.components), *[apply.tick for apply in self.applies.values()] * 3,
@@ -187,6 +190,14 @@ class Simulation:
         if name in self.captures:
             return self.captures[name].core
         return self.queues[name].core if name in self.queues else None
+
+    def redo_of(self, capture: CaptureSpec) -> SourceSite | ReceiverProcess:
+        """Where the redo is that a capture process mines."""
+        return self.receivers[f"{capture.source}@{capture.site}"] if capture.is_downstream else self.sites[capture.source]
+
+    def _mined(self) -> list[tuple[str, SourceSite | ReceiverProcess]]:
+        """Each redo that is mined, with its source."""
+        return list({(c.source, c.site): (c.source, self.redo_of(c)) for c in self.topology.captures}.values())
 
     def _site_of(self, name: str) -> str:
         for kind in (self.captures, self.queues, self.propagations, self.applies):
@@ -349,10 +360,12 @@ class Simulation:
 
     def _check_told(self) -> None:
         """Everything that the log writers may forget is at every destination."""
-        for site, component in self.sites.items():
-            if component.writer is None:
+        for receiver in self.receivers.values():
+            receiver.check()
+        for site, component in self._mined():
+            if component.keeper is None:
                 continue
-            required = component.writer.required_checkpoints.lowest
+            required = component.keeper.required_checkpoints.lowest
             if not required:
                 continue
             for apply in self.applies.values():
@@ -377,11 +390,11 @@ class Simulation:
 
     def _unsettled(self) -> tuple[str, str] | tuple[()]:
         """What is left: the place, and what is the matter there; empty: nothing."""
-        for name, site in self.sites.items():
+        for name, site in self._mined():
             last = self.databases[name].source.current_scn()
             if not any(apply.source == name for apply in self.topology.applies):
                 continue
-            required = (site.writer.required_checkpoints.lowest or 0) if site.writer else 0
+            required = (site.keeper.required_checkpoints.lowest or 0) if site.keeper else 0
             if required < last:
                 behind = [
                     f"{a.name} {a.observer.low_watermark}{' (refused)' if a.refused else ''}" for a in self.applies.values() if a.spec.source == name

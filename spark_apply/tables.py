@@ -19,7 +19,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from spark_apply.driver.dependencies_kernels import hash_text
+from spark_apply.dependencies_kernels import hash_text
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 
@@ -166,7 +166,7 @@ class TableFit:
 
 
 def table_touch(owner: str, name: str) -> int:
-    """Hash that stands for any row of a table; see `spark_apply.driver.dependencies` for its low bits.
+    """Hash that stands for any row of a table; see `spark_apply.dependencies` for its low bits.
 
     Args:
         owner: schema of the table at the destination, as LCRs name it when they are applied.

@@ -28,22 +28,23 @@ TABLES = ("accounts", "branches", "history", "notes")
 
 
 @pytest.fixture(scope="session")
-def ray_address() -> Iterator[str]:
-    """A private Ray of this session."""
+def ray_cluster() -> Iterator[LocalCluster]:
+    """A private Ray of this session, running."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-ray-"))
     cluster = LocalCluster(folder)
     try:
-        yield cluster.start()
+        cluster.start()
+        yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def spark_process(ray_address: str) -> Iterator[SparkProcess]:
+def spark_process(ray_cluster: LocalCluster) -> Iterator[SparkProcess]:
     """The one Spark application of every apply process under test."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-spark-"))
-    spark = SparkProcess(ray_address, folder)
+    spark = SparkProcess(ray_cluster, folder)
     try:
         spark.start()
         yield spark

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from topology.downstream import receiver_of, receivers_from
 from topology.spec import TopologySpec
 
-__all__ = ["publishers_of", "redo_readers_of", "site_of", "subscribers_of"]
+__all__ = ["publishers_of", "redo_readers_of", "redo_receivers_of", "site_of", "subscribers_of"]
 
 
 def publishers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
@@ -42,7 +43,17 @@ def redo_readers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
         spec: the topology.
         source: name of the source site.
     """
-    return {each.name: each.site for each in spec.captures if each.source == source}
+    return {each.name: each.site for each in spec.captures if each.source == source and not each.is_downstream}
+
+
+def redo_receivers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
+    """Who may receive a source's redo: redo receiver -> its site.
+
+    Args:
+        spec: the topology.
+        source: name of the source site.
+    """
+    return {each.name: each.site for each in receivers_from(spec, source)}
 
 
 def site_of(spec: TopologySpec, component: str) -> str:
@@ -50,9 +61,12 @@ def site_of(spec: TopologySpec, component: str) -> str:
 
     Args:
         spec: the topology.
-        component: full name of a component that serves: "site:dbs1", "spark:dbs1", "queue:q_dbs1", "capture:capture_dbs1".
+        component: full name of a component that serves: "site:dbs1", "spark:dbs1", "queue:q_dbs1", "capture:capture_dbs1",
+            "redo:dbs1@dbs2".
     """
     kind, _, name = component.partition(":")
     if kind == "queue":
         return spec.queue(name).site
+    if kind == "redo":
+        return receiver_of(spec, name).site
     return spec.capture(name).site if kind == "capture" else name

@@ -18,6 +18,7 @@ from typing import Any
 
 from topology.change_classes import ChangeClasses
 from topology.combined import apply_of, bypassed, capture_of, combined
+from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import without_secrets
 from topology.ways import ways_to
@@ -27,6 +28,7 @@ __all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "in
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
     "queue": frozenset({"site", "node", "certificate", "state folder", "bounds"}),
+    "redo": frozenset({"site", "node", "certificate", "state folder", "bounds of the redo log"}),
     "capture": frozenset({"site", "source", "node", "certificate", "state folder"}),
     "propagation": frozenset({"site", "node", "certificate", "state folder"}),
     "spark": frozenset({"site", "node", "certificate", "state folder"}),
@@ -43,7 +45,7 @@ class Component:
 
     Args:
         name: of its actor: "<kind>:<name in the topology>".
-        kind: "site", "spark", "queue", "capture", "propagation" or "apply".
+        kind: "site", "spark", "redo", "queue", "capture", "propagation" or "apply".
         site: where it runs.
     """
 
@@ -86,6 +88,7 @@ def _every(spec: TopologySpec) -> tuple[Component, ...]:
         # First among equals: Spark starts slowest.
         ("spark", [(name, name) for name in dict.fromkeys(apply.site for apply in spec.applies)]),
         ("apply", [(apply.name, apply.site) for apply in spec.applies]),
+        ("redo", [(receiver.name, receiver.site) for receiver in redo_receivers(spec)]),
         ("queue", [(queue.name, queue.site) for queue in spec.queues]),
         ("capture", [(capture.name, capture.site) for capture in spec.captures]),
         ("propagation", [(each.name, site_of[each.from_queue]) for each in spec.propagations]),
@@ -173,6 +176,9 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place | _site_part(spec, name)
     if component.kind == "spark":
         return place
+    if component.kind == "redo":
+        receiver = receiver_of(spec, name)
+        return place | {"bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=())}
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {
@@ -201,7 +207,8 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
         "database": spec.site(name).database,
         "bounds of the redo log": (spec.redo_bytes_max, spec.segment_bytes),
         "heartbeat": spec.heartbeat_s,
-        "captures": [(each.name, each.rules) for each in spec.captures if each.source == name],
+        "captures": [replace(each, queue="") for each in spec.captures if each.source == name],
+        "redo receivers": [(each.name, each.is_sync, each.archive_lag_s, each.is_archived_log) for each in receivers_from(spec, name)],
         # The log writer pauses less where little stands behind it.
         "combined capture and apply": [each.capture.name for each in combined(spec) if each.capture.source == name],
         "applies from here": sum(1 for each in spec.applies if each.source == name),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from databases.ports import Finding
 from topology.change_classes import ChangeClasses
+from topology.downstream import redo_receivers
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
 from topology.proof.reach import Proof
@@ -148,16 +149,11 @@ def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
     site_of = {queue.name: queue.site for queue in spec.queues if queue.site in kind_of}
     for capture in spec.captures:
         path = f"captures.{capture.name}"
-        if capture.site != capture.source:
-            yield Finding(
-                path=f"{path}.site",
-                problem=f"mines the redo of {capture.source} at {capture.site}: downstream capture is known but not yet built",
-                fix=f"write site: {capture.source}",
-            )
-        elif site_of.get(capture.queue, capture.site) != capture.site:
+        if site_of.get(capture.queue, capture.site) != capture.site:
             yield _elsewhere(f"{path}.queue", capture.queue, site_of[capture.queue], capture.site)
         if kind_of.get(capture.source) == "none":
             yield _without_database(f"{path}.source", capture.source, "capture from")
+    yield from _downstream(spec)
     for propagation in spec.propagations:
         if propagation.from_queue == propagation.to_queue:
             yield Finding(
@@ -176,6 +172,36 @@ def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
                 path=f"{path}.source",
                 problem=f"applies the changes of {apply.source} to {apply.source} itself",
                 fix="name the site the changes come from",
+            )
+
+
+def _downstream(spec: TopologySpec) -> Iterator[Finding]:
+    """Copies of redo that cannot be, or that capture processes want differently."""
+    first: dict[str, str] = {}
+    folders: dict[tuple[str, str], str] = {}
+    for receiver in redo_receivers(spec):
+        captures = [spec.capture(name) for name in receiver.captures]
+        if not receiver.is_archived_log and first.setdefault(receiver.site, receiver.source) != receiver.source:
+            yield Finding(
+                path=f"captures.{captures[0].name}.source",
+                problem=f"site {receiver.site} receives the redo of {first[receiver.site]} in real time already, and takes one source's only",
+                fix=f"write mode: archived_log here, or capture the changes of {receiver.source} at {receiver.source} itself or at another site",
+            )
+        for other in captures[1:]:
+            for key in ("mode", "transport", "archive"):
+                wanted, found = getattr(captures[0], key), getattr(other, key)
+                if found != wanted:
+                    yield Finding(
+                        path=f"captures.{other.name}.{key}",
+                        problem=f"is {found or 'not given'}, and captures.{captures[0].name}, which mines the same copy of the redo, says"
+                        f" {wanted or 'nothing'}",
+                        fix="write the same for all capture processes of one source at one site",
+                    )
+        if receiver.archive and folders.setdefault((receiver.site, receiver.archive), receiver.source) != receiver.source:
+            yield Finding(
+                path=f"captures.{captures[0].name}.archive",
+                problem=f"is also where the redo of {folders[receiver.site, receiver.archive]} is copied to",
+                fix="give every source a folder of its own: their segments have the same names",
             )
 
 
@@ -285,7 +311,7 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
         for client in clients:
             if client.rules.include == ():
                 yield _warning(f"{kind}.{client.name}.rules.include", "is empty: nothing passes", "add a rule, or leave include out")
-    used = {queue.site for queue in spec.queues}
+    used = {queue.site for queue in spec.queues} | {capture.source for capture in spec.captures}
     for site in spec.sites:
         if site.name not in used:
             yield _warning(f"sites.{site.name}", "takes part in nothing", "name it under replicate, or remove it")

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from databases.connectors import log_session_name
 from databases.ports import Finding, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
+from topology.downstream import RedoReceiver, redo_receivers
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
 from topology.spec import SiteSpec, TopologySpec
@@ -225,11 +227,15 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
             has_database = site.database.kind != "none"
             work = "keeps the site's database" if has_database else "keeps the site's folder: queues only"
             yield actor(f"site:{site.name}", site.name, work)
+    for receiver in redo_receivers(spec):
+        work = f"redo receiver: {_transport(spec, receiver)}"
+        yield actor(receiver.component, receiver.site, work)
     without = bypassed(spec)
     for capture in spec.captures:
         apply = apply_of(spec, capture)
         where = f"into {capture.queue}" if apply is None else f"for {apply.name}"
-        yield actor(f"capture:{capture.name}", capture.site, f"mines the redo of {capture.source} {where}")
+        copy = f" (its copy at {capture.site})" if capture.is_downstream else ""
+        yield actor(f"capture:{capture.name}", capture.site, f"mines the redo of {capture.source}{copy} {where}")
     for queue in spec.queues:
         if f"queue:{queue.name}" in without:
             continue
@@ -246,6 +252,17 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:
+    if receiver.archive:
+        return f"takes the complete segments of {receiver.source} that are copied into {receiver.archive}"
+    if receiver.is_archived_log:
+        return f"copies the complete segments of {receiver.source}, at most {receiver.archive_lag_s:g} s old"
+    if not receiver.is_sync:
+        return f"copies the redo of {receiver.source} asynchronously: a commit does not wait for it"
+    session = log_session_name(spec.site(receiver.source).database.kind, spec.name, receiver.source)
+    return f"copies the redo of {receiver.source} synchronously: a commit waits for it where the database waits for the session {session}"
 
 
 def _size(size: int) -> str:

@@ -17,6 +17,7 @@ MEMORY_BYTES_DEFAULT = 256 << 20  # of a queue: seconds of work at full speed, s
 SPILL_BYTES_DEFAULT = 16 << 30  # of a queue: an outage of an hour at a few MB/s
 REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: as much as a queue may spill, for the same outage
 SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
+ARCHIVE_LAG_DEFAULT_S = 60.0  # the delay of archived-log capture of a quiet source, and 1,440 small segments a day at most
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 
 
@@ -77,13 +78,35 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSpec:
-    """A capture process at `site`, mining the redo of `source` into `queue` (local capture: site == source)."""
+    """A capture process at `site`, mining the redo of `source` into `queue`.
+
+    Args:
+        name: unique in the topology.
+        site: where it mines.
+        source: whose redo it mines; another site: downstream capture (`topology.downstream`).
+        queue: at the same site.
+        rules: what it takes.
+        transport: of a downstream one: "sync" or "async" (`topology.downstream.RedoReceiver`).
+        mode: of a downstream one: "real_time" or "archived_log".
+        archive: of an archived-log one: absolute path of the folder at its site into which complete segments are copied; empty: they
+            are sent.
+        archive_lag_s: of an archived-log one: after so many seconds the source completes a segment that is not full.
+    """
 
     name: str
     site: str
     source: str
     queue: str
     rules: RuleSet
+    transport: str = "async"
+    mode: str = "real_time"
+    archive: str = ""
+    archive_lag_s: float = ARCHIVE_LAG_DEFAULT_S
+
+    @property
+    def is_downstream(self) -> bool:
+        """Whether it mines a copy of the redo, at another site than the source."""
+        return self.site != self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

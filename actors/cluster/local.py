@@ -10,6 +10,11 @@ States
     Not started, running. `cluster.json` in the state folder says which; it names every process with its start
     time, so a process that reuses an id is never ended.
 
+Access
+    Whoever may give a Ray cluster work can run code as its user, and loopback ports are open to every user of the machine.
+    So each start makes a token, in a file of the state folder that only its owner can read; Ray's services refuse who
+    does not show it. `client_environment` has what a process needs to show it.
+
 Durable when
     The first process is recorded before Ray can have started anything, so the next start or stop cleans
     up after an interrupted start. `ray stop` is never used: it ends every Ray on the machine.
@@ -20,7 +25,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -54,14 +61,21 @@ OBJECT_STORE_BYTES = 100_000_000  # only small answers pass through the object s
 _IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000"}
 # glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely allocate.
 _HEAPS = {"MALLOC_ARENA_MAX": "2"}
-_FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
+_FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_AUTH_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
+# Ray gives its own node 30 s, which cannot be set, and an overloaded machine may need more. What it started by then is ended and started anew.
+_STARTS_MAX = 3
+_NODE_TIMED_OUT = "node timed out during startup"
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
 _POLL_S = 0.05
+TOKEN_BYTES = 32  # nobody guesses 256 bits
 _STOP_ROUNDS = 3
 _TEMPORARY_PREFIX = "headrace-ray-"
 _TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
 _LOG_TAIL_BYTES = 1500
+
+
+log = logging.getLogger("headrace")
 
 
 class ClusterError(StreamsError):
@@ -134,6 +148,13 @@ class LocalCluster:
         # The cluster lives exactly as long as its first process: when `ray start --block` ends, everything ends.
         return facts.address if _living(facts.processes[0]) is not None else None
 
+    def client_environment(self) -> dict[str, str]:
+        """The environment with which Ray's client reaches this cluster; see `actors.runtime.prepare_process`."""
+        if self._token_file.exists():
+            return LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._token_file)}
+        # Started by an earlier build, without a token. Unless it is told, Ray takes a token of the user's for this cluster's.
+        return LOOPBACK | {"RAY_AUTH_MODE": "disabled"}
+
     def start(self) -> str:
         """Start the cluster and return its address; idempotent. Cleans up after an interrupted start.
 
@@ -146,6 +167,13 @@ class LocalCluster:
             if address is not None:
                 return address
             self._stop()
+            for _ in range(_STARTS_MAX - 1):
+                try:
+                    return self._start()
+                except ClusterError as error:
+                    if _NODE_TIMED_OUT not in error.message:
+                        raise
+                    log.warning("Ray's node was not up within 30 s, and is started again")
             return self._start()
 
     def stop(self) -> None:
@@ -161,6 +189,17 @@ class LocalCluster:
         return [] if facts is None else [_describe(process) for process in _members(facts)]
 
     # ------------------------------------------------------------------ inside
+
+    @property
+    def _token_file(self) -> Path:
+        return (self.state_dir / "ray_token").absolute()
+
+    def _write_token(self) -> None:
+        """A new token, readable by its owner alone from its first byte on."""
+        self._token_file.unlink(missing_ok=True)
+        descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(TOKEN_BYTES))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -178,6 +217,7 @@ class LocalCluster:
         port = _free_port()
         address = f"{HOST}:{port}"
         self._save(ClusterFacts(address=address, temporary=temporary))
+        self._write_token()
         logs = self.state_dir / "logs"
         logs.mkdir(exist_ok=True)
         log = logs / "ray_start.log"
@@ -219,7 +259,7 @@ class LocalCluster:
             name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN) and name not in self.secrets
         }
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
-        environment |= LOOPBACK | _PRIORITY | _IDLE | _HEAPS | HOOK
+        environment |= self.client_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
@@ -227,8 +267,9 @@ class LocalCluster:
         while "Ray runtime started" not in log.read_text(encoding="utf-8", errors="replace"):
             if process.poll() is not None or time.monotonic() > deadline:
                 tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_BYTES:].strip()
+                busy = "; the machine is overloaded: try again when it has less to do" if _NODE_TIMED_OUT in tail else ""
                 raise ClusterError(
-                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`"
+                    f"the local Ray cluster at {address} did not start: {tail}", hint=f"see {log}; `headrace doctor`{busy}"
                 )
             time.sleep(_POLL_S)
 
@@ -261,6 +302,7 @@ class LocalCluster:
         private = Path(facts.temporary).parent
         if private.name.startswith(_TEMPORARY_PREFIX):  # never remove anything else, even if the file names it
             shutil.rmtree(private, ignore_errors=True)
+        self._token_file.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
         (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "remove_from", "retained_bytes", "running_access",
+    "access_to", "claim_on", "embedded_server", "redo_folder", "remove_from", "retained_bytes", "running_access",
     "site_folder",
 ]
 
@@ -31,6 +31,17 @@ def site_folder(spec: TopologySpec, site: str) -> Path:
         site: name of the site.
     """
     return spec.state_dir / "sites" / site
+
+
+def redo_folder(spec: TopologySpec, *, source: str, site: str) -> Path:
+    """The folder of a source's redo at a site: its redo log, or at another site the standby redo log.
+
+    Args:
+        spec: the topology.
+        source: name of the site whose redo it is.
+        site: name of the site that mines it.
+    """
+    return site_folder(spec, site) / ("redo" if site == source else f"standby_redo/{source}")
 
 
 def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:

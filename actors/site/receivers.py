@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streams.table_name import TableName
+from topology.downstream import receivers_from
 from topology.receivers import Receivers
 from topology.ways import arriving, ways_to
 
@@ -123,4 +124,5 @@ def note_receivers(actors: ActorSystem, spec: TopologySpec, noted: Mapping[str, 
         for apply in spec.applies:
             if apply.source == source:
                 leave_out(actors, spec, apply, receivers.tables)
-        actors.call(f"site:{source}", "note_receivers", receivers, timeout_s=TIMEOUT_S)
+        for name in (f"site:{source}", *(each.component for each in receivers_from(spec, source))):
+            actors.call(name, "note_receivers", receivers, timeout_s=TIMEOUT_S)

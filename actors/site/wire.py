@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from protos.admission import PUBLISH, READ_REDO, SUBSCRIBE, Admission
+from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admission
 from protos.identity import Identity, Peer
-from topology.callers import publishers_of, redo_readers_of, site_of, subscribers_of
+from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
 from topology.combined import apply_of
+from topology.downstream import receiver_of
 
 if TYPE_CHECKING:
     from protos.admission import Callers
@@ -49,13 +50,15 @@ def callers_of(spec: TopologySpec, component: str) -> Callers:
 
     Args:
         spec: routed.
-        component: its full name: "site:dbs1", "queue:q_dbs1" or "capture:capture_dbs1".
+        component: its full name: "site:dbs1", "queue:q_dbs1", "redo:dbs1@dbs2" or "capture:capture_dbs1".
     """
     kind, _, name = component.partition(":")
     if kind == "queue":
         return {PUBLISH: publishers_of(spec, name), SUBSCRIBE: subscribers_of(spec, name)}
     if kind == "site":
-        return {READ_REDO: redo_readers_of(spec, name)}
+        return {READ_REDO: redo_readers_of(spec, name), RECEIVE_REDO: redo_receivers_of(spec, name)}
+    if kind == "redo":
+        return {READ_REDO: dict.fromkeys(receiver_of(spec, name).captures, receiver_of(spec, name).site)}
     apply = apply_of(spec, spec.capture(name))
     return {} if apply is None else {SUBSCRIBE: {apply.name: apply.site}}
 

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ApplyProgress, ScnRange
-from spark_apply.driver.dependencies import DependencyTracker, KeyHashes
+from spark_apply.dependencies import DependencyTracker, KeyHashes
 from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
 from spark_apply.driver.holds import ErrorHolds
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.driver.dependencies import KeyHashes
+from spark_apply.dependencies import KeyHashes
 from spark_apply.driver.reader import LargeDropped, LargePart, Run
 from spark_apply.groups import PARTS_AHEAD
 from streams.cutting import slice_transactions

@@ -1,6 +1,6 @@
 """Error queue: which transactions must join it behind a failed one, and in which order they can be executed.
 
-An error transaction holds every later transaction that shares a key hash with it (`spark_apply.driver.dependencies`).
+An error transaction holds every later transaction that shares a key hash with it (`spark_apply.dependencies`).
 A held transaction joins the error queue behind it and then holds others itself. The hashes are stored with the error
 transaction, so this continues across restarts.
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.driver.dependencies import EVERYTHING, KeyHashes, is_table_use
+from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use
 from spark_apply.groups import HeldTransaction
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ErrorHolds:
 
         Args:
             number: of the error transaction.
-            hashes: uint64, what is stored with it (`spark_apply.driver.dependencies.stored_hashes`). When all transactions
+            hashes: uint64, what is stored with it (`spark_apply.dependencies.stored_hashes`). When all transactions
                 together have too many, exclusive use of its tables is kept instead.
         """
         earlier = self._hashes.get(number)

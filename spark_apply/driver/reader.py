@@ -43,7 +43,7 @@ import numpy as np
 
 from rules.evaluation import RuleEvaluation
 from spark_apply.copied import without_copied
-from spark_apply.driver.dependencies import KeyHashes, hash_batch
+from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.tables import Equality, TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spark_apply.driver.dependencies_kernels import hash_bytes, mix
+from spark_apply.dependencies_kernels import hash_bytes, mix
 
 _NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `streams.lcr_batch`
 _INSERT, _UPDATE, _DELETE = 1, 2, 3  # `streams.lcr_batch.Command`

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.driver.dependencies import hash_batch, stored_hashes
+from spark_apply.dependencies import hash_batch, stored_hashes
 from spark_apply.driver.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.groups import (
     AppliedRange,

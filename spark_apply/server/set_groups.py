@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.driver.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
+from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.driver.holds import bounded_hashes
 from spark_apply.groups import (
     AppliedRange,

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from actors.cluster.local import LocalCluster
+from spark_apply.application.environment import LOOPBACK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -50,6 +51,35 @@ def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
     assert not Path(temporary).parent.exists()
     assert again.address() is None
     again.stop()
+
+
+def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(state_dir, tmp_path, monkeypatch):
+    """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is told."""
+    cluster = LocalCluster(state_dir, cpus=1)
+    home = tmp_path / "home"
+    (home / ".ray").mkdir(parents=True)
+    (home / ".ray" / "auth_token").write_text("0123456789abcdef0123456789abcdef")
+    program = "import sys; from actors.runtime import connect; print(connect(sys.argv[1], 't').names())"
+    monkeypatch.setenv("HOME", str(home))
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK
+
+    def answer(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program, cluster.address()], env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )
+
+    address = cluster.start()
+    token = state_dir / "ray_token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text() not in " ".join(word for process in cluster.processes() for word in psutil.Process(process.pid).cmdline())
+    known = answer(own | cluster.client_environment())
+    assert (known.returncode, known.stdout.strip()) == (0, "set()"), known.stderr
+    refused = answer(own)
+    assert refused.returncode != 0
+    assert "oken" in refused.stderr
+    cluster.stop()
+    assert not token.exists()
+    assert cluster.start() != address
 
 
 def test_another_ray_and_another_spark_of_the_caller_are_not_the_clusters(state_dir, monkeypatch):
@@ -102,8 +132,9 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         from streams.errors import PropagationError, ConfigError
 
         state_dir = Path(sys.argv[1])
-        address = LocalCluster(state_dir, cpus=2).start()
-        prepare_process(address)
+        cluster = LocalCluster(state_dir, cpus=2)
+        address = cluster.start()
+        prepare_process(address, cluster.client_environment())
         actors = connect(address, "t")
         arguments = {"spec": SimpleNamespace(state_dir=state_dir), "name": "r", "fingerprint": "f"}
         where = {"process": "site:r", "state_dir": state_dir, "node": {}, "environment": {}}

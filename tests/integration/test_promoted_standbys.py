@@ -21,6 +21,10 @@ pytestmark = pytest.mark.postgres
 DATABASE = "app"
 
 
+# The worker that copies slots to a standby sleeps for up to 30 s, twice as long as before whenever there was nothing to do.
+SYNCHRONIZED_S = 180.0
+
+
 @pytest.fixture
 def made(postgres_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
     """Makes servers of this test alone."""
@@ -97,7 +101,7 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
         redo.catch_up()
         return in_step(standby, slot)
 
-    wait_until(kept_in_step)
+    wait_until(kept_in_step, SYNCHRONIZED_S)
     # This one no longer hears of anything; it is promoted at a switch that is below the end of redo.
     execute(late, "ALTER SYSTEM SET primary_conninfo = ''")
     execute(late, "SELECT pg_reload_conf()")

@@ -39,6 +39,8 @@ from protos.fragments import FRAGMENT_BYTES
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from protos.spark_link import fetch_health, serve_tasks
+from redo.records import RedoPosition
+from redo.shipping import RedoShipping
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from streams.scn import Scn
@@ -62,6 +64,7 @@ TOKEN = "right"
 METHODS = {
     "/headrace.v1.Queue/Enqueue": queue_pb2.EnqueueRequest, "/headrace.v1.Queue/Dequeue": queue_pb2.DequeueRequest,
     "/headrace.v1.Redo/Watch": queue_pb2.Hello, "/headrace.v1.Redo/Checkpoint": redo_pb2.RequiredCheckpoint,
+    "/headrace.v1.RedoTransport/Ship": redo_pb2.ShipRequest,
     "/headrace.v1.Coordinator/Serve": pb.ServerMessage, "/headrace.v1.Coordinator/Access": pb.AccessRequest,
     "/headrace.v1.Coordinator/NextCopy": pb.CopyRequest, "/headrace.v1.SparkTasks/Run": pb.RunRequest,
     "/headrace.v1.SparkTasks/Health": pb.HealthRequest,
@@ -124,7 +127,10 @@ class World:
     def __init__(self, folder: Path) -> None:
         spec = _topology(folder)
         self.queue = QueueServer(QueueCore(spec, "q_dbs1", folder / "q"), admission=Admission("queue"))
-        self.redo = RedoServer("t", "dbs1", _Writer())
+        (folder / "redo").mkdir()
+        shipping = RedoShipping(folder / "redo", "dbs1", lambda: RedoPosition(0, 0, Scn(0)))
+        shipping.register({"capture_fuzz": True})
+        self.redo = RedoServer("t", "dbs1", _Writer(), shipper=shipping)
         gate = Gate(ApplyConfig(
             topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
             destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
@@ -134,7 +140,7 @@ class World:
         self.apply = serve_apply("127.0.0.1", gate, servers=2)
         self.spark = serve_tasks("127.0.0.1", _Runs(), TOKEN)
         self.endpoints = {
-            "Queue": self.queue.endpoint, "Redo": self.redo.endpoint, "Coordinator": self.apply.endpoint, "SparkTasks": self.spark.endpoint,
+            "Queue": self.queue.endpoint, "Redo": self.redo.endpoint, "RedoTransport": self.redo.endpoint, "Coordinator": self.apply.endpoint, "SparkTasks": self.spark.endpoint,
         }
         names = {"topology": "t", "queue": "q_dbs1", "incarnation": transport.new_incarnation()}
         self.publisher = EnqueueClient(self.queue.endpoint, component="capture_dbs1", source="dbs1", **names)

@@ -19,8 +19,10 @@ from actors.staging.spill import SpillFiles
 from databases import memory_destination
 from databases.memory_destination import MemoryDestination, MemorySession
 from protos.staging import Delivery
+from redo import standby_log
 from redo.log_writer import LogWriter
 from redo.mining import Miner
+from redo.shipping import RedoShipping
 from rules import evaluation
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -82,6 +84,12 @@ def _publish_unsynced(write: Any, self: Any, *args: Any, **options: Any) -> Any:
 
 def _tell_sent(tell: Any, self: Any, redo: Any, durable_scn: int) -> None:
     tell(self, redo, self._miner.sent_scn if self._miner is not None else durable_scn)
+
+
+def _acknowledge_unsynced(sync: Any, self: Any) -> None:
+    durable = self.durable
+    sync(self)
+    self.durable = durable  # what a power loss leaves
 
 
 # --------------------------------------------------------------------------- queues
@@ -227,6 +235,9 @@ PLANTED = (
     Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
     Planted("a capture process lets redo be purged that it has only sent", _around(CaptureHost, "_tell_checkpoint", _tell_sent)),
     Planted("mining keeps an open transaction that comes again", _set(Miner, "_resume", _nothing)),
+    Planted("a copy of redo is acknowledged before it is synced", _around(standby_log._Segment, "sync", _acknowledge_unsynced), "downstream"),
+    Planted("redo is purged before its copy has it", _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)), "downstream"),
+    Planted("the source is told what its copy does not have yet", _set(RedoShipping, "confirmable", lambda self, scn: scn), "downstream"),
     Planted("a queue tells as durable what it has received", _set(QueueCore, "_durable", lambda self, source: self._logs[source].position)),
     Planted("a queue waits for its fastest subscriber only", _set(QueueCore, "_durable", _for_one_subscriber)),
     Planted("a queue does not wait for a subscriber that was added", _around(QueueCore, "_durable", _for_known_ones)),

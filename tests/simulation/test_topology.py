@@ -41,11 +41,14 @@ HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
 NEVER = {"apply.error_queue_write", "apply.execute_error"}
+RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
+DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", *RECEIVER}
+DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 KINDS = {
     "cut", "parted", "delayed", "sent twice", "overtaken", "clock jumped", "stream broken", "source down", "destination down",
     "commit answer lost", "second driver", "task killed", "spill damaged", "older driver fenced out", "power loss", "table altered",
     "kill site", "kill capture", "kill queue", "kill propagation", "kill apply", "kill apply in a gap",
-    "edited", "destination added", "destination removed", "stopped", "restored", *(set(FAILPOINTS) - NEVER),
+    "edited", "destination added", "destination removed", "stopped", "restored", *(set(FAILPOINTS) - NEVER - RECEIVER),
 }
 SEEN = {
     "spilled", "queue paused", "rewound", "redo full", "disk full", "redo purged", "waiting for dependencies", "replayed", "groups at once",
@@ -88,6 +91,23 @@ def test_topologies_converge_whatever_breaks() -> None:
     print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
     if count >= SEEDS_FOR_EVERYTHING:
         assert not missing()
+
+
+@pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
+def test_downstream_capture_converges_whatever_breaks() -> None:
+    """The redo is copied to another site and mined there: what breaks there is all seen."""
+    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
+    fired: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    count = 0
+    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (DOWNSTREAM_KINDS - set(fired)) | (DOWNSTREAM_SEEN - set(seen))):
+        outcome = run("downstream", first + count, Settings())
+        fired.update(outcome.fired)
+        seen.update(outcome.seen)
+        count += 1
+    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
+    assert set(fired) >= DOWNSTREAM_KINDS
+    assert set(seen) >= DOWNSTREAM_SEEN
 
 
 def test_nothing_breaks_without_faults() -> None:

@@ -23,6 +23,7 @@ import psutil
 import psycopg
 
 from actors.child_process import ChildProcess
+from actors.cluster.local import LocalCluster
 from actors.staging.queue import QueueCore
 from databases.connectors import DatabaseAccess, decoder_for
 from databases.postgres.source.database import PostgresSource
@@ -151,12 +152,15 @@ class SparkProcess:
     """A site's Spark application, as its actor starts it.
 
     Args:
-        ray_address: of a local cluster.
+        cluster: a private one that runs.
         folder: for its files and its log.
     """
 
-    def __init__(self, ray_address: str, folder: Path) -> None:
-        self.config = ApplicationConfig(topology="apply_test", site="dbs2", ray_address=ray_address, state_dir=str(folder))
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self._environment = cluster.client_environment()
+        self.config = ApplicationConfig(
+            topology="apply_test", site="dbs2", ray_address=str(cluster.address()), state_dir=str(folder),
+        )
         self.log = folder / "application.log"
         self.child = ChildProcess(
             "spark:dbs2", "the Spark application", module="spark_apply.application.process",
@@ -166,6 +170,7 @@ class SparkProcess:
 
     def start(self) -> None:
         """Return when it serves; ends what this object started before."""
+        os.environ.update(self._environment)  # as an actor's process has it from its raylet
         self.child.start(self.config.to_json())
         answer = self.child.first_answer(STARTED_S, lambda: True)
         self.access = ApplicationAccess(endpoint=answer["endpoint"], token=answer["token"])

@@ -22,8 +22,8 @@ READ_TIMEOUT_S = 0.2
 WAIT_S = 20.0  # for a server to take note of what was sent to it, or of a closed connection
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
+def wait_until(holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -336,14 +336,32 @@ class CaptureModel(_Model):
     """One entry of `captures:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("mode", "first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
-        "leave it out: capture is local and starts where instantiation says",
+        ("first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
+        "leave it out: capture starts where instantiation says",
     )
 
     site: str
     source: str
     queue: str
+    mode: Literal["real_time", "archived_log"] | None = None
+    transport: Literal["sync", "async"] | None = None
+    archive: str | None = None
+    archive_lag_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
     rules: RulesModel
+
+    @model_validator(mode="after")
+    def _fits_place(self) -> CaptureModel:
+        given = [key for key in ("mode", "transport", "archive", "archive_lag_s") if getattr(self, key) is not None]
+        if self.site == self.source and given:
+            raise _problem(
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture process is local",
+                "leave it out, or name as site another one than the source",
+            )
+        if self.mode == "archived_log" and self.transport is not None:
+            raise _problem("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
+        if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
+            raise _problem("archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out")
+        return self
 
 
 class WindowModel(_Model):

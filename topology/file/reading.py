@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -154,7 +155,7 @@ class _Reader:
         entries = self._replicate({site.name for site in sites} | self._unreadable["sites"], sites)
         written = Components(
             queues=self._section("queues", QueueModel, _queue),
-            captures=self._section("captures", CaptureModel, _capture),
+            captures=self._section("captures", CaptureModel, partial(_capture, folder=file.parent)),
             propagations=self._section("propagations", PropagationModel, _propagation),
             applies=self._section("applies", ApplyModel, _apply),
         )
@@ -393,10 +394,10 @@ def _queue(name: str, model: QueueModel) -> QueueSpec:
     return _with(QueueSpec(name=name, site=model.site), memory_bytes_max=model.memory, spill_bytes_max=model.spill)
 
 
-def _capture(name: str, model: CaptureModel) -> CaptureSpec:
-    return CaptureSpec(
-        name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules)
-    )
+def _capture(name: str, model: CaptureModel, folder: Path) -> CaptureSpec:
+    spec = CaptureSpec(name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules))
+    archive = None if model.archive is None else str((folder / Path(model.archive).expanduser()).resolve())
+    return _with(spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s)
 
 
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:

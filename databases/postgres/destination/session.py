@@ -374,7 +374,8 @@ class PostgresSession:
             raise
 
     def _relation(self, table: DestinationTable) -> str:
-        catalog = self._tables.get((table.owner, table.name))
+        """How statements name a table: without the tables that inherit from it, which are tables of their own."""
+        catalog = self._catalog(table.owner, table.name)
         return catalog.relation if catalog else qualified(table.owner, table.name)
 
     def _partition(self, found: TruncatedTable) -> str:
@@ -573,7 +574,7 @@ class PostgresSession:
             self.rollback()
             for table in tables:
                 with translated("emptying a table", table=f"{table.owner}.{table.name}"):
-                    self._connection.execute(f"DELETE FROM {qualified(table.owner, table.name)}".encode())
+                    self._connection.execute(f"DELETE FROM {self._relation(table)}".encode())
 
     # ------------------------------------------------------------------ below
 

@@ -261,7 +261,8 @@ class PostgresSource:
                 raise _publication_gone(name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         return open_log_stream(
-            self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=f"headrace {topology} log",
+            # As the slot: what synchronous_standby_names can name must be one site's alone.
+            self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,
             force_libpq=force_libpq,
         )
 

@@ -33,4 +33,4 @@ _HOLDING_UP = """
 
 def holding_up(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
     """See `databases.ports.SourceDatabase.holding_up`; `connection` is none of those that wait."""
-    return tuple(row[0] for row in connection.execute(_HOLDING_UP, {"ours": "headrace %"}).fetchall())
+    return tuple(row[0] for row in connection.execute(_HOLDING_UP, {"ours": "headrace%"}).fetchall())

@@ -76,3 +76,40 @@ def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest
     states = iter([table("FAILED", problem="a row was refused")])
     with pytest.raises(ApplyError, match="a row was refused"):
         wait_copied(overview, begun, progress=lambda text: None)
+
+
+@pytest.mark.parametrize(("state", "error"), [("ABORTED", {"message": "no space left"}), ("DISABLED", None)])
+def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(state: str, error: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_copies, "POLL_S", 0.0)
+    component = {"name": "apply:to_b", "state": state, "last_error": error, "instantiation": [table("COPYING", 150)]}
+    looks = []
+
+    def overview() -> dict[str, Any]:
+        looks.append(1)
+        if len(looks) == 3:  # it may only just begin
+            monkeypatch.setattr(table_copies, "FAILED_AFTER_S", -1.0)
+        return {"components": [component]}
+
+    with pytest.raises(ApplyError, match=f"apply:to_b is {state}") as stopped:
+        wait_copied(overview, [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None)
+    assert len(looks) == 3
+    assert ("no space left" in stopped.value.message) == (error is not None)
+
+
+def test_copy_that_does_not_move_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_copies, "POLL_S", 0.0)
+    monkeypatch.setattr(table_copies, "STALLED_S", 100.0)
+    clock = [0.0]
+    monkeypatch.setattr(table_copies.time, "monotonic", lambda: clock[0])
+    done = 0
+
+    def overview() -> dict[str, Any]:
+        nonlocal done
+        clock[0] += 90.0
+        done = min(done + 1, 5)
+        copying = table("COPYING", 150, bytes_done=done, bytes_total=9)
+        return {"components": [{"name": "apply:to_b", "state": "IDLE", "instantiation": [copying]}]}
+
+    with pytest.raises(ApplyError, match="nothing has moved"):
+        wait_copied(overview, [{"apply": "to_b", "destination": "b", **table()}], progress=lambda text: None)
+    assert clock[0] == 7 * 90.0

@@ -115,6 +115,18 @@ def test_own_servers_takes_its_connection_strings_from_the_environment():
     assert [site.database.environment for site in spec.sites] == [("DBS1_DSN",), ("DBS2_DSN",)]
 
 
+def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_path):
+    plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
+    work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
+    assert work["redo:dbs1@dbs2"] == (
+        "dbs2", "redo receiver: copies the redo of dbs1 synchronously: a commit waits for it where the database waits for the session "
+        "headrace_downstream_dbs1"
+    )
+    assert work["capture:capture_dbs1"] == ("dbs2", "mines the redo of dbs1 (its copy at dbs2) for apply_from_dbs1")
+    assert "log writer" in work["site:dbs1"][1]
+    assert [way.components for way in plan.ways] == [("capture_dbs1", "apply_from_dbs1")]
+
+
 def test_slow_line_spares_its_line_and_keeps_its_queues():
     spec = read_topology(FOLDER / "slow_line.yaml", {})
     (propagation,) = spec.propagations
@@ -125,3 +137,11 @@ def test_slow_line_spares_its_line_and_keeps_its_queues():
     assert {actor.name for actor in plan.actors} >= {"queue:q_dbs1", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2"}
     assert "from q_dbs1 to q_dbs2_in, compressed with zstd" in plan.as_text()
     assert "no  capture_dbs1: combined capture and apply: dbs1_to_dbs2 compresses what it sends" in plan.as_text()
+
+
+def test_archived_logs_of_two_sources_are_mined_at_one_site(tmp_path):
+    plan = make_plan(read_topology(FOLDER / "archived_logs.yaml", {}))
+    work = {actor.name: actor.work for actor in plan.actors}
+    assert work["redo:dbs1@dbs3"].startswith("redo receiver: takes the complete segments of dbs1 that are copied into ")
+    assert work["redo:dbs2@dbs3"] == "redo receiver: copies the complete segments of dbs2, at most 30 s old"
+    assert {way.destination for way in plan.ways} == {"dbs3"}

@@ -310,11 +310,8 @@ COMPONENT_PROBLEMS = {
     "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
     "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2.kind",
                              "kind: persistent is known but not yet built: write kind: buffered"),
-    "{site: dbs1, source: dbs1": ("{site: dbs2, source: dbs1", "captures.capture_hr.site",
-                                  "mines the redo of dbs1 at dbs2: downstream capture is known but not yet built: write site: dbs1"),
-    "source: dbs1, queue: q_dbs1,": ("source: dbs1, mode: real_time, queue: q_dbs1,", "captures.capture_hr.mode",
-                                    "this key is known but not yet built: leave it out: capture is local and starts "
-                                    "where instantiation says"),
+    "source: dbs1, queue: q_dbs1,": ("source: dbs1, first_scn: 5, queue: q_dbs1,", "captures.capture_hr.first_scn",
+                                    "this key is known but not yet built: leave it out: capture starts where instantiation says"),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
     "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 1800", "propagations.dbs1_to_dbs2.split_threshold",
                                  "this key is known but not yet built: leave it out: a slow destination's changes wait in the source queue, on disk"),
@@ -367,13 +364,13 @@ def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
 
 def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
-    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, mode: real_time, queue: q_9,")
+    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, first_scn: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 1800}")
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
         "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
-        "captures.capture_hr.mode", "captures.capture_hr.source", "captures.capture_hr.queue",
+        "captures.capture_hr.first_scn", "captures.capture_hr.source", "captures.capture_hr.queue",
         "propagations.dbs1_to_dbs2.split_threshold", "propagations.dbs1_to_dbs2.to",
         "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.commit_serialization",
         "replicate[0].ddl", "replicate[0].to[0]",

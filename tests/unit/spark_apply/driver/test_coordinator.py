@@ -13,9 +13,9 @@ import pytest
 from databases.memory_store import MemoryStore
 from databases.ports import ApplyProgress, ScnRange
 from protos import codec
+from spark_apply.dependencies import hash_batch, stored_hashes
 from spark_apply.driver import forming
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.dependencies import hash_batch, stored_hashes
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
 from spark_apply.groups import (
     PARTS_AHEAD,

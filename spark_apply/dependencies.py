@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.driver.dependencies_kernels import (
+from spark_apply.dependencies_kernels import (
     combine_key,
     follow_held,
     hash_values,

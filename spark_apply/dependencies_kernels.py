@@ -368,7 +368,7 @@ def follow_held(hashes, first, behind):
     """Find the transactions that depend on a held one of the same group.
 
     Args:
-        hashes: uint64, in the order of their transactions, low bits as in `spark_apply.driver.dependencies`.
+        hashes: uint64, in the order of their transactions, low bits as in `spark_apply.dependencies`.
         first: int64, shape (t + 1,).
         behind: int64, shape (t,): -1 free; else held (its own index when it fails or waits for another
             group's error). Set for every transaction that must follow: the index of the last one it needs.

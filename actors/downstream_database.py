@@ -1,0 +1,305 @@
+"""Redo receiver: keeps a copy of another site's redo log, for the capture processes of its own site.
+
+Job
+    Take what the source's log writer shipped, write it into the standby redo log, fsync, and only then acknowledge it; serve the
+    capture processes as the source's site would.
+
+Main path
+    RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
+    RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and RedoServer.announce
+    to the capture processes; their required checkpoints -> StandbyLog.purge.
+    Archived logs come the same way, complete segments only, or as files (`redo.archive_folder.ArchiveFolder`): then the source is only
+    told what is here.
+
+States
+    RECEIVING               the last step wrote redo. Memory only.
+    WAITING FOR REDO        all that was durable at the source is durable here. Memory only.
+    PAUSED: REDO IS FULL    the standby redo log has reached its bound. Ends when the captures here need less of it. Memory only.
+    The capture processes are served in every state: what is durable here can be mined while the source is away for ever.
+
+Durable when
+    See `redo.standby_log`. What is acknowledged is durable here, so the source may remove it, and with `transport: sync` confirm it
+    to its database. `receivers.json` beside the standby redo log is a copy of the source's: which apply process gets which table.
+
+Worked flow
+    connect at (2, 500) -> frames up to (2, 900) -> fsync -> acknowledge (2, 900); the captures here are told (2, 900)
+    killed -> the standby redo log ends at (2, 900) -> connect at (2, 900)
+    the source's machine is gone: RETRYING, and the captures mine up to (2, 900)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actors.host import Host
+from actors.site.connection import redo_folder
+from actors.site.wire import admission_of, callers_of, peers_of, wire_status
+from protos.standby import Shipped
+from streams.backoff import Backoff
+from streams.durable_file import replace_file
+from streams.errors import PropagationError, Retry, StreamsError
+from streams.scn import scn_text
+from topology.downstream import receiver_of
+from topology.receivers import Receivers
+from topology.stored import as_json, from_json
+
+if TYPE_CHECKING:
+    from protos.admission import Admission
+    from protos.redo_link import RedoServer
+    from protos.redo_transport import RedoShippingClient
+    from redo.archive_folder import ArchiveFolder
+    from redo.names import NameOfNow
+    from redo.standby_log import StandbyLog
+    from topology.spec import TopologySpec
+
+__all__ = ["RedoReceiver", "build"]
+
+IDLE_PAUSE_S = 1.0  # a frame wakes the receiver; this pause only shows that it is alive, and purges
+FULL_PAUSE_S = 0.5  # as the log writer
+STEP_BYTES_MAX = 8 << 20  # of redo in one step, and one fsync: what may be on its way at once
+NAMES_TIMEOUT_S = 30.0  # as a capture process waits
+
+
+class RedoReceiver(Host):
+    """One redo receiver; see the module."""
+
+    kind: ClassVar[str] = "redo"
+    adopts_open: ClassVar[bool] = True
+
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+        super().__init__(f"redo:{name}", spec.state_dir)
+        self._spec = spec
+        self._receiver = receiver_of(spec, name)
+        self._fingerprint = fingerprint
+        self._folder = redo_folder(spec, source=self._receiver.source, site=self._receiver.site)
+        self._log: StandbyLog | None = None
+        self._service: RedoServer | None = None
+        self._client: RedoShippingClient | None = None
+        self._files: ArchiveFolder | None = None  # where complete segments come as files
+        self._admission: Admission | None = None
+        self._must_reopen = False
+        self._connect_at, self._connecting = 0.0, Backoff()
+        self._receiver_state = "WAITING FOR REDO"
+
+    # ------------------------------------------------------------------ hosting
+
+    def open(self) -> None:
+        """Serve what is here, and ask the source to go on from there."""
+        from redo.archive_folder import ArchiveFolder
+
+        log = self._log or self._open_log()
+        log.rollback()
+        self._must_reopen = False
+        self._receiver_state = "WAITING FOR REDO"
+        if self._receiver.archive:
+            self._files = ArchiveFolder(Path(self._receiver.archive), self._receiver.source)
+        else:
+            self._client = self._connected(log)
+
+    def step(self) -> float:
+        """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
+        log = self._log
+        assert log is not None
+        log.purge()
+        if self._must_reopen:
+            self.close()
+            self.open()
+        if log.is_full:
+            self._receiver_state = "PAUSED: REDO IS FULL"
+            return FULL_PAUSE_S
+        if self._files is not None:
+            return self._take_file(log, self._files)
+        assert self._client is not None
+        return self._take_frames(log, self._client)
+
+    def _connected(self, log: StandbyLog) -> RedoShippingClient:
+        from actors.runtime import resolver
+        from protos.redo_transport import RedoShippingClient
+        from protos.transport import new_incarnation
+
+        receiver = self._receiver
+        resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name))
+        client = RedoShippingClient(
+            resolve(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
+            source=receiver.source, incarnation=new_incarnation(), wake=self.wake,
+        )
+        shipped = Shipped.NOTHING if receiver.archive else Shipped.ARCHIVED if receiver.is_archived_log else Shipped.REDO
+        client.connect(log.place, shipped=shipped)
+        return client
+
+    def _take_file(self, log: StandbyLog, files: ArchiveFolder) -> float:
+        """Take the next segment that was copied here; the source need not be there."""
+        has_moved = files.take(log)
+        if has_moved and self._service is not None:
+            self._service.announce()
+        self._tell_source(log, has_moved=has_moved)
+        self._receiver_state = "RECEIVING" if has_moved else "WAITING FOR REDO"
+        return 0.0 if has_moved else IDLE_PAUSE_S
+
+    def _tell_source(self, log: StandbyLog, *, has_moved: bool) -> None:
+        """Let the source purge what is here; it is told again until it answers."""
+        try:
+            if self._client is not None:
+                self._client.take_nowait()  # only a broken stream has something to say
+                if has_moved:
+                    self._client.acknowledge(log.place)
+            elif self._clock.monotonic() >= self._connect_at:
+                self._client = self._connected(log)
+                self._connecting.reset()
+        except StreamsError as error:
+            if error.retry is not Retry.TIMED:
+                raise
+            self._connect_at = self._clock.monotonic() + self._connecting.next_s()
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
+
+    def _take_frames(self, log: StandbyLog, client: RedoShippingClient) -> float:
+        """Take what the source sent."""
+        taken, before = 0, log.place
+        while taken < STEP_BYTES_MAX and (frame := client.take_nowait()) is not None:
+            log.take(frame)
+            taken += len(frame.data)
+        if not taken:
+            self._receiver_state = "WAITING FOR REDO"
+            return IDLE_PAUSE_S
+        log.sync()
+        if log.place != before:  # also when only the end of a segment is whole: taking the next one has synced it
+            client.acknowledge(log.place)
+            if self._service is not None:
+                self._service.announce()
+        client.grant(taken)
+        self._receiver_state = "RECEIVING"
+        return 0.0
+
+    def close(self) -> None:
+        """End the stream; the standby redo log stays open, and the capture processes are served on."""
+        client, self._client, self._files = self._client, None, None
+        if client is not None:
+            client.close()
+
+    def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
+        """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
+        before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
+        self._spec, self._fingerprint = spec, fingerprint
+        self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
+        if self._admission is not None:
+            self._admission.change(callers_of(spec, self.name))
+        if self._log is not None:
+            self._register_captures(self._log)
+
+    def end(self) -> bool:
+        """End everything; what is durable stays."""
+        ended = super().end()
+        if self._service is not None:
+            self._service.stop()
+        if self._log is not None:
+            with contextlib.suppress(OSError):  # checkpoints that could not be saved are only a lower bound
+                self._log.close()
+        return ended
+
+    def detail_state(self) -> str:
+        """See the module."""
+        return self._receiver_state
+
+    def details(self) -> dict[str, Any]:
+        """The standby redo log's statistics."""
+        receiver = self._receiver
+        details: dict[str, Any] = {
+            "site": receiver.site, "source": receiver.source, "fingerprint": self._fingerprint,
+            "mode": "archived_log" if receiver.is_archived_log else "real_time", **wire_status(self._admission),
+        }
+        if not receiver.is_archived_log:
+            details["transport"] = "sync" if receiver.is_sync else "async"
+        files = self._files
+        if files is not None:
+            details |= {"archive": receiver.archive, "problem": files.problem}
+        log = self._log
+        if log is not None:
+            statistics = log.statistics()
+            details |= {
+                "redo_bytes": statistics.redo_bytes, "redo_bytes_max": statistics.redo_bytes_max,
+                "redo_segments": statistics.segments, "redo_scn": statistics.position.scn,
+                "redo_segment": statistics.position.segment, "redo_at_source_scn": statistics.source_scn,
+                "bytes_total": statistics.received_bytes, "fsyncs_total": statistics.syncs,
+                "duplicate_bytes": statistics.duplicate_bytes, "purged_bytes_total": statistics.purged_bytes,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+            }
+            if self._receiver_state == "PAUSED: REDO IS FULL":
+                details["problem"] = (
+                    f"the copy of the redo of {receiver.source} has reached redo_bytes_max ({statistics.redo_bytes_max} bytes) at SCN "
+                    f"{scn_text(statistics.position.scn)}, the source keeps what comes after: it goes on by itself when the captures "
+                    "here need less of it; raise redo_bytes_max and `headrace up` to keep more"
+                )
+        return details
+
+    def endpoint(self) -> str:
+        """Where the capture processes of this site watch the copy."""
+        if self._service is None:
+            raise PropagationError(f"{self.name} does not serve redo yet")
+        return self._service.endpoint
+
+    # ------------------------------------------------------------------ what capture processes and the controller ask
+
+    def receivers(self) -> Receivers:
+        """Which apply process got which table when the topology was last prepared; of the source only the first time."""
+        try:
+            return from_json(Receivers, json.loads(self._receivers_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            found: Receivers = self._ask_source("receivers")
+            if found != Receivers():
+                self.note_receivers(found)
+            return found
+
+    def note_receivers(self, noted: Receivers) -> None:
+        """Record durably which apply process gets which table from now on."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._receivers_file, json.dumps(as_json(noted)) + "\n")
+
+    def names_of_now(self) -> dict[int, NameOfNow]:
+        """What the source calls its captured tables now."""
+        names: dict[int, NameOfNow] = self._ask_source("names_of_now")
+        return names
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _receivers_file(self) -> Any:  # noqa: ANN401 - a Path
+        return self._folder / "receivers.json"
+
+    def _ask_source(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
+        from actors.runtime import actors_of
+
+        return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
+
+    def _open_log(self) -> StandbyLog:
+        from actors.runtime import own_host
+        from protos.redo_link import RedoServer
+        from redo.standby_log import StandbyLog
+
+        log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
+        self._register_captures(log)
+        self._admission = admission_of(self._spec, self.name)
+        self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+        self._log = log
+        return log
+
+    def _register_captures(self, log: StandbyLog) -> None:
+        """Keep redo for the capture processes of the topology only."""
+        for name in self._receiver.captures:
+            log.required_checkpoints.register(name)
+        log.required_checkpoints.forget_others(self._receiver.captures)
+
+
+def build(spec: TopologySpec, name: str, fingerprint: str) -> RedoReceiver:
+    """Make the host of a redo receiver; called by name, see `actors.runtime.Factory`.
+
+    Args:
+        spec: the topology.
+        name: of the receiver, such as dbs1@dbs3.
+        fingerprint: of the topology that brought this component's part; shown in its status.
+    """
+    return RedoReceiver(spec, name, fingerprint)

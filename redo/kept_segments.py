@@ -1,0 +1,115 @@
+"""The segments that one redo folder holds: their heads, their sizes, and which of them can go.
+
+Used by whoever writes the folder: the log writer at the source, the standby redo log at a downstream site.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from redo.records import SegmentHead
+from redo.segments import SegmentFile, archive_segment, list_segments, read_head
+from streams.durable_file import sync_folder
+from streams.errors import INSTANTIATE_AGAIN, RedoError
+from streams.scn import Scn, scn_text
+
+__all__ = ["KeptSegments"]
+
+
+class KeptSegments:
+    """See the module. Changed by its owner only; `redo_bytes` and `count` may be read from any thread.
+
+    Args:
+        folder: of the segments; created when missing.
+        source: the site whose log it is.
+    """
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self._folder, self._source = folder, source
+        self.heads: dict[int, SegmentHead] = {}
+        self.sizes: dict[int, int] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def redo_bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(list(self.sizes.values()))
+
+    @property
+    def count(self) -> int:
+        """Segments on disk."""
+        return len(self.sizes)
+
+    @property
+    def newest(self) -> SegmentHead | None:
+        """Head of the newest segment; None without redo."""
+        return self.heads[max(self.heads)] if self.heads else None
+
+    def bytes_from(self, number: int) -> int:
+        """Bytes of that segment and all after it."""
+        return sum(size for each, size in list(self.sizes.items()) if each >= number)
+
+    def read(self) -> SegmentFile | None:
+        """Read the heads of what is on disk, and archive what an interrupted log switch left.
+
+        Returns:
+            The newest segment; None: there is none.
+
+        Raises:
+            RedoError: a segment is missing, of another site, or its head is damaged.
+        """
+        for leftover in self._folder.glob("*.tmp"):
+            leftover.unlink()
+        files = list_segments(self._folder)
+        for before, file in pairwise(files):
+            if file.number != before.number + 1:
+                raise _missing(before, file)
+        for file in files:
+            head = read_head(file.path)
+            if head.source != self._source:
+                raise RedoError(
+                    f"{file.path.name} is redo of site {head.source}, not of {self._source}",
+                    hint="give every site a folder of its own", segment=file.path.name,
+                )
+            self.heads[file.number] = head
+            self.sizes[file.number] = file.size_bytes
+        for file in files[:-1]:
+            if not file.is_archived:
+                archive_segment(file.path)
+        return files[-1] if files else None
+
+    def restart_segment_for(self, scn: Scn) -> int:
+        """The first segment that mining from `scn` reads; 0 when it is not there any more."""
+        number = max((n for n, head in self.heads.items() if head.last_commit_scn <= scn), default=0)
+        return self.heads[number].restart_segment if number else 0
+
+    def purge(self, keep_from: int) -> int:
+        """Remove archived segments below a number.
+
+        Returns:
+            Bytes freed.
+        """
+        if not self.heads or keep_from <= min(self.heads):
+            return 0
+        freed = 0
+        for file in list_segments(self._folder):
+            if file.number >= keep_from or not file.is_archived:
+                break
+            file.path.unlink()
+            freed += file.size_bytes
+            self.sizes.pop(file.number, None)
+            self.heads.pop(file.number, None)
+        if freed:
+            sync_folder(self._folder)
+        return freed
+
+
+def _missing(before: SegmentFile, after: SegmentFile) -> RedoError:
+    from_scn, to_scn = read_head(before.path).first_scn, read_head(after.path).first_scn
+    return RedoError(
+        f"redo segment {before.number + 1} is missing; transactions between SCN {scn_text(from_scn)} and SCN {scn_text(to_scn)}"
+        " are missing",
+        hint=f"restore the segment from a copy, or {INSTANTIATE_AGAIN}",
+        segment=before.number + 1, offset=0, after_scn=from_scn, through_scn=to_scn,
+    )

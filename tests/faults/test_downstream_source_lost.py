@@ -1,0 +1,100 @@
+"""Downstream capture of a whole running topology: the source's machine is lost with all its files, and the destination gets every acknowledged commit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from actors.site.connection import site_folder
+from databases.embedded import EmbeddedServer
+from databases.postgres.source.catalog import slot_name
+from tests.support.downstream_sites import ROWS, Writer
+from tests.support.system import System, running, wait_until
+from topology.file.reading import read_topology
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+TOPOLOGY = """
+topology: test_downstream
+state_dir: state
+sites:
+  src: {database: {kind: embedded}}
+  dst: {database: {kind: embedded}}
+queues:
+  q: {site: dst}
+captures:
+  c: {site: dst, source: src, transport: sync, queue: q, rules: {include: [{table: public.rows}]}}
+applies:
+  a: {site: dst, source: src, queue: q}
+"""
+COPIED = 500
+
+
+@pytest.fixture
+def system() -> Iterator[System]:
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-downstream-"))
+    folder.chmod(0o711)
+    file = folder / "downstream.yaml"
+    file.write_text(TOPOLOGY)
+    try:
+        with running(read_topology(file), folder, _tables) as found:
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tables(servers: dict[str, EmbeddedServer]) -> None:
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(ROWS)
+    with psycopg.connect(servers["src"].dsn(), autocommit=True) as connection:
+        connection.execute("INSERT INTO rows SELECT -n, 0 FROM generate_series(1, %s) n", (COPIED,))
+
+
+def _lose_source(system: System) -> None:
+    """What is left of a machine that burns: nothing of its processes, nothing of its disk."""
+    site = system.pid("site:src")
+    os.kill(site, signal.SIGSTOP)  # else it starts its server again
+    postmaster = system.servers["src"].pid()
+    assert postmaster is not None
+    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    for pid in (postmaster, *map(int, children)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(site_folder(system.spec, "src"))
+    os.kill(site, signal.SIGKILL)
+
+
+def test_every_acknowledged_commit_is_applied_when_the_source_is_lost_with_all_its_files(system: System) -> None:
+    system.wait_caught_up()
+    system.assert_converged(("rows",))
+    assert system.status("redo:src@dst")["transport"] == "sync"
+    assert system.status("capture:c")["combined_with"] == "a"
+    with system.connection("src") as user:
+        user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('test_downstream', 'src')}'")
+        user.execute("SELECT pg_reload_conf()")
+        name = slot_name("test_downstream", "src")
+        wait_until("commits wait for the log writer", lambda: user.execute("SHOW synchronous_standby_names").fetchone() == (name,))
+    writers = [Writer(system.servers["src"].dsn(), number) for number in range(1, 4)]
+    wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
+    _lose_source(system)
+    for writer in writers:
+        writer.stop()
+    acknowledged = {row for writer in writers for row in writer.acknowledged}
+
+    def applied() -> set[int]:
+        return {int(row) for (row,) in system.execute("dst", "SELECT id FROM rows WHERE id > 0")}
+
+    wait_until("every acknowledged commit is applied", lambda: acknowledged <= applied())
+    assert len(acknowledged) > 150
+    assert len(applied() - acknowledged) <= len(writers)  # a commit whose answer was on its way
+    assert system.execute("dst", "SELECT count(*) FROM rows WHERE id < 0") == [(COPIED,)]
+    assert system.status("capture:c")["state"] == "WAITING FOR REDO", "it mines the copy to its end, and needs no source for that"

@@ -1,0 +1,166 @@
+"""A source's site and its redo receivers in one process, hosted as in a running topology, on a real server of the source's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from actors import runtime
+from actors.downstream_database import RedoReceiver
+from actors.host import Host
+from actors.site.connection import redo_folder
+from actors.source_database import DatabaseSite
+from databases.embedded import EmbeddedServer
+from databases.postgres.source.catalog import slot_name
+from databases.postgres.source.pgoutput import PostgresLogDecoder
+from redo.mining import Miner
+from redo.records import RedoPosition
+from rules.rule import Rule, RuleSet
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN
+from tests.support.system import wait_until
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
+
+__all__ = ["DownstreamSites", "ROWS", "topology"]
+
+RULES = RuleSet(include=(Rule(owner="public"),))
+ROWS = "CREATE TABLE rows (id int PRIMARY KEY, writer int)"
+
+
+def topology(folder: Path, dsn: str, *, transport: str, sites: tuple[str, ...] = ("dbs3",), source_captures: bool = False) -> TopologySpec:
+    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines."""
+    captures = [
+        CaptureSpec(name=f"c_{site}", site=site, source="dbs1", queue=f"q_{site}", rules=RULES, transport=transport) for site in sites
+    ]
+    if source_captures:
+        captures.append(CaptureSpec(name="c_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RULES))
+    return TopologySpec(
+        name="topo", file=folder / "topo.yaml", state_dir=folder,
+        sites=(
+            SiteSpec(name="dbs1", database=DatabaseSpec(kind="postgres", dsn=dsn)),
+            SiteSpec(name="dbs2", database=DatabaseSpec(kind="embedded")),
+            *(SiteSpec(name=site, database=DatabaseSpec(kind="none")) for site in sites),
+        ),
+        queues=tuple(QueueSpec(name=capture.queue, site=capture.site) for capture in captures),
+        captures=tuple(captures), propagations=(),
+        applies=(ApplySpec(name="a", site="dbs2", source="dbs1", queue="q_dbs3"),), redo_bytes_max=64 << 20, segment_bytes=1 << 20,
+    )
+
+
+class DownstreamSites:
+    """See the module.
+
+    Args:
+        server: of the source, the test's own.
+        folder: for redo.
+        monkeypatch: the hosts find each other through it.
+        transport: sync or async.
+        settings: of `topology`.
+    """
+
+    def __init__(self, server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch, *, transport: str, **settings: Any) -> None:
+        self.server, self.folder = server, folder
+        self.hosts: dict[str, Host] = {}
+        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
+        monkeypatch.setattr(runtime, "resolver", lambda topology: lambda name: self.hosts[name].endpoint())
+        self.spec = topology(folder, server.dsn(), transport=transport, **settings)
+        self.site = DatabaseSite(self.spec, "dbs1", "1")
+        self.hosts["site:dbs1"] = self.site
+        self.site.start()
+        wait_until("the source answers", lambda: self.site.status()["ready"], timeout_s=60.0)
+        self.site.prepare(self.spec)
+        wait_until("the log writer runs", lambda: self.site.status()["state"] in {"IDLE", "WRITING"}, timeout_s=60.0)
+
+    def start_receiver(self, name: str = "dbs1@dbs3") -> RedoReceiver:
+        receiver = RedoReceiver(self.spec, name, "1")
+        self.hosts[f"redo:{name}"] = receiver
+        receiver.start()
+        return receiver
+
+    def wait_received(self, receiver: RedoReceiver) -> None:
+        """Until everything committed by now is durable at the receiver."""
+        with psycopg.connect(self.server.dsn(), autocommit=True) as user:
+            user.execute("SET synchronous_commit = local")
+            row = user.execute("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        wait_until("it is received", lambda: receiver.details().get("redo_scn", 0) >= int(row[0]), timeout_s=60.0)
+
+    def wait_for_commits(self) -> None:
+        """Make commits of the source wait for the log writer."""
+        with psycopg.connect(self.server.dsn(), autocommit=True) as user:
+            user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('topo', 'dbs1')}'")
+            user.execute("SELECT pg_reload_conf()")
+
+            def is_set() -> bool:
+                # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits wait.
+                return user.execute("SHOW synchronous_standby_names").fetchone() == (slot_name("topo", "dbs1"),)
+
+            wait_until("commits wait for the log writer", is_set, timeout_s=60.0)
+
+    def destroy_source(self) -> None:
+        """Kill -9 every process of the server, and remove all that it and the source's site have on disk."""
+        postmaster = self.server.pid()
+        assert postmaster is not None
+        data = self.server.data_folder
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.site.end()
+        self.server.destroy()
+        assert not data.exists()
+        shutil.rmtree(self.folder / "sites" / "dbs1")
+
+    def mined(self, receiver: RedoReceiver, *, site: str = "dbs3") -> list[LcrBatch]:
+        """Everything that a capture process at the receiver's site finds."""
+        log = receiver._log
+        assert log is not None
+        miner = Miner(redo_folder(self.spec, source="dbs1", site=site), "dbs1", FIRST_SCN, RULES, PostgresLogDecoder)
+        found = []
+        position = log.position
+        while (batch := miner.next_batch(RedoPosition(position.segment, position.offset, position.scn))) is not None:
+            found.append(batch)
+        miner.close()
+        return found
+
+    def close(self) -> None:
+        for host in reversed(self.hosts.values()):
+            host.end()
+
+
+class Writer:
+    """A session of the source that commits one row after the other, and remembers what was acknowledged."""
+
+    def __init__(self, dsn: str, number: int) -> None:
+        self.acknowledged: list[int] = []
+        self._number, self._dsn = number, dsn
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                for count in range(100_000):
+                    if self._stop.is_set():
+                        return
+                    row = self._number * 1_000_000 + count
+                    connection.execute("INSERT INTO rows VALUES (%s, %s)", (row, self._number))
+                    self.acknowledged.append(row)
+        except psycopg.Error:
+            return  # the server was killed
+
+    def stop(self, *, wait: Callable[[], object] = lambda: None) -> None:
+        self._stop.set()
+        wait()
+        self._thread.join(30.0)
+        assert not self._thread.is_alive()

@@ -1,0 +1,120 @@
+"""Downstream capture as the controller and the components see it: who begins when, what is asked of whom, what is left behind."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.capture import CaptureHost
+from actors.downstream_database import RedoReceiver
+from actors.intermediate_database import IntermediateSite
+from actors.processes import factory_of, process_of
+from actors.site.connection import redo_folder
+from databases.ports import CapturedTable
+from streams.errors import PropagationError
+from streams.scn import ObjectNumber
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import one_way_spec, reconfigured, started
+from topology.changes import components_of
+from topology.receivers import Receivers
+from topology.spec import TopologySpec
+from topology.ways import route
+
+
+def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:
+    """As `one_way_spec`, but site b mines the redo of a."""
+    spec = one_way_spec(folder)
+    (capture,) = spec.captures
+    return route(replace(
+        spec, queues=tuple(replace(queue, site="b") for queue in spec.queues),
+        captures=(replace(capture, site="b", transport=transport),),
+        applies=tuple(replace(apply, combined=False) for apply in spec.applies),
+    ))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    return downstream_spec(tmp_path)
+
+
+@pytest.fixture
+def actors() -> FakeActors:
+    return FakeActors()
+
+
+def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_other_receivers(spec, actors):
+    started(spec, actors)
+    assert actors.running["redo:a@b"]["factory"] == "actors.downstream_database:build"
+    (component,) = [each for each in components_of(spec) if each.kind == "redo"]
+    assert process_of(component, ()) == "receivers:b"
+    assert factory_of(spec.site("b"), "redo") == "actors.downstream_database:build"
+
+
+def test_a_capture_process_begins_after_its_receiver_has_taken_an_edit_over(tmp_path, spec, actors):
+    started(spec, actors)
+    (capture,) = spec.captures
+    edited = route(replace(
+        spec, captures=(capture, replace(capture, name="c2", queue="qa2")), queues=(*spec.queues, replace(spec.queue("qa"), name="qa2")),
+    ))
+    actors.holds_back = {"redo:a@b"}
+    controller = started(edited, actors, steps=12)
+    assert "redo:a@b" in reconfigured(actors)
+    assert "capture:c2" not in actors.running
+    actors.holds_back = set()
+    for _ in range(4):
+        controller.step()
+    assert "capture:c2" in actors.running
+
+
+def test_who_got_which_table_is_noted_at_the_receiver_too(spec, actors):
+    actors.captured["site:a"] = (CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),)
+    controller = started(spec, actors)
+    controller._note_at = 0.0  # the receiver was about to begin at the first try
+    controller.step()
+    assert actors.noted["redo:a@b"] == actors.noted["site:a"]
+
+
+def test_a_capture_process_watches_and_asks_who_writes_the_redo_at_its_site(spec, tmp_path):
+    assert CaptureHost(spec, "c", "")._redo_component == "redo:a@b"
+    assert CaptureHost(one_way_spec(tmp_path), "c", "")._redo_component == "site:a"
+    assert redo_folder(spec, source="a", site="b").relative_to(spec.state_dir) == Path("sites/b/standby_redo/a")
+    assert redo_folder(spec, source="a", site="a").relative_to(spec.state_dir) == Path("sites/a/redo")
+
+
+def test_the_receiver_answers_for_the_source_and_asks_it_only_the_first_time(spec, monkeypatch):
+    noted = Receivers.of(spec, "a", [CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),))])
+    asked = []
+
+    def ask(self, method):
+        asked.append(method)
+        if len(asked) > 1:
+            raise PropagationError("the source's machine is gone")
+        return noted
+
+    monkeypatch.setattr(RedoReceiver, "_ask_source", ask)
+    receiver = RedoReceiver(spec, "a@b", "")
+    assert receiver.receivers() == receiver.receivers() == noted
+    assert RedoReceiver(spec, "a@b", "").receivers() == noted
+    assert asked == ["receivers"]
+    later = Receivers.of(spec, "a", [])
+    receiver.note_receivers(later)
+    assert RedoReceiver(spec, "a@b", "").receivers() == later
+
+
+def test_a_receiver_that_comes_back_to_the_topology_begins_anew(spec):
+    """The source kept nothing for it meanwhile."""
+    folder = redo_folder(spec, source="a", site="b")
+    for component, is_left in (("redo:other@b", True), ("redo:a@b", False)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "0000000000000001.redo").write_bytes(b"old")
+        IntermediateSite(spec, "b", "").prepare(spec, (component,))
+        assert folder.exists() == is_left
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_an_endpoint_is_given_only_while_redo_is_served(spec):
+    with pytest.raises(PropagationError, match="does not serve redo yet"):
+        RedoReceiver(spec, "a@b", "").endpoint()

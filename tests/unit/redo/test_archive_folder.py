@@ -1,0 +1,261 @@
+"""Archived redo: complete segments that are sent, or copied as files by anybody; what is partial waits, what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from protos.standby import Shipped
+from redo.archive_folder import ArchiveFolder
+from redo.segments import list_segments
+from streams.errors import ProtocolError
+from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
+from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
+from tests.unit.redo.test_standby_log import Site
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    made.commit(60)
+    return made
+
+
+@pytest.fixture
+def archive(site):
+    folder = site.folder.with_name("archive")
+    folder.mkdir()
+    return folder
+
+
+def complete(site) -> list:
+    return [file for file in list_segments(site.redo) if file.is_archived]
+
+
+def take_all(files: ArchiveFolder, log) -> None:
+    while files.take(log):
+        pass
+
+
+def test_segments_that_are_copied_in_any_order_are_taken_in_theirs(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, *others = complete(site)
+    assert len(others) > 2
+    shutil.copy(first.path, archive)
+    take_all(files, log)
+    for file in reversed(others):
+        shutil.copy(file.path, archive)
+        take_all(files, log)
+        if file is not others[0]:
+            assert log.place.segment == first.number
+            assert f"segment {first.number + 1} of the redo of dbs1 is missing" in files.problem
+    assert files.problem == ""
+    assert log_bytes(site.folder) == {file.path.name: file.path.read_bytes() for file in complete(site)}
+    expected = [each for each in committed(site.source) if each.commit_scn <= log.position.scn]
+    assert len(expected) > 10
+    assert site.mined_at(log) == expected
+
+
+def test_a_partial_copy_waits_until_it_is_whole(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, second, *_ = complete(site)
+    content = second.path.read_bytes()
+    shutil.copy(first.path, archive)
+    take_all(files, log)
+    copy = archive / second.path.name
+    for size in sorted(site.random.sample(range(len(content)), 12)):
+        copy.write_bytes(content[:size])
+        assert not files.take(log)
+        assert str(copy) in files.problem
+        assert log.place.segment == first.number
+    copy.write_bytes(content)
+    assert files.take(log)
+    assert log.place.segment == second.number
+    assert files.problem == ""
+
+
+def test_a_copy_that_was_named_first_and_filled_later_in_any_order_waits(site, archive):
+    """As a tool that reserves the space first."""
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, *_ = complete(site)
+    content = first.path.read_bytes()
+    copy = archive / first.path.name
+    copy.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
+    assert not files.take(log)
+    assert "copy it again" in files.problem
+    copy.write_bytes(content)
+    assert files.take(log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_bit_in_a_copied_file_is_refused_by_name_until_the_file_is_replaced(tmp_path, seed):
+    site = Site(tmp_path, seed)
+    site.commit(60)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, *_ = complete(site)
+    content = bytearray(first.path.read_bytes())
+    content[site.random.randrange(len(content))] ^= 1 << site.random.randrange(8)
+    copy = archive / first.path.name
+    copy.write_bytes(content)
+    assert not files.take(log)
+    assert str(copy) in files.problem
+    assert log.place.segment == 0
+    shutil.copy(first.path, copy)
+    assert files.take(log)
+
+
+def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_what_came_before_is_mined(site, archive, tmp_path):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, second, third, *_ = complete(site)
+    shutil.copy(first.path, archive)
+    take_all(files, log)
+    copy = archive / second.path.name
+    shutil.copy(third.path, copy)
+    assert not files.take(log)
+    assert f"{copy} is segment {third.number} of the redo of dbs1, not segment {second.number} of dbs1" in files.problem
+    assert ArchiveFolder(archive, "dbs9")._refusal(list_segments(archive)[0], log).endswith("not segment 1 of dbs9: replace it")
+    assert site.mined_at(log) == [each for each in committed(site.source) if each.commit_scn <= log.position.scn]
+    shutil.copy(second.path, copy)
+    take_all(files, log)
+    assert log.place.segment == second.number
+
+
+def test_a_file_of_another_redo_log_of_the_same_source_is_refused(tmp_path):
+    site, other = Site(tmp_path / "one"), Site(tmp_path / "two", seed=3)
+    site.commit(60)
+    other.commit(120)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, second, *_ = complete(site)
+    shutil.copy(first.path, archive)
+    take_all(files, log)
+    wrong = next(file for file in complete(other) if file.number == second.number)
+    shutil.copy(wrong.path, archive)
+    assert not files.take(log)
+    assert "does not continue segment" in files.problem
+    assert list(site.folder.glob("*.tmp")) == []
+    shutil.copy(second.path, archive)
+    assert files.take(log)
+
+
+def test_what_real_time_transport_began_a_file_goes_on_with_and_the_other_way_round(site, archive):
+    """Standby redo and archived files are one log: between them there is no seam."""
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    stream = site.stream(log)
+    for frame in stream.frames():
+        log.take(frame)
+        log.sync()
+        if frame.segment == 2:
+            break
+    place = log.place
+    assert place.segment == 2
+    for file in complete(site):
+        shutil.copy(file.path, archive)
+    take_all(files, log)
+    assert log.place.segment == complete(site)[-1].number > place.segment
+    site.commit(20)
+    site.receive(log, lambda: 700)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert site.mined_at(log) == committed(site.source)
+
+
+def test_a_file_that_differs_from_what_came_in_real_time_is_refused(tmp_path):
+    site, other = Site(tmp_path / "one"), Site(tmp_path / "two")
+    site.commit(60)
+    other.clock.advance(7.0)
+    other.commit(60)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    for frame in site.stream(log).frames():
+        log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) * 3 // 4]))
+        log.sync()
+        break
+    assert log.place.segment == 1
+    shutil.copy(complete(other)[0].path, archive)
+    assert not files.take(log)
+    assert "of another redo log of dbs1" in files.problem
+
+
+def test_archived_transport_sends_complete_segments_and_the_source_purges_behind_them(tmp_path):
+    site = Site(tmp_path, keeps=False)
+    site.commit(60)
+    log = standby_log(site.folder)
+    shipment = site.writer.shipping.begin(RECEIVER, "1", log.place, Shipped.ARCHIVED)
+    while (frame := shipment.next_frame()) is not None:
+        log.take(frame)
+    log.sync()
+    newest = site.writer.position.segment
+    assert log.place.segment == newest - 1
+    assert all(file.is_archived for file in list_segments(site.folder))
+    shipment.acknowledge(log.place)
+    site.writer.step(0.0)
+    assert [file.number for file in list_segments(site.redo)] == [newest - 1, newest]
+
+
+def test_a_receiver_of_files_only_says_how_far_it_is_and_may_lack_what_the_source_purged(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    for file in complete(site):
+        shutil.copy(file.path, archive)
+    shipment = site.writer.shipping.begin(RECEIVER, "1", log.place, Shipped.NOTHING)
+    assert shipment.next_frame() is None
+    assert site.writer.shipping.keep_from == 0
+    take_all(files, log)
+    shipment.acknowledge(log.place)
+    assert site.writer.shipping.keep_from == log.place.segment
+    with pytest.raises(ProtocolError):
+        shipment.acknowledge(type(log.place)(segment=99, offset=1))
+    site.writer.required_checkpoints.forget("keeps_all")
+    site.writer.step(0.0)
+    assert list_segments(site.redo)[0].number > 1
+    behind = standby_log(site.folder.with_name("behind"))
+    first = ArchiveFolder(archive, SOURCE)
+    assert first.take(behind)
+    site.writer.shipping.begin(RECEIVER, "2", behind.place, Shipped.NOTHING)
+    take_all(first, behind)
+    assert behind.place == log.place
+
+
+def test_a_used_segment_is_archived_when_it_is_old_enough(tmp_path):
+    site = Site(tmp_path, segment_bytes=1 << 20)
+    site.writer.switch_after_s = 60.0
+    site.commit(3)
+    assert complete(site) == []
+    site.clock.advance(61.0)
+    site.commit(1)
+    (first,) = complete(site)
+    site.clock.advance(61.0)
+    drain(site.writer, site.source, site.clock)
+    numbers = [file.number for file in complete(site)]
+    site.clock.advance(300.0)
+    drain(site.writer, site.source)
+    assert [file.number for file in complete(site)] == numbers, "an empty segment is not worth a file"
+    reader = miner(site.redo)
+    assert received(mine(reader, site.writer)) == committed(site.source)
+    reader.close()
+    assert first.number == 1
+
+
+def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_back_without_a_seam(tmp_path):
+    site = Site(tmp_path)
+    standby = standby_log(site.folder)
+    site.commit(5)
+    site.receive(standby)
+    reader, batches = miner(site.folder), []
+    batches += mine(reader, standby)  # where the standby redo log is written
+    for _ in range(3):
+        site.commit(40)
+        stream = Stream(site.writer, standby, f"{next(site.incarnations):08d}")
+        for number, frame in enumerate(stream.frames()):
+            standby.take(frame)
+            standby.sync()
+            if number % 3 == 0 and (batch := reader.next_batch(standby.position)) is not None:  # one batch while many come
+                batches.append(batch)
+    assert any(file.is_archived for file in list_segments(site.folder))
+    batches += mine(reader, standby)
+    reader.close()
+    assert received(batches) == committed(site.source)

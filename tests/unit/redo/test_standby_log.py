@@ -1,0 +1,520 @@
+"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never diverges."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+
+import pytest
+
+from databases.memory_source import MemorySource
+from protos.standby import StandbyPlace
+from redo.segments import list_segments
+from streams import failpoints
+from streams.clock import VirtualClock
+from streams.errors import LogGone, ProtocolError, QueueError, RedoError
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received
+from tests.support.standby_redo import RECEIVER, Stream, cut_frames, log_bytes, receive, standby_log
+from tests.support.workloads import Workload
+
+
+class Site:
+    """A source with a workload, its redo log, and the folder of a receiver."""
+
+    def __init__(self, tmp_path, seed: int = 1, *, keeps: bool = True, **settings) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.source = MemorySource(gulp_bytes=lambda: self.random.randrange(40, 4000))
+        self.workload = Workload(self.source, seed)
+        self.clock = VirtualClock()
+        self.settings = {"segment_bytes": 6000, "record_bytes": 1000, **settings}
+        self.redo, self.folder = tmp_path / "redo", tmp_path / "standby"
+        self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
+        self.writer.shipping.register({RECEIVER: False})
+        if keeps:
+            self.writer.required_checkpoints.register("keeps_all")  # a capture at the source that never went on
+        self.incarnations = itertools.count(1)
+
+    def commit(self, transactions: int) -> None:
+        self.workload.run(transactions)
+        drain(self.writer, self.source, self.clock)
+
+    def restart(self) -> None:
+        """The source's site is killed and begins again."""
+        self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
+        self.writer.shipping.register({RECEIVER: False})
+
+    def stream(self, standby) -> Stream:
+        return Stream(self.writer, standby, f"{next(self.incarnations):08d}")
+
+    def receive(self, standby, size=lambda: 1 << 20) -> Stream:
+        return receive(self.writer, standby, f"{next(self.incarnations):08d}", size)
+
+    def mined_at(self, standby) -> list:
+        reader = miner(self.folder)
+        try:
+            return received(mine(reader, standby))
+        finally:
+            reader.close()
+
+
+def places(standby, frames):
+    """What would be acknowledged, frame by frame."""
+    for frame in frames:
+        standby.take(frame)
+        if standby.sync():
+            yield standby.place
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def purging(tmp_path):
+    """Only receivers keep redo there."""
+    return Site(tmp_path, keeps=False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_standby_redo_log_is_the_sources_byte_for_byte_however_frames_are_cut(tmp_path, seed):
+    site = Site(tmp_path, seed)
+    standby = standby_log(site.folder)
+    for _ in range(3):
+        site.commit(15)
+        site.receive(standby, lambda: site.random.choice([1, 17, 79, 80, 81, 500, 5000]))
+    assert len(list_segments(site.redo)) > 3
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert standby.position == site.writer.position
+    assert site.mined_at(standby) == committed(site.source)
+
+
+def test_a_receiver_may_begin_before_the_source_has_any_redo(site):
+    standby = standby_log(site.folder)
+    stream = site.stream(standby)
+    assert list(stream.frames()) == []
+    site.commit(10)
+    for frame in stream.frames():
+        standby.take(frame)
+    standby.sync()
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_only_what_is_durable_at_the_source_is_shipped(site, monkeypatch):
+    site.commit(5)
+    durable = site.writer.position
+    site.workload.run(5)
+    site.writer.detach()
+    site.writer.attach(site.source.open_stream("t", site.writer.start_scn))
+    monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse("log_writer.before_fsync=error*100"))
+    with pytest.raises(RedoError):
+        site.writer.step(0.0)
+    standby = standby_log(site.folder)
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    site.receive(standby)
+    assert standby.position == durable
+
+
+@pytest.mark.parametrize("place", ["redo_receiver.before_fsync", "redo_receiver.after_fsync", "redo_receiver.write"])
+def test_a_receiver_that_fails_around_its_fsync_loses_and_doubles_nothing(site, monkeypatch, place):
+    site.commit(20)
+    standby = standby_log(site.folder)
+    stream = site.stream(standby)
+    told = []
+    monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse(f"{place}=error"))
+    with pytest.raises(RedoError):
+        told += places(standby, cut_frames(stream.frames(), lambda: 700))
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    assert told == [] or told[-1] == standby.place
+    site.receive(standby)  # the same process goes on, over a new stream
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert site.mined_at(standby) == committed(site.source)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_receiver_killed_between_write_and_fsync_begins_again_with_whole_records(tmp_path, seed):
+    """What an unfsynced tail looks like after a crash is up to the disk: cut anywhere, and damaged anywhere behind the fsync."""
+    site = Site(tmp_path, seed)
+    site.commit(20)
+    standby = standby_log(site.folder)
+    stream = site.stream(standby)
+    for number, frame in enumerate(cut_frames(stream.frames(), lambda: site.random.randrange(50, 900))):
+        standby.take(frame)
+        if number % 7 == 0:
+            standby.sync()
+    durable = standby.place
+    newest = site.folder / f"{durable.segment:016d}.redo"
+    if newest.exists():
+        content = bytearray(newest.read_bytes())
+        if len(content) > durable.offset:
+            content[site.random.randrange(durable.offset, len(content))] ^= 0xFF
+        newest.write_bytes(content[: site.random.randrange(durable.offset, len(content) + 1)])
+    again = standby_log(site.folder)
+    assert (again.place.segment, again.place.offset) >= (durable.segment, durable.offset)
+    assert list(site.folder.glob("*.tmp")) == []
+    site.receive(again)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert site.mined_at(again) == committed(site.source)
+
+
+def test_damage_of_durable_redo_is_mended_from_the_source_while_it_has_it(tmp_path):
+    site = Site(tmp_path, segment_bytes=40_000)
+    while site.writer.position.offset < 20_000:  # more than its head
+        site.commit(1)
+    site.receive(standby_log(site.folder))
+    newest = list_segments(site.folder)[-1]
+    content = bytearray(newest.path.read_bytes())
+    content[-5] ^= 0xFF
+    newest.path.write_bytes(content)
+    again = standby_log(site.folder)
+    assert again.place.offset < len(content)
+    site.receive(again)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_a_restarted_source_goes_on_where_its_receiver_is(site):
+    """The segment is reopened, a RESUME record marks the place, a transaction comes again whole: bytes as any others."""
+    standby = standby_log(site.folder)
+    for _ in range(4):
+        site.commit(6)
+        site.receive(standby, lambda: 333)
+        site.restart()
+    site.commit(6)
+    site.receive(standby)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert site.mined_at(standby) == committed(site.source)
+
+
+def test_a_source_killed_with_a_torn_tail_has_shipped_none_of_it(site):
+    site.commit(10)
+    standby = standby_log(site.folder)
+    site.receive(standby)
+    newest = list_segments(site.redo)[-1]
+    with newest.path.open("ab") as file:
+        file.write(b"HRec" + bytes(300))  # what an unfsynced record may leave
+    stream = site.stream(standby)
+    assert list(stream.frames()) == []
+    site.restart()
+    site.commit(10)
+    site.receive(standby)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_the_source_purges_only_what_every_receiver_has_and_its_own_captures_do_not_need(site):
+    site.writer.shipping.register({RECEIVER: False, "dbs1@dbs4": False})
+    site.commit(40)
+    here, there = standby_log(site.folder), standby_log(site.folder.with_name("standby_4"))
+    numbers = [file.number for file in list_segments(site.redo)]
+    site.receive(here)
+    site.writer.required_checkpoints.record("keeps_all", site.writer.position.scn)
+    site.writer.step(0.0)
+    assert [file.number for file in list_segments(site.redo)] == numbers  # dbs1@dbs4 has nothing
+    receive(site.writer, there, "00000001", receiver="dbs1@dbs4").shipment.close()
+    site.writer.step(0.0)
+    left = list_segments(site.redo)[0].number
+    assert left > numbers[0]
+    site.writer.required_checkpoints.register("another_capture_here")
+    site.commit(40)
+    site.receive(here)
+    site.writer.step(0.0)
+    assert list_segments(site.redo)[0].number == left
+
+
+def test_a_source_without_captures_of_its_own_purges_behind_its_receivers(purging):
+    purging.commit(40)
+    before = len(list_segments(purging.redo))
+    standby = standby_log(purging.folder)
+    purging.receive(standby)
+    purging.writer.step(0.0)
+    assert len(list_segments(purging.redo)) == 1 < before
+    purging.commit(10)
+    purging.receive(standby)  # its place is in the segment that stayed
+    assert purging.mined_at(standby) == committed(purging.source)
+
+
+def test_the_receiver_purges_behind_its_captures_and_keeps_the_newest_segment(site):
+    standby = standby_log(site.folder)
+    standby.required_checkpoints.register("c1")
+    standby.required_checkpoints.register("c2")
+    site.commit(120)
+    site.receive(standby)
+    numbers = [file.number for file in list_segments(site.folder)]
+    standby.required_checkpoints.record("c1", standby.position.scn)
+    assert standby.purge() == 0  # c2 needs all of it
+    middle = committed(site.source)[len(committed(site.source)) // 2].commit_scn
+    standby.required_checkpoints.record("c2", Scn(middle))
+    assert standby.purge() > 0
+    assert numbers[0] < list_segments(site.folder)[0].number < numbers[-1]
+    reader = miner(site.folder, middle)
+    found = received(mine(reader, standby), Scn(middle))
+    reader.close()
+    assert found == [each for each in committed(site.source) if each.commit_scn > middle]
+    standby.required_checkpoints.record("c2", standby.position.scn)
+    standby.purge()
+    assert numbers[-2] <= list_segments(site.folder)[0].number  # a transaction that is open may have begun before the newest
+
+
+def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
+    standby = standby_log(site.folder, redo_bytes_max=15_000)
+    standby.required_checkpoints.register("c")
+    site.commit(40)
+    stream = site.stream(standby)
+    for frame in cut_frames(stream.frames(), lambda: 1000):
+        if standby.is_full:
+            break
+        standby.take(frame)
+        standby.sync()
+    assert standby.is_full
+    standby.required_checkpoints.record("c", standby.position.scn)
+    assert standby.purge() > 0
+    assert not standby.is_full
+
+
+def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by_name_and_others_go_on(purging):
+    purging.writer.shipping.register({RECEIVER: False, "dbs1@dbs4": False})
+    other = standby_log(purging.folder.with_name("standby_4"))
+    standby = standby_log(purging.folder)
+    purging.commit(3)
+    purging.receive(standby).shipment.close()
+    backup = purging.folder.with_name("backup")
+    shutil.copytree(purging.folder, backup)
+    purging.commit(40)
+    purging.receive(standby)
+    receive(purging.writer, other, "00000001", receiver="dbs1@dbs4").shipment.close()
+    purging.writer.step(0.0)
+    shutil.rmtree(purging.folder)
+    shutil.copytree(backup, purging.folder)
+    with pytest.raises(LogGone, match=rf"are gone: {RECEIVER} has the redo up to") as refused:
+        purging.stream(standby_log(purging.folder))
+    assert "remove its standby redo log" in refused.value.hint
+    purging.commit(5)
+    receive(purging.writer, other, "00000002", receiver="dbs1@dbs4")
+    assert other.position == purging.writer.position
+
+
+def test_a_receiver_whose_folder_was_deleted_begins_anew_and_only_older_positions_are_gone(purging):
+    purging.commit(40)
+    standby = standby_log(purging.folder)
+    purging.receive(standby)
+    purging.writer.step(0.0)
+    shutil.rmtree(purging.folder)
+    again = standby_log(purging.folder)
+    assert again.place == StandbyPlace()
+    purging.receive(again)
+    assert log_bytes(purging.folder) == log_bytes(purging.redo)
+    applied = committed(purging.source)[3].commit_scn
+    reader = miner(purging.folder, applied)
+    with pytest.raises(LogGone, match="can be mined from"):
+        reader.next_batch(again.position)
+    reader.close()
+
+
+def test_a_receiver_ahead_of_a_source_whose_redo_was_lost_is_refused_and_its_copy_brings_all_back(site):
+    site.writer.shipping.register({RECEIVER: True})  # sync: nothing is confirmed that the receiver lacks
+    standby = standby_log(site.folder)
+    site.commit(20)
+    stream = site.receive(standby)
+    site.writer.step(0.0)
+    stream.shipment.close()
+    before = standby.position
+    shutil.rmtree(site.redo)
+    site.restart()
+    site.writer.shipping.register({RECEIVER: True})
+    site.commit(3)
+    with pytest.raises(RedoError, match="has received another redo log of dbs1") as refused:
+        site.stream(standby)
+    assert "put a copy of the standby redo log" in refused.value.hint
+    assert standby.position == before
+    assert site.source.confirmed_scn <= before.scn
+    # What the message says:
+    shutil.rmtree(site.redo)
+    shutil.copytree(site.folder, site.redo)
+    site.restart()
+    site.commit(3)
+    site.receive(standby)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert site.mined_at(standby) == committed(site.source)
+
+
+def test_another_redo_log_is_refused_also_with_as_many_records_of_the_same_lengths(tmp_path):
+    site, other = Site(tmp_path / "one"), Site(tmp_path / "two")
+    site.commit(12)
+    other.clock.advance(5.0)  # the same workload at another time: only times differ
+    other.commit(12)
+    assert [file.size_bytes for file in list_segments(site.redo)] == [file.size_bytes for file in list_segments(other.redo)]
+    standby = standby_log(site.folder)
+    site.receive(standby)
+    with pytest.raises(RedoError, match="they differ in segment"):
+        other.stream(standby)
+    kept = other.writer.shipping.keep_from
+    assert kept == 0  # a place that is refused moves nothing
+
+
+def test_a_segment_of_another_log_does_not_continue_this_one(tmp_path):
+    site, other = Site(tmp_path / "one"), Site(tmp_path / "two", seed=2)
+    site.commit(30)
+    other.commit(60)
+    standby = standby_log(site.folder)
+    stream = site.stream(standby)
+    for frame in cut_frames(stream.frames(), lambda: 100):
+        standby.take(frame)
+        if standby.sync() and list(site.folder.glob("*.archived.redo")):
+            break
+    number = standby.place.segment + 1
+    foreign = [frame for frame in other.stream(standby_log(tmp_path / "x")).frames() if frame.segment == number]
+    assert foreign
+    with pytest.raises(RedoError, match="does not continue segment"):
+        standby.take(foreign[0])
+    standby.rollback()
+    site.receive(standby)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_duplicate_and_late_frames_change_nothing_and_a_gap_is_refused(site):
+    site.commit(25)
+    standby = standby_log(site.folder)
+    sent = list(cut_frames(site.stream(standby).frames(), lambda: site.random.randrange(100, 1500)))
+    for number, frame in enumerate(sent):
+        standby.take(frame)
+        for late in site.random.sample(sent[: number + 1], min(3, number + 1)):
+            standby.take(late)
+        standby.sync()
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+    assert standby.statistics().duplicate_bytes > 0
+    site.commit(25)
+    stream = site.stream(standby)
+    _, second, *_ = cut_frames(stream.frames(), lambda: 200)
+    with pytest.raises(ProtocolError, match="is next"):
+        standby.take(second)
+
+
+def test_flipped_bits_on_the_way_are_noticed_before_anything_is_acknowledged(site):
+    site.commit(12)
+    standby = standby_log(site.folder)
+    for frame in site.stream(standby).frames():
+        content = bytearray(frame.data)
+        content[len(content) // 2] ^= 1
+        damaged = type(frame)(segment=frame.segment, offset=frame.offset, data=bytes(content))
+        with pytest.raises(ProtocolError, match="is damaged at offset"):
+            standby.take(damaged)
+        standby.rollback()
+        break
+    site.receive(standby)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_an_older_incarnation_cannot_make_the_source_purge(purging):
+    """The node of the first one is cut off; the receiver begins anew elsewhere, with nothing."""
+    purging.commit(40)
+    first, second = standby_log(purging.folder), standby_log(purging.folder.with_name("elsewhere"))
+    old = Stream(purging.writer, first, "00000001")
+    for frame in old.frames():
+        first.take(frame)
+    first.sync()
+    numbers = [file.number for file in list_segments(purging.redo)]
+    new = Stream(purging.writer, second, "00000002")
+    with pytest.raises(QueueError, match="a newer stream"):
+        old.acknowledge()
+    with pytest.raises(QueueError, match="a newer stream"):
+        old.shipment.next_frame()
+    with pytest.raises(QueueError, match="a newer stream"):
+        Stream(purging.writer, first, "00000001")
+    purging.writer.step(0.0)
+    purging.restart()  # which of them is newer is durable
+    with pytest.raises(QueueError, match="a newer stream"):
+        Stream(purging.writer, first, "00000001")
+    purging.commit(1)
+    assert [file.number for file in list_segments(purging.redo)][: len(numbers)] == numbers
+    del new
+    receive(purging.writer, second, "00000003")
+    assert log_bytes(second._folder) == log_bytes(purging.redo)
+
+
+def test_an_unknown_receiver_is_refused_and_a_removed_one_holds_nothing(site):
+    site.commit(30)
+    standby = standby_log(site.folder)
+    stream = site.stream(standby)
+    site.writer.shipping.register({"dbs1@dbs4": False})
+    with pytest.raises(QueueError):
+        stream.shipment.next_frame()
+    with pytest.raises(QueueError, match="has no receiver"):
+        site.stream(standby)
+    site.writer.shipping.register({})
+    assert site.writer.shipping.keep_from is None
+
+
+def test_a_receiver_cannot_acknowledge_what_it_was_not_sent(site):
+    site.commit(30)
+    stream = site.stream(standby_log(site.folder))
+    stream.shipment.next_frame()
+    with pytest.raises(ProtocolError, match="was not sent"):
+        stream.acknowledge(StandbyPlace(segment=9, offset=9, scn=Scn(10**9)))
+    assert site.writer.shipping.keep_from == 0
+
+
+def test_sync_transport_confirms_to_the_source_only_what_the_receiver_has(site):
+    site.writer.shipping.register({RECEIVER: True, "dbs1@dbs4": False})
+    site.commit(10)
+    assert site.source.confirmed_scn == FIRST_SCN
+    standby = standby_log(site.folder)
+    assert not site.writer.is_awaiting  # nobody is there to acknowledge
+    stream = site.stream(standby)
+    assert site.writer.is_awaiting
+    for frame in cut_frames(stream.frames(), lambda: 500):
+        standby.take(frame)
+        standby.sync()
+        stream.acknowledge()
+        site.writer.step(0.0)
+        assert site.source.confirmed_scn <= standby.position.scn
+    assert site.source.confirmed_scn == standby.position.scn == site.writer.position.scn
+    assert not site.writer.is_awaiting
+    site.writer.shipping.register({RECEIVER: False})
+    site.commit(5)
+    assert site.source.confirmed_scn > standby.position.scn
+
+
+def test_a_restarted_source_remembers_what_its_sync_receiver_has(site):
+    site.writer.shipping.register({RECEIVER: True})
+    standby = standby_log(site.folder)
+    site.commit(10)
+    site.receive(standby)
+    site.writer.close()
+    confirmed = site.source.confirmed_scn
+    site.restart()
+    site.writer.shipping.register({RECEIVER: True})
+    site.commit(5)
+    assert site.source.confirmed_scn <= standby.position.scn
+    assert site.source.confirmed_scn >= confirmed
+    site.receive(standby)
+    site.writer.step(0.0)
+    assert site.source.confirmed_scn == standby.position.scn
+
+
+def test_a_receiver_added_later_begins_with_the_oldest_redo_that_is_left(site):
+    site.writer.shipping.register({})
+    site.commit(120)
+    site.writer.required_checkpoints.record("keeps_all", site.writer.position.scn)
+    site.writer.step(0.0)
+    oldest = list_segments(site.redo)[0].number
+    assert oldest > 1
+    site.writer.shipping.register({RECEIVER: False})
+    standby = standby_log(site.folder)
+    site.receive(standby)
+    assert list_segments(site.folder)[0].number == oldest
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_is_whole(site):
+    site.commit(30)
+    standby = standby_log(site.folder)
+    frames = cut_frames(site.stream(standby).frames(), lambda: 10)
+    for frame in frames:
+        standby.take(frame)
+        if frame.segment == 2:
+            break
+    assert not standby.sync()
+    assert standby.place.segment == 1
+    assert standby.position.segment == 1
