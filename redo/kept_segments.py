@@ -84,13 +84,17 @@ class KeptSegments:
         number = max((n for n, head in self.heads.items() if head.last_commit_scn <= scn), default=0)
         return self.heads[number].restart_segment if number else 0
 
+    def has_below(self, number: int) -> bool:
+        """Whether `purge` from that number may remove anything."""
+        return bool(self.heads) and number > min(self.heads)
+
     def purge(self, keep_from: int) -> int:
         """Remove archived segments below a number.
 
         Returns:
             Bytes freed.
         """
-        if not self.heads or keep_from <= min(self.heads):
+        if not self.has_below(keep_from):
             return 0
         freed = 0
         for file in list_segments(self._folder):

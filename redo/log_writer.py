@@ -595,14 +595,15 @@ class LogWriter:
 
     def _save_and_purge(self) -> None:
         now = self._clock.monotonic()
-        if now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
+        keep_from = self._needed_segment(self.required_checkpoints.lowest) if self._kept.count > 1 else 0
+        # Before redo goes, it is on disk why it may: a capture process that is taken for a new one waits for what is gone.
+        if self._kept.has_below(keep_from) or now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
             self._saved_at = now
             # A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
             with contextlib.suppress(RedoFull):
                 self.required_checkpoints.save()
                 self.shipping.save()
-        if self._kept.count > 1:
-            self._purged_bytes += self._kept.purge(self._needed_segment(self.required_checkpoints.lowest))
+        self._purged_bytes += self._kept.purge(keep_from)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

@@ -179,7 +179,7 @@ def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make
     source.drop_slot()
     status = source.wait("it gave up", lambda status: status["state"] == "ABORTED")
     assert status["last_error"]["error"] == "LogGone"
-    assert re.search(r"slot \w+ does not exist", status["last_error"]["message"])
+    assert re.search(r'slot "?\w+"? does not exist', status["last_error"]["message"])
     assert "headrace down --purge" in status["last_error"]["hint"]
     assert "headrace up" in status["last_error"]["hint"]
 

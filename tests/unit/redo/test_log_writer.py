@@ -391,6 +391,21 @@ def test_nothing_is_purged_before_every_capture_told(tmp_path):
     assert writer.statistics().purged_bytes > 0
 
 
+def test_what_allows_a_purge_is_on_disk_before_it(tmp_path):
+    """A killed writer's successor knows that its capture processes are past what is gone."""
+    source, clock = busy(transactions=80), VirtualClock()
+    writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    clock.advance(log_writer_module.CHECKPOINT_SAVE_INTERVAL_S)
+    writer.step(0.0)
+    writer.required_checkpoints.record("c", writer.position.scn)
+    told = writer.position.scn
+    writer.step(0.0)
+    assert writer.statistics().purged_bytes > 0
+    assert RequiredCheckpoints(tmp_path).lowest == told
+
+
 def test_full_disk_does_not_keep_the_writer_from_purging(tmp_path, monkeypatch):
     source, clock = busy(transactions=80), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
