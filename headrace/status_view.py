@@ -131,7 +131,8 @@ def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
     if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)
-    if connections:
+    # Of a process that tells no time it is now.
+    if connections and time.time() - wire.get("last_refused_connection_us", time.time() * 1e6) / 1e6 < REFUSAL_TOLD_S:
         yield Note(
             component=component, problem=f"{connections} connections came to nothing: they showed no certificate that the authority signed, "
             "or broke off", is_remark=True,

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from protos.identity import Identity, principal_of
-from streams.errors import NotAdmitted, ProtocolError
+from streams.errors import NotAdmitted, ProtocolError, printable
 
 __all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "SUBSCRIBE", "Admission", "Callers"]
 
@@ -44,6 +44,7 @@ HANDSHAKE_TIMEOUT_S = 10.0  # for the same reason; until then a connection costs
 # A client of ours closes its connection after a refusal, and opens at most a few streams on one.
 FAILURES_MAX = 8
 PEERS_MAX = 1024  # connections remembered: more than one server takes at a time
+NOTED_CHARACTERS_MAX = 1500  # of a refusal: a sentence with three names of a hello, each cut
 LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the log gets the first one, then one line a minute
 
 _SAN = "x509_subject_alternative_name"
@@ -69,6 +70,7 @@ class Admission:
         self._pending: deque[float] = deque()  # connections that may still be in their handshake: when each began
         self._began = self._made_calls = self._refused = 0
         self._last, self._last_us = "", 0
+        self._told_connections = self._last_connection_us = 0
         self._logged_at = -LOG_INTERVAL_S
 
     def change(self, callers: Callers) -> None:
@@ -132,8 +134,8 @@ class Admission:
         site = self._callers.get(role, {}).get(component)
         if site is None:
             raise NotAdmitted(
-                f"{component} may not {role} at {self.name}",
-                hint="the topology does not say so, or one of the two still runs an older topology file", component=component,
+                f"{printable(component)} may not {role} at {self.name}",
+                hint="the topology does not say so, or one of the two still runs an older topology file", component=printable(component),
             )
         self._check_site(context, site, component)
 
@@ -152,8 +154,12 @@ class Admission:
     def status(self) -> dict[str, Any]:
         """Who was refused, JSON-able. `refused_connections` lags by the time that a handshake may take."""
         with self._lock:
+            connections = self._refused_connections()
+            if connections > self._told_connections:
+                self._told_connections, self._last_connection_us = connections, time.time_ns() // 1000
             return {
-                "tls": self.identity is not None, "refused_calls": self._refused, "refused_connections": self._refused_connections(),
+                "tls": self.identity is not None, "refused_calls": self._refused, "refused_connections": connections,
+                "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
                 "last_refusal": self._last, "last_refusal_us": self._last_us,
             }
 
@@ -166,7 +172,7 @@ class Admission:
         # Exactly: a certificate for every site at once (a wildcard) is nobody's.
         if wanted not in names:
             raise NotAdmitted(
-                f"{component} comes to {self.name} with a certificate of {', '.join(names)[:200] or 'nobody'}, not of {wanted}",
+                f"{component} comes to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not of {wanted}",
                 hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check` examines it",
                 component=component,
             )
@@ -189,6 +195,7 @@ class Admission:
             raise NotAdmitted(f"{self.name} refused {failures} calls of this connection", hint="open another connection")
 
     def _note_refusal(self, peer: str, problem: str) -> None:
+        problem = printable(problem, NOTED_CHARACTERS_MAX)
         with self._lock:
             self._refused += 1
             self._failures[peer] = self._failures.pop(peer, 0) + 1

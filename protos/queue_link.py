@@ -134,9 +134,9 @@ class DequeueService(queue_pb2_grpc.QueueServicer, Generic[_Subscriber]):  # typ
                     raise ProtocolError(f"a subscriber sent {kind} after its subscription")
                 self._changed.notify_all()
 
-        transport.accept(context)
-        stream = self._read(requests, context, take)
         try:
+            transport.accept(context)  # raises if the caller has gone away already
+            stream = self._read(requests, context, take)
             while (delivery := self._wait(session, stream, self._dequeued.dequeue, context)) is not None:
                 header = codec.header_to_message(delivery.header)
                 for fragment in fragments(header, delivery.data):
@@ -266,8 +266,8 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
                     self._core.enqueue(session, header, whole[1])
                     self._changed.notify_all()
 
-        stream = self._read(requests, context, take)
         try:
+            stream = self._read(requests, context, take)
             yield queue_pb2.EnqueueReply(resume=queue_pb2.Resume(
                 needed_scn=needed, credit_bytes=credit, compressions=[queue_pb2.ZSTD],
             ))

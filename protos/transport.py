@@ -48,7 +48,7 @@ from protos.admission import HANDSHAKE_TIMEOUT_S, Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.identity import CertificateError, Identity, Peer, Pem
 from streams import errors
-from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError
+from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError, printable
 
 __all__ = [
     "MESSAGE_BYTES_MAX", "PROTOCOL_VERSION", "Bell", "Channel", "ClientStream", "Outbox", "Server", "abort", "accept",
@@ -252,14 +252,14 @@ def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
     """
     if hello.protocol_version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"{hello.component or 'the caller'} speaks protocol version {hello.protocol_version}, "
+            f"{printable(hello.component) or 'the caller'} speaks protocol version {hello.protocol_version}, "
             f"{target} speaks version {PROTOCOL_VERSION}",
             hint="run the same Headrace version at both sites",
             caller_version=hello.protocol_version, own_version=PROTOCOL_VERSION,
         )
     if (hello.topology, hello.queue) != (topology, target):
         raise ProtocolError(
-            f"{hello.component} wants {hello.topology}/{hello.queue}, this is {topology}/{target}",
+            f"{printable(hello.component)} wants {printable(hello.topology)}/{printable(hello.queue)}, this is {topology}/{target}",
             hint="ask the controller for the address again",
         )
     if not hello.component or not hello.incarnation:

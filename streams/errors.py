@@ -37,7 +37,7 @@ __all__ = [
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
     "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
-    "WouldBlock",
+    "WouldBlock", "printable",
 ]
 
 
@@ -259,3 +259,13 @@ class BugError(StreamsError):
     """Cannot happen; a defect of Headrace."""
 
     code = "HDR-9000"
+
+
+def printable(text: str, characters_max: int = 300) -> str:
+    """Text of a caller that nobody knows yet, for a message: cut, without control characters.
+
+    Args:
+        text: anything.
+        characters_max: more are cut off; names are far shorter.
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:characters_max])

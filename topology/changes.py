@@ -23,7 +23,7 @@ from topology.spec import ApplySpec, TopologySpec
 from topology.stored import without_secrets
 from topology.ways import ways_to
 
-__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_to"]
+__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_by", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -152,10 +152,20 @@ def published_to(spec: TopologySpec, queue: str) -> set[str]:
         spec: routed (`topology.ways.route`): only then do propagations have their sources.
         queue: its name.
     """
+    return {source for sources in published_by(spec, queue).values() for source in sources}
+
+
+def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
+    """The capture processes and propagations that publish into a queue, each with its sources.
+
+    Args:
+        spec: routed (`topology.ways.route`): only then do propagations have their sources.
+        queue: its name.
+    """
     without = _bypassing(spec)
-    captured = {each.source for each in spec.captures if each.queue == queue and each.name not in without}
-    return captured | {
-        source for each in spec.propagations if each.to_queue == queue and each.name not in without for source in each.sources
+    found = {each.name: {each.source} for each in spec.captures if each.queue == queue and each.name not in without}
+    return found | {
+        each.name: set(each.sources) for each in spec.propagations if each.to_queue == queue and each.name not in without
     }
 
 

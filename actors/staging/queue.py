@@ -71,10 +71,10 @@ from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
-from streams.errors import ProtocolError, QueueError
+from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
-from topology.changes import interests_of, published_to
+from topology.changes import interests_of, published_by, published_to
 from topology.spec import TopologySpec
 
 __all__ = ["QueueCore", "forget_former_subscribers"]
@@ -123,6 +123,7 @@ class QueueCore:
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in _sources(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
+        self._sources_of = published_by(topology, name)  # by the name of the publisher
         self._publishers: dict[str, PublisherSession] = {}
         self._memory: dict[str, dict[int, Entry]] = {source: {} for source in self._logs}  # entries not spilled
         self._memory_bytes = 0
@@ -159,13 +160,14 @@ class QueueCore:
                 session.ended = QueueError(f"{key[0]} is no subscriber of queue {self.name} any more", hint=_OLDER_TOPOLOGY)
         for key, scn in wanted.items():
             self._subscriptions.setdefault(key, Subscription(*key, scn)).saved_scn = scn
+        self._sources_of = published_by(topology, self.name)
+        for publisher in list(self._publishers.values()):
+            if publisher.source not in self._sources_of.get(publisher.component, ()):
+                self._end_publisher(publisher)
         self._change_sources(_sources(topology, self.name))
 
     def _change_sources(self, sources: list[str]) -> None:
         for source in [source for source in self._logs if source not in sources]:
-            publisher = self._publishers.pop(source, None)
-            if publisher is not None:
-                publisher.ended = QueueError(f"queue {self.name} takes no LCRs of {source} any more", hint=_OLDER_TOPOLOGY)
             log = self._logs.pop(source)
             self._dropped(log, log.clear(log.position))
             del self._memory[source]
@@ -188,10 +190,12 @@ class QueueCore:
             source: the site whose LCRs it sends.
 
         Raises:
-            QueueError: the queue takes no LCRs of this source, or a newer incarnation or another publisher is connected.
+            QueueError: the queue takes no LCRs of this source from it, or a newer incarnation or another publisher is connected.
         """
-        if source not in self._logs:
-            raise QueueError(f"queue {self.name} takes no LCRs of {source}", hint=_OLDER_TOPOLOGY, queue=self.name)
+        if source not in self._sources_of.get(component, ()):
+            raise QueueError(
+                f"queue {self.name} takes no LCRs of {printable(source)} from {component}", hint=_OLDER_TOPOLOGY, queue=self.name,
+            )
         other = self._publishers.get(source)
         if other is not None:
             if other.component != component:
@@ -212,6 +216,7 @@ class QueueCore:
             # Every subscriber was ahead of the queue. Lower changes may be purged already: do not request them.
             self._dropped(log, log.clear(floor))
         credit = self._window()
+        session.granted_bytes = credit
         session.told = PublisherNews(through_scn=log.position, accepted_bytes=0, credit_bytes=credit)
         return log.position, credit
 
@@ -224,12 +229,18 @@ class QueueCore:
             data: the encoded batch, header included.
 
         Raises:
-            ProtocolError: it does not follow the previous batch; the session must end.
+            ProtocolError: it does not follow the previous batch, or exceeds the credit; the session must end.
         """
         if session.ended is not None:
             raise session.ended
         if header.source != session.source:
             raise ProtocolError(f"{session.component} sends LCRs of {header.source} on a stream of {session.source}")
+        if session.accepted_bytes >= session.granted_bytes:
+            # With nothing on its way a batch may be larger than its credit, but there must be some.
+            raise ProtocolError(
+                f"{session.component} sends more LCRs of {session.source} than it has credit for",
+                hint="the publisher reconnects and sends them again", granted_bytes=session.granted_bytes,
+            )
         log = self._logs[session.source]
         if session.is_rewinding:
             if header.continues or header.previous_scn > log.position:
@@ -267,11 +278,19 @@ class QueueCore:
             return None
         if durable is not None:
             session.told_durable_scn = durable
+        session.granted_bytes = max(session.granted_bytes, session.accepted_bytes + credit)
         session.told = PublisherNews(
             through_scn=log.position, accepted_bytes=session.accepted_bytes, credit_bytes=credit,
             durable_scn=durable, rewind_scn=rewind,
         )
         return session.told
+
+    def _end_publisher(self, session: PublisherSession) -> None:
+        """It publishes its source no more."""
+        session.ended = QueueError(
+            f"queue {self.name} takes no LCRs of {session.source} from {session.component} any more", hint=_OLDER_TOPOLOGY
+        )
+        self.close_publisher(session)
 
     def close_publisher(self, session: PublisherSession) -> None:
         """The stream has ended; idempotent. Later batches of it are not accepted: the next stream sends them again."""

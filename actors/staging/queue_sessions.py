@@ -21,7 +21,7 @@ class PublisherSession:
     def __init__(self, component: str, incarnation: str, source: str) -> None:
         self.component, self.incarnation, self.source = component, incarnation, source
         self.ended: StreamsError | None = None
-        self.accepted_bytes = 0
+        self.accepted_bytes = self.granted_bytes = 0  # since the stream began: accepted, and the most that was ever granted
         self.in_transaction = False  # the last batch was open, so the next one may continue it
         self.rewind_scn: Scn | None = None  # not reported yet
         self.is_rewinding = False  # reported or not: batches that arrive were sent before the publisher knew

@@ -24,7 +24,7 @@ from protos.identity import CertificateError, Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from protos.spark_link import fetch_health, serve_tasks
-from streams.errors import NotAdmitted, PropagationError, ProtocolError
+from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
 from tests.support.system import wait_until
@@ -189,7 +189,9 @@ def test_topology_that_admits_another_component_takes_effect_for_the_next_call(q
     assert isinstance(_refused(client.connect, client), NotAdmitted)
     queue.admission.change({PUBLISH: {"newcomer": "dbs3"}})
     client = queue.publisher(certificates.of("dbs3"), component="newcomer")
-    assert client.connect().needed_scn == 0
+    # Admitted; the queue itself takes sources only from the publishers of its topology.
+    with pytest.raises(QueueError, match="takes no LCRs of dbs1 from newcomer"):
+        client.connect()
     client.close()
 
 

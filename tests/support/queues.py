@@ -42,6 +42,7 @@ class Queue:
         self.incarnations += 1
         session = self.core.open_publisher("capture_dbs1", f"{self.incarnations:03d}", "dbs1")
         self.core.resume(session)
+        session.granted_bytes = 1 << 60  # tests send what they like; test_queue_subscribers.py has the bound
         return session
 
     def subscriber(self, name: str = "apply_a", *, needed: int = 0, credit: int = CREDIT) -> SubscriberSession:

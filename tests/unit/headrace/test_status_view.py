@@ -229,3 +229,12 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
     assert "CLOSED until 2026-11-22 22:00 Europe/Zurich" in line
     assert "at most 512 kB/s" in line
     assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(overview(component("INITIALIZING"), closed))
+
+
+def test_connections_that_came_to_nothing_are_told_for_a_day():
+    def told(age_s: float) -> list[str]:
+        wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
+        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "came to nothing" in note.problem]
+
+    assert len(told(60)) == 1
+    assert told(2 * 86_400) == []

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import fragments, lcr_pb2, queue_pb2, transport
+from protos.admission import Admission
 from protos.compression import PIECE_BYTES_MIN, Compressor
 from protos.fragments import FRAGMENT_BYTES, Reassembly
 from protos.transport import PROTOCOL_VERSION
@@ -218,3 +219,24 @@ def test_fragments_that_do_not_make_a_batch_are_refused(case: str) -> None:
     reassembly = Reassembly()
     with pytest.raises(ProtocolError):
         deque(map(reassembly.add, wrong_sequences()[case]))
+
+
+def test_hello_of_a_stranger_is_cut_and_escaped_in_messages() -> None:
+    long = "x\x1b[31m\n" + "y" * 3_000_000
+    with pytest.raises(ProtocolError) as caught:
+        transport.check_hello(transport.make_hello("t", long, "q", "1"), "t", "another")
+    assert len(caught.value.message) < 1000
+    assert caught.value.message.isprintable()
+
+
+def test_note_of_a_refusal_is_bounded_and_printable() -> None:
+    class Context:
+        def peer(self) -> str:
+            return "ipv4:10.0.0.1:1"
+
+    admission = Admission("queue q")
+    with pytest.raises(ProtocolError), admission.opening(Context(), is_stream=False):
+        raise ProtocolError("z\x1b\n" * 1_000_000)
+    noted = admission.status()["last_refusal"]
+    assert len(noted) < 10_000
+    assert noted.isprintable()

@@ -61,6 +61,7 @@ class Line:
 
     def publish(self, size: int) -> None:
         batch = insert_batch([self.position + 10], previous=self.position, value=bytes(size))
+        self.near.publisher_news(self.publisher)  # its credit
         self.near.enqueue(self.publisher, codec.header_of(batch), codec.encode(batch))
         self.position += 10
 
@@ -129,6 +130,7 @@ class TwoSources:
         history.commit(rows)
         for batch in history.batches_after(self.planned[source], self.rng):
             named = dataclasses.replace(batch, source=source)
+            self.near.publisher_news(self.publishers[source])  # its credit
             self.near.enqueue(self.publishers[source], codec.header_of(named), codec.encode(named))
             self.planned[source] = named.through_scn
 

@@ -9,6 +9,8 @@ import pytest
 from actors.staging.positions import PositionsFile
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
+from protos import codec
+from streams.clock import VirtualClock
 from streams.errors import ProtocolError, QueueError
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
@@ -68,7 +70,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QueueError, match="no source at all"):
         queue.core.open_subscriber("apply_a", "1", {}, 1)
     queue.publisher()
-    with pytest.raises(QueueError, match="has a publisher of dbs1 already"):
+    with pytest.raises(QueueError, match="takes no LCRs of dbs1 from someone_else"):
         queue.core.open_publisher("someone_else", "9", "dbs1")
     with pytest.raises(ProtocolError, match="LCRs of dbs7 on a stream of dbs1"):
         queue.send(queue.publisher(), insert_batch([10], source="dbs7"))
@@ -273,3 +275,34 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     assert positions.load() == {"dbs1": {"apply_b": 90}}
     core = QueueCore(topology, "q_dbs1", tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
     assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, "apply_b": 90}
+
+
+def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other(tmp_path: Path) -> None:
+    core = QueueCore(one_way(tmp_path, subscribers=("to_dbs2",), also=("dbs3",)), "q_dbs1", tmp_path / "q", VirtualClock())
+    with pytest.raises(QueueError, match="takes no LCRs of dbs3 from capture_dbs1"):
+        core.open_publisher("capture_dbs1", "1", "dbs3")
+    core.open_publisher("capture_dbs3", "1", "dbs3")
+
+
+def test_publisher_that_left_the_topology_is_ended_also_if_its_source_stays(tmp_path: Path) -> None:
+    spec = one_way(tmp_path, subscribers=("to_dbs2",))
+    core = QueueCore(spec, "q_dbs2", tmp_path / "q", VirtualClock())
+    former = core.open_publisher("to_dbs2", "1", "dbs1")
+    core.resume(former)
+    core.adopt(one_way(tmp_path, subscribers=("to_dbs2_again",)))
+    with pytest.raises(QueueError, match="any more"):
+        core.enqueue(former, codec.header_of(insert_batch([10])), codec.encode(insert_batch([10])))
+    core.open_publisher("to_dbs2_again", "1", "dbs1")
+
+
+def test_publisher_that_ignores_its_credit_is_ended_after_one_batch(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, memory=20_000, spill=0)
+    publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    queue.core.resume(publisher)
+    sent = 0
+    for k in range(4):
+        sent += queue.send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(5_000)))
+    assert sent > 20_000
+    with pytest.raises(ProtocolError, match="than it has credit for"):
+        queue.send(publisher, insert_batch([50], previous=40, value=bytes(5_000)))
+    assert queue.core.status()["memory_bytes"] < 20_000 + 6_000
