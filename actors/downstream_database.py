@@ -40,7 +40,7 @@ from actors.site.wire import admission_of, callers_of, peers_of, wire_status
 from protos.standby import Shipped
 from streams.backoff import Backoff
 from streams.durable_file import replace_file
-from streams.errors import PropagationError, Retry, StreamsError
+from streams.errors import PropagationError, RedoError, Retry, StreamsError
 from streams.scn import scn_text
 from topology.downstream import receiver_of
 from topology.receivers import Receivers
@@ -87,11 +87,11 @@ class RedoReceiver(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Serve what is here, and ask the source to go on from there."""
+        """Read what is here, serve it, and ask the source to go on from there."""
         from redo.archive_folder import ArchiveFolder
 
-        log = self._log or self._open_log()
-        log.rollback()
+        # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is acknowledged.
+        log = self._open_log()
         self._must_reopen = False
         self._receiver_state = "WAITING FOR REDO"
         if self._receiver.archive:
@@ -101,12 +101,12 @@ class RedoReceiver(Host):
 
     def step(self) -> float:
         """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
-        log = self._log
-        assert log is not None
-        log.purge()
         if self._must_reopen:
             self.close()
             self.open()
+        log = self._log
+        assert log is not None
+        log.purge()
         if log.is_full:
             self._receiver_state = "PAUSED: REDO IS FULL"
             return FULL_PAUSE_S
@@ -176,10 +176,13 @@ class RedoReceiver(Host):
         return 0.0
 
     def close(self) -> None:
-        """End the stream; the standby redo log stays open, and the capture processes are served on."""
+        """End the stream and let go of the files; what is durable is served on to the capture processes."""
         client, self._client, self._files = self._client, None, None
         if client is not None:
             client.close()
+        if self._log is not None:
+            with contextlib.suppress(OSError, RedoError):  # checkpoints that could not be saved are only a lower bound
+                self._log.close()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
@@ -196,9 +199,6 @@ class RedoReceiver(Host):
         ended = super().end()
         if self._service is not None:
             self._service.stop()
-        if self._log is not None:
-            with contextlib.suppress(OSError):  # checkpoints that could not be saved are only a lower bound
-                self._log.close()
         return ended
 
     def detail_state(self) -> str:
@@ -282,8 +282,11 @@ class RedoReceiver(Host):
 
         log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
         self._register_captures(log)
-        self._admission = admission_of(self._spec, self.name)
-        self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+        if self._service is None:
+            self._admission = admission_of(self._spec, self.name)
+            self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+        else:
+            self._service.attach(log)
         self._log = log
         return log
 

@@ -353,7 +353,9 @@ class RedoReader:
                 self._segment == durable.segment and self._offset >= durable.offset
             ):
                 return None
-            header = RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
+            header = self.read_header()
+            if header is None and self._is_another_file():
+                header = self.read_header()
             if header is None:
                 raise _damaged(self._path, self._descriptor, self._offset, self._scn)
             if header.type is not RecordType.FOOTER:
@@ -371,9 +373,17 @@ class RedoReader:
             RedoError: it is damaged.
         """
         payload = _read_payload(self._descriptor, self._offset, header)
+        if payload is None and self._is_another_file():
+            payload = _read_payload(self._descriptor, self._offset, header)
         if payload is None:
             raise _damaged(self._path, self._descriptor, self._offset, self._scn)
         return payload
+
+    def _is_another_file(self) -> bool:
+        """Whether the segment is another file now, which is read from here on: its folder was restored, or removed and written again."""
+        before = os.fstat(self._descriptor)
+        self._open()
+        return not os.path.samestat(before, os.fstat(self._descriptor))
 
     @property
     def size_bytes(self) -> int:
@@ -584,9 +594,11 @@ class SegmentWriter:
 
 
 def archive_segment(path: Path) -> None:
-    """Rename a complete online segment, durably."""
+    """Rename a complete online segment, durably. May be called again when it failed."""
+    archived = _archived(path.parent, int(path.name.partition(".")[0]))
     try:
-        path.rename(_archived(path.parent, int(path.name.partition(".")[0])))
+        if path.exists() or not archived.exists():  # else it was renamed, and only that is not durable yet
+            path.rename(archived)
         sync_folder(path.parent)
     except OSError as error:
         raise write_error(path, error) from error

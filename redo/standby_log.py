@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -249,10 +250,10 @@ class StandbyLog:
 
     def close(self) -> None:
         """Let go of the files; what is durable stays. Idempotent."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
         self.required_checkpoints.save()
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
 
     # ------------------------------------------------------------------ inside
 
@@ -314,6 +315,7 @@ class _Segment:
         self.head: SegmentHead | None = None
         self.place = StandbyPlace()  # the durable one
         self._descriptor = descriptor
+        self._closer = weakref.finalize(self, os.close, descriptor)  # a log that could not be opened closes it too
         self._is_named = False
         self._before, self._end = before, end
         self.written = self.durable = 0
@@ -428,9 +430,8 @@ class _Segment:
 
     def close(self) -> None:
         """Close the file; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._closer()
+        self._descriptor = -1
 
     def _verify(self, data: bytes) -> None:
         self._records.feed(data, self._take_head)

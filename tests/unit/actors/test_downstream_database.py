@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,14 @@ from actors.intermediate_database import IntermediateSite
 from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
 from databases.ports import CapturedTable
-from streams.errors import PropagationError
+from protos.redo_link import RedoWatchClient
+from streams.errors import PropagationError, RedoError
 from streams.scn import ObjectNumber
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started
+from tests.support.redo_logs import SOURCE
+from tests.support.standby_redo import log_bytes
+from tests.unit.redo.test_standby_log import Site
 from topology.changes import components_of
 from topology.receivers import Receivers
 from topology.spec import TopologySpec
@@ -118,3 +123,110 @@ def test_a_receiver_that_comes_back_to_the_topology_begins_anew(spec):
 def test_an_endpoint_is_given_only_while_redo_is_served(spec):
     with pytest.raises(PropagationError, match="does not serve redo yet"):
         RedoReceiver(spec, "a@b", "").endpoint()
+
+
+class _Client:
+    """A stream without a wire; see `RedoShippingClient`."""
+
+    def __init__(self, site: Site, log) -> None:
+        self._stream = site.stream(log)
+
+    def take_nowait(self):
+        return self._stream.shipment.next_frame()
+
+    def acknowledge(self, place) -> None:
+        self._stream.acknowledge(place)
+
+    def grant(self, credit_bytes: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self._stream.shipment.close()
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path / "source")
+    made.commit(20)
+    return made
+
+
+@pytest.fixture
+def receiver(spec, site, monkeypatch):
+    """A receiver of the redo of `site`, whose thread is this one."""
+    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
+    monkeypatch.setattr(RedoReceiver, "_connected", lambda self, log: _Client(site, log))
+    made = RedoReceiver(spec, "a@b", "")
+    made._receiver = replace(made._receiver, source=SOURCE)
+    site.folder = made._folder
+    yield made
+    made.close()
+    made.end()
+
+
+def receive_all(receiver: RedoReceiver) -> None:
+    while receiver.step() == 0.0:
+        pass
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])
+def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is_read_again(receiver, site, is_restored):
+    """What is on disk counts, not what the process remembers: it must not acknowledge what it writes to a file that nobody can open."""
+    receiver.open()
+    receive_all(receiver)
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    endpoint = receiver.endpoint()
+    site.commit(3)  # the segment that is written goes on
+    receive_all(receiver)
+    receiver.close()
+    shutil.rmtree(site.folder)
+    if is_restored:
+        shutil.copytree(backup, site.folder)
+    receiver.open()
+    site.commit(3)
+    receive_all(receiver)
+    assert receiver.endpoint() == endpoint, "captures watch it at the same place"
+    there = log_bytes(site.folder)
+    assert max(there) == max(log_bytes(site.redo))
+    assert there == {name: content for name, content in log_bytes(site.redo).items() if name in there}
+    assert receiver._log.position == site.writer.position
+    watch = RedoWatchClient(endpoint, topology=receiver._spec.name, capture="c", source=SOURCE, incarnation="1")
+    try:
+        found, written = watch.connect(), site.writer.position
+        assert (found.segment, found.offset, found.scn) == (written.segment, written.offset, written.scn)
+    finally:
+        watch.close()
+
+
+def test_a_refusal_ends_when_the_folder_is_removed_without_a_new_process(receiver, site, tmp_path):
+    receiver.open()
+    receive_all(receiver)
+    receiver.close()
+    shutil.rmtree(site.redo)
+    site.restart()  # its redo was lost: another redo log
+    site.commit(3)
+    with pytest.raises(RedoError, match="another redo log"):
+        receiver.open()
+    receiver.close()
+    shutil.rmtree(site.folder)
+    receiver.open()
+    receive_all(receiver)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver, site, monkeypatch):
+    receiver.open()
+
+    def fails(folder):
+        raise OSError(errno.EIO, "broken")
+
+    site.commit(60)
+    with monkeypatch.context() as patch:
+        patch.setattr("redo.segments.sync_folder", fails)
+        with pytest.raises(RedoError):
+            receive_all(receiver)
+    receiver.close()
+    receiver.open()
+    receive_all(receiver)
+    assert log_bytes(site.folder) == log_bytes(site.redo)

@@ -518,3 +518,23 @@ def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_
     assert not standby.sync()
     assert standby.place.segment == 1
     assert standby.position.segment == 1
+
+
+def test_a_capture_process_goes_on_in_a_folder_that_was_restored_under_it(tmp_path):
+    """What it has open is the file of before, which grows no more."""
+    site = Site(tmp_path, segment_bytes=1 << 20)
+    site.commit(5)
+    standby = standby_log(site.folder)
+    site.receive(standby)
+    reader = miner(site.folder)
+    batches = list(mine(reader, standby))
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    shutil.rmtree(site.folder)
+    shutil.copytree(backup, site.folder)
+    again = standby_log(site.folder)
+    site.commit(5)
+    site.receive(again)
+    batches += mine(reader, again)
+    reader.close()
+    assert received(batches) == committed(site.source)
