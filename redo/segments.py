@@ -107,7 +107,10 @@ class SegmentScan:
 
 
 def list_segments(folder: Path) -> list[SegmentFile]:
-    """List the segments in `folder` by number; complete or not."""
+    """List the segments in `folder` by number; complete or not. An archived one counts before an online one of its number.
+
+    Both are there when a backup was restored beside newer files.
+    """
     found: dict[int, SegmentFile] = {}
     for path in folder.glob("*.redo"):
         number, _, rest = path.name.partition(".")
@@ -117,7 +120,9 @@ def list_segments(folder: Path) -> list[SegmentFile]:
             size = path.stat().st_size
         except FileNotFoundError:  # archived or purged while we look
             continue
-        found[int(number)] = SegmentFile(int(number), path, rest == "archived.redo", size)
+        file = SegmentFile(int(number), path, rest == "archived.redo", size)
+        if file.is_archived or file.number not in found:
+            found[file.number] = file
     return [found[number] for number in sorted(found)]
 
 
@@ -150,8 +155,8 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
         LogGone: the segment was purged.
         RedoError: it is missing.
     """
-    # Online becomes archived by a rename; looked for in this order, it cannot be missed.
-    for path in (online_segment(folder, number), _archived(folder, number)):
+    # An online one beside an archived one is an older copy. It becomes archived by a rename: looked for in this order, it cannot be missed.
+    for path in (_archived(folder, number), online_segment(folder, number), _archived(folder, number)):
         try:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:

@@ -259,3 +259,11 @@ def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_
     batches += mine(reader, standby)
     reader.close()
     assert received(batches) == committed(site.source)
+
+
+def test_a_partial_copy_beside_the_complete_file_holds_nothing_up(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, *_ = complete(site)
+    shutil.copy(first.path, archive)
+    (archive / "0000000000000001.redo").write_bytes(first.path.read_bytes()[:900])
+    assert files.take(log), files.problem
