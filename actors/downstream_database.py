@@ -30,7 +30,9 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,6 +82,7 @@ class RedoReceiver(Host):
         self._client: RedoShippingClient | None = None
         self._files: ArchiveFolder | None = None  # where complete segments come as files
         self._admission: Admission | None = None
+        self._held = -1  # descriptor of the folder's lock, while this process writes there
         self._must_reopen = False
         self._connect_at, self._connecting = 0.0, Backoff()
         self._receiver_state = "WAITING FOR REDO"
@@ -91,6 +94,7 @@ class RedoReceiver(Host):
         from redo.archive_folder import ArchiveFolder
 
         # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is acknowledged.
+        self._hold_folder()
         log = self._open_log()
         self._must_reopen = False
         self._receiver_state = "WAITING FOR REDO"
@@ -183,16 +187,20 @@ class RedoReceiver(Host):
         if self._log is not None:
             with contextlib.suppress(OSError, RedoError):  # checkpoints that could not be saved are only a lower bound
                 self._log.close()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
-        self._spec, self._fingerprint = spec, fingerprint
+        self._spec = spec
         self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
         if self._admission is not None:
             self._admission.change(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
+        self._fingerprint = fingerprint  # last: when it is seen, capture processes begin, whose redo must be kept by then
 
     def end(self) -> bool:
         """End everything; what is durable stays."""
@@ -274,6 +282,20 @@ class RedoReceiver(Host):
         from actors.runtime import actors_of
 
         return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
+
+    def _hold_folder(self) -> None:
+        """Be the only process that writes here: one that was cut off and lives would cut off what its successor has acknowledged."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise PropagationError(
+                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that still lives",
+                hint="it goes on by itself when that one has ended; `lslocks` names it, end it if it stays",
+            ) from error
+        self._held = descriptor
 
     def _open_log(self) -> StandbyLog:
         from actors.runtime import own_host

@@ -230,3 +230,42 @@ def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver,
     receiver.open()
     receive_all(receiver)
     assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, spec):
+    receiver.open()
+    receiver._receiver = replace(receiver._receiver, source="a")
+    edited = downstream_spec(spec.state_dir.parent)
+    (capture,) = edited.captures
+    edited = route(replace(
+        edited, captures=(capture, replace(capture, name="c2", queue="qa2")), queues=(*edited.queues, replace(edited.queue("qa"), name="qa2")),
+    ))
+    required = receiver._log.required_checkpoints
+    shown = []
+    required.forget_others = lambda captures: shown.append(receiver.details()["fingerprint"])
+    receiver.adopt(edited, "edited")
+    assert shown == [""], "the controller starts capture:c2 when it sees the new one"
+    assert receiver.details()["fingerprint"] == "edited"
+    assert required.register("c2") == required.lowest
+
+
+def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, site):
+    """The old one, cut off and still alive, would cut off what the new one has acknowledged."""
+    receiver.open()
+    receive_all(receiver)
+    other = RedoReceiver(spec, "a@b", "")
+    other._receiver = receiver._receiver
+    with pytest.raises(PropagationError, match="another process"):
+        other.open()
+    other.close()
+    site.commit(3)
+    receive_all(receiver)
+    receiver.close()
+    other.open()
+    with pytest.raises(PropagationError, match="another process"):
+        receiver.open()
+    site.commit(3)
+    receive_all(other)
+    other.close()
+    other.end()
+    assert log_bytes(site.folder) == log_bytes(site.redo)
