@@ -183,7 +183,7 @@ class LogWriter:
         self._kept = KeptSegments(folder, source)
         self.required_checkpoints = RequiredCheckpoints(folder)
         self._open()
-        self.shipping = RedoShipping(folder, source, lambda: self._position)
+        self.shipping = RedoShipping(folder, source, lambda: self._position, self._clock)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -582,13 +582,22 @@ class LogWriter:
         Returns:
             Bytes freed.
         """
-        freed = self._kept.purge(self._needed_segment(required_checkpoint_scn))
+        return self._purge(required_checkpoint_scn)
+
+    def _purge(self, required_checkpoint_scn: Scn | None) -> int:
+        with self.shipping.unmoved() as keep_from:
+            freed = self._kept.purge(self._needed_segment(required_checkpoint_scn, keep_from))
         self._purged_bytes += freed
         return freed
 
-    def _needed_segment(self, required_checkpoint_scn: Scn | None) -> int:
-        """The first segment that a capture process or a redo receiver needs; 0: nothing may go. None: there is no capture process."""
-        bounds = [self.shipping.keep_from]
+    def _needed_segment(self, required_checkpoint_scn: Scn | None, keep_from: int | None) -> int:
+        """The first segment that a capture process or a redo receiver needs; 0: nothing may go.
+
+        Args:
+            required_checkpoint_scn: of the capture processes; None: there is none.
+            keep_from: of the redo receivers; None: there is none.
+        """
+        bounds = [keep_from]
         if required_checkpoint_scn is not None:
             bounds.append(self._kept.restart_segment_for(required_checkpoint_scn))
         return min((bound for bound in bounds if bound is not None), default=0)
@@ -602,7 +611,7 @@ class LogWriter:
                 self.required_checkpoints.save()
                 self.shipping.save()
         if self._kept.count > 1:
-            self._purged_bytes += self._kept.purge(self._needed_segment(self.required_checkpoints.lowest))
+            self._purge(self.required_checkpoints.lowest)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""
