@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from protos.redo_transport import RedoShippingClient
     from redo.archive_folder import ArchiveFolder
     from redo.names import NameOfNow
-    from redo.standby_log import StandbyLog
+    from redo.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec
 
 __all__ = ["RedoReceiver", "build"]
@@ -237,12 +237,24 @@ class RedoReceiver(Host):
                 "required_checkpoint_scn": statistics.required_checkpoint_scn,
             }
             if self._receiver_state == "PAUSED: REDO IS FULL":
-                details["problem"] = (
-                    f"the copy of the redo of {receiver.source} has reached redo_bytes_max ({statistics.redo_bytes_max} bytes) at SCN "
-                    f"{scn_text(statistics.position.scn)}, the source keeps what comes after: it goes on by itself when the captures "
-                    "here need less of it; raise redo_bytes_max and `headrace up` to keep more"
-                )
+                details["problem"] = self._full(statistics)
         return details
+
+    def _full(self, statistics: StandbyStatistics) -> str:
+        """Why nothing is taken, and how that ends, for the operator."""
+        source, bound = self._receiver.source, f"redo_bytes_max ({statistics.redo_bytes_max} bytes)"
+        if statistics.is_one_transaction:
+            problem = (
+                f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN {scn_text(statistics.position.scn)}; "
+                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then `headrace up`"
+            )
+        else:
+            problem = (
+                f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the source keeps what "
+                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and `headrace up` to keep more"
+            )
+        waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
+        return problem + (waits if self._receiver.is_sync else "")
 
     def endpoint(self) -> str:
         """Where the capture processes of this site watch the copy."""

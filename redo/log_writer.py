@@ -243,6 +243,11 @@ class LogWriter:
 
     def _problem(self) -> str:
         """Why it is paused, for the operator."""
+        paused = self._paused()
+        is_awaited = paused and self.shipping.has_sync
+        return paused + ("; transport is sync: commits that wait for the log writer wait until then" if is_awaited else "")
+
+    def _paused(self) -> str:
         if self.state == "PAUSED: DISK IS FULL":
             return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
         if self.state != "PAUSED: REDO IS FULL":

@@ -53,6 +53,7 @@ _FILE = "redo_receivers.json"
 # A clock that is kept in step is wrong by less than a second. One that is ahead by more would, once it is set right, shut its own
 # receiver out for as long as it was ahead.
 AHEAD_MAX_S = 300
+STALLED_S = 10.0  # of an awaited receiver that takes nothing: an fsync on a busy disk may take some seconds
 _START_OVER = (
     "or remove its standby redo log and start it: it begins anew with the redo that is left, and only destinations that lack "
     "what is missing are refused"
@@ -67,6 +68,8 @@ class _Receiver:
     incarnation: str = ""
     place: StandbyPlace = field(default_factory=StandbyPlace)
     shipment: _Shipment | None = None
+    seen: tuple[int, int] | None = None  # its place when it was first seen there, and behind
+    seen_at: float = 0.0
 
 
 class RedoShipping:
@@ -131,6 +134,21 @@ class RedoShipping:
         """The receivers that are away, and for which the source waits."""
         with self._lock:
             return tuple(name for name, each in self._receivers.items() if each.is_sync and each.shipment is None)
+
+    def stalled(self) -> tuple[str, ...]:
+        """The receivers for which the source waits, and that are connected and have taken nothing for some seconds; ask now and then."""
+        now, end = self._clock.monotonic(), self._position()
+        with self._lock:
+            found = []
+            for name, each in self._receivers.items():
+                place = (each.place.segment, each.place.offset)
+                if not each.is_sync or each.shipment is None or each.place.scn >= end.scn:
+                    each.seen = None
+                elif each.seen != place:
+                    each.seen, each.seen_at = place, now
+                elif now - each.seen_at >= STALLED_S:
+                    found.append(name)
+            return tuple(found)
 
     def register(self, receivers: Mapping[str, bool]) -> None:
         """Keep redo for these receivers, and for no others.

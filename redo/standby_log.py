@@ -87,6 +87,7 @@ class StandbyStatistics:
         duplicate_bytes: bytes that came again and were dropped.
         purged_bytes: bytes removed.
         required_checkpoint_scn: lowest of all captures'; 0: none told yet.
+        is_one_transaction: the bound is reached, and whatever the captures need, no segment can go: one transaction fills them.
     """
 
     redo_bytes: int
@@ -99,6 +100,7 @@ class StandbyStatistics:
     duplicate_bytes: int
     purged_bytes: int
     required_checkpoint_scn: Scn
+    is_one_transaction: bool
 
 
 class StandbyLog:
@@ -163,7 +165,7 @@ class StandbyLog:
             redo_bytes=self._kept.redo_bytes, redo_bytes_max=self._redo_bytes_max, segments=self._kept.count,
             position=self._position, source_scn=self._source_scn, received_bytes=self._received_bytes, syncs=self._syncs,
             duplicate_bytes=self._duplicate_bytes, purged_bytes=self._purged_bytes,
-            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, is_one_transaction=self._is_one_transaction(),
         )
 
     # ------------------------------------------------------------------ taking
@@ -277,6 +279,11 @@ class StandbyLog:
         known = min(len(frame.data), offset - frame.offset)
         self._duplicate_bytes += known
         return frame.data[known:] if known else frame.data
+
+    def _is_one_transaction(self) -> bool:
+        """See `StandbyStatistics`. Mining from the end of the log begins where a transaction began that was open at its newest segment."""
+        heads = dict(self._kept.heads)  # another thread may ask
+        return bool(heads) and self._kept.bytes_from(heads[max(heads)].restart_segment) >= self._redo_bytes_max
 
     def _publish(self, segment: _Segment) -> None:
         assert segment.head is not None

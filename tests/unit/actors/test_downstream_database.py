@@ -14,14 +14,16 @@ from actors.downstream_database import RedoReceiver
 from actors.intermediate_database import IntermediateSite
 from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
+from actors.source_database import DatabaseSite
 from databases.ports import CapturedTable
 from protos.redo_link import RedoWatchClient
+from redo.shipping import STALLED_S
 from streams.errors import PropagationError, RedoError
 from streams.scn import ObjectNumber
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started
-from tests.support.redo_logs import SOURCE
-from tests.support.standby_redo import log_bytes
+from tests.support.redo_logs import SOURCE, drain
+from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
 from tests.unit.redo.test_standby_log import Site
 from topology.changes import components_of
 from topology.receivers import Receivers
@@ -269,3 +271,68 @@ def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, sit
     other.close()
     other.end()
     assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(spec, site):
+    host = DatabaseSite(spec, "a", "")
+    shipping = site.writer.shipping
+    shipping.register({RECEIVER: True})
+    log = standby_log(site.folder)
+    assert "dbs1@dbs3 is away" in host._waits_in_vain(site.writer)
+    stream = site.stream(log)
+    frames = list(cut_frames(stream.frames(), lambda: 3000))
+    for frame in frames:  # slow, and it moves
+        assert host._waits_in_vain(site.writer) == ""
+        log.take(frame)
+        log.sync()
+        stream.acknowledge()
+        site.clock.advance(STALLED_S)
+    assert host._waits_in_vain(site.writer) == ""
+    site.clock.advance(3600.0)  # nothing to take is no reason to complain
+    site.commit(1)
+    assert host._waits_in_vain(site.writer) == ""
+    site.clock.advance(STALLED_S)
+    told = host._waits_in_vain(site.writer)
+    assert "dbs1@dbs3 is connected and takes nothing" in told
+    assert "commits wait" in told
+    shipping.register({RECEIVER: False})
+    assert host._waits_in_vain(site.writer) == ""
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, site, is_sync):
+    receiver._spec = replace(receiver._spec, redo_bytes_max=15_000)
+    receiver._receiver = replace(receiver._receiver, is_sync=is_sync)
+    site.commit(60)
+    receiver.open()
+    while receiver.detail_state() != "PAUSED: REDO IS FULL":
+        receiver.step()
+    problem = receiver.details()["problem"]
+    assert "when the captures here need less of it" in problem
+    assert ("commits at dbs1 that wait for the log writer wait until then" in problem) == is_sync
+
+
+def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(receiver, site):
+    receiver._spec = replace(receiver._spec, redo_bytes_max=30_000)
+    receiver.open()
+    receive_all(receiver)
+    with site.source.transaction() as transaction:
+        for number in range(2000):
+            transaction.insert("hr.log", line=f"line {number}")
+    drain(site.writer, site.source, site.clock)
+    (capture,) = receiver._receiver.captures
+    for _ in range(100):
+        receiver._log.required_checkpoints.record(capture, receiver._log.position.scn)
+        receiver.step()
+    assert receiver.detail_state() == "PAUSED: REDO IS FULL"
+    assert "one transaction fills redo_bytes_max (30000 bytes)" in receiver.details()["problem"]
+
+
+def test_a_full_source_says_that_commits_wait(site):
+    site.writer.shipping.register({RECEIVER: True})
+    site.writer._redo_bytes_max = 10_000
+    site.commit(60)
+    assert site.writer.state == "PAUSED: REDO IS FULL"
+    assert "commits that wait for the log writer wait until then" in site.writer.statistics().problem
+    site.writer.shipping.register({RECEIVER: False})
+    assert "commits" not in site.writer.statistics().problem
