@@ -30,6 +30,7 @@ Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream C
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import weakref
 from collections.abc import Callable
@@ -408,7 +409,9 @@ class _Segment:
             if not self._is_named:
                 check_preamble(self.path, self._descriptor)
             os.fdatasync(self._descriptor)
-            if not self._is_named:
+            if self._is_named:
+                self._check_in_place()
+            else:
                 self.path.with_suffix(".redo.tmp").rename(self.path)
                 sync_folder(self.path.parent)
                 self._is_named = True
@@ -434,6 +437,16 @@ class _Segment:
         self.written = self.durable
         self._records = self._durable_records.at_end()
         return True
+
+    def _check_in_place(self) -> None:
+        """Refuse to call durable what is in a file that nobody can open any more: the source would purge it."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return
+        raise RedoError(
+            f"standby redo segment {self.path.name} was removed or replaced while it was written",
+            hint="`headrace start` goes on from what is there now", segment=self.path.name, offset=self.durable,
+        ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # of the disk here, not of what came
 
     def close(self) -> None:
         """Close the file; idempotent."""

@@ -324,3 +324,15 @@ def test_a_disk_that_refuses_the_standby_redo_is_not_the_fault_of_the_file(site,
             files.take(log)
     assert files.problem == ""
     assert files.take(log), "what was not written is not counted as seen"
+
+
+def test_a_standby_folder_that_is_removed_while_a_file_is_taken_is_not_the_fault_of_the_file(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    (frame, *_) = site.stream(log).frames()
+    log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) // 2]))
+    log.sync()
+    shutil.copy(complete(site)[0].path, archive)
+    shutil.rmtree(site.folder)
+    with pytest.raises(RedoError, match="was removed or replaced"):
+        files.take(log)
+    assert files.problem == ""

@@ -582,3 +582,25 @@ def test_a_stream_from_the_future_is_refused_and_not_remembered(site):
     assert "redo_receivers.json" in refused.value.hint
     assert str(site.redo.name) in refused.value.hint
     receive(site.writer, standby, incarnation(3 * MINUTE_US))
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["replaced", "removed"])
+def test_nothing_is_acknowledged_that_was_written_to_a_file_that_is_not_in_its_folder_any_more(tmp_path, is_restored):
+    site = Site(tmp_path, segment_bytes=1 << 20)
+    site.commit(5)
+    standby = standby_log(site.folder)
+    stream = site.receive(standby)
+    place = standby.place
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    shutil.rmtree(site.folder)
+    if is_restored:
+        shutil.copytree(backup, site.folder)
+    site.commit(5)
+    with pytest.raises(RedoError, match="was removed or replaced"):
+        list(places(standby, stream.frames()))
+    assert standby.place == place
+    standby.close()
+    again = standby_log(site.folder)
+    site.receive(again)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
