@@ -24,6 +24,8 @@ from databases.memory_copying import unpacked
 from databases.memory_store import (
     MemoryStore,
     Row,
+    StoredChange,
+    StoredCommit,
     StoredError,
     StoredProcess,
     StoredServer,
@@ -272,6 +274,7 @@ class MemorySession:
         self._is_closed = False
         self._state = "idle"
         self._undo: list[Callable[[], object]] = []
+        self._changes: list[tuple[int, StoredChange]] = []  # and how long `_undo` was then; empty while nobody listens
         self._savepoint: int | None = None
         self._at_commit: list[Callable[[], object]] = []
         self._commit_savepoint = 0
@@ -337,8 +340,12 @@ class MemorySession:
         self._sequence = self._server.sequence
         store.commit_count += 1
         store.tags.append(self._tag)
+        changes = tuple(change for _, change in self._changes)
         self._undo.clear()
+        self._changes.clear()
         self._end()
+        if store.on_commit is not None:
+            store.on_commit(StoredCommit(self._topology, self._apply, self._tag, changes))
         if lost:
             self.close()
             raise DatabaseUnavailable("the connection broke after COMMIT")
@@ -367,8 +374,13 @@ class MemorySession:
         for truncated in tables:
             found = self._store.tables[truncated.table.owner, truncated.table.name]
             holds = row_condition(found, truncated.partition)
+            noted = len(self._changes)
             for number in [number for number, row in found.rows.items() if holds(row)]:
                 self._change(found, number, None)
+            if truncated.partition is None:
+                del self._changes[noted:]
+                self._undo.append(lambda: None)  # an empty table leaves nothing else to undo
+                self._note(found, Command.TRUNCATE, None, None)
 
     def _write(self, write: Write) -> int:
         version = write.version
@@ -457,6 +469,11 @@ class MemorySession:
                     )
         found.put(number, row)
         self._undo.append(lambda: found.put(number, old))
+        self._note(found, Command.INSERT if old is None else Command.DELETE if row is None else Command.UPDATE, old, row)
+
+    def _note(self, found: StoredTable, command: Command, old: Row | None, new: Row | None) -> None:
+        if self._store.on_commit is not None:
+            self._changes.append((len(self._undo), StoredChange(found.table.owner, found.table.name, command, old, new)))
 
     def _lock(self, lock: tuple[Any, ...], *, take: bool = True) -> None:
         owner = self._store.locks.get(lock)
@@ -559,6 +576,8 @@ class MemorySession:
     def _undo_to(self, length: int) -> None:
         while len(self._undo) > length:
             self._undo.pop()()
+        while self._changes and self._changes[-1][0] > length:
+            self._changes.pop()
 
     def _end(self) -> None:
         self._state, self._savepoint = "idle", None

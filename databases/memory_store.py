@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange, Write
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
-from streams.lcr_batch import NULL, ColumnValues, Partition, TableVersion
+from streams.lcr_batch import NULL, ColumnValues, Command, Partition, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "MemoryStore", "Row", "StoreSession", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
+    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
     "missing_alter", "row_condition", "rows_of",
 ]
 
@@ -152,6 +152,35 @@ class StoredError:
     parts: dict[int, tuple[bytes, NDArray[np.uint64]]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredChange:
+    """One row that a session changed, or a table that it emptied.
+
+    Args:
+        owner: schema.
+        name: of the table in that schema.
+        command: what was done.
+        old: the row before; None: there was none, or the table was emptied.
+        new: the row after; None: there is none.
+    """
+
+    owner: str
+    name: str
+    command: Command
+    old: Row | None
+    new: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """What a session committed: who, under which tag, and the changes in order."""
+
+    topology: str
+    apply: str
+    tag: bytes
+    changes: tuple[StoredChange, ...]
+
+
 class MemoryStore:
     """The database itself: what survives when every session is gone.
 
@@ -159,6 +188,7 @@ class MemoryStore:
         is_reachable: False: every call raises DatabaseUnavailable, open transactions are lost.
         commit_count: transactions committed by sessions.
         tags: tag of each committed transaction, the last thousand.
+        on_commit: called with each commit of a session, before its answer; None: nobody listens.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -166,6 +196,7 @@ class MemoryStore:
         self.is_reachable = True
         self.commit_count = 0
         self.tags: deque[bytes] = deque(maxlen=1000)
+        self.on_commit: Callable[[StoredCommit], None] | None = None
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}

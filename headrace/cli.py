@@ -134,6 +134,25 @@ def plan(
 
 
 @app.command()
+def simulate(
+    file: File, as_json: Json = False,
+    seed: Annotated[str, typer.Option("--seed", help="Decides everything: a number, or FIRST-LAST for several. Default: a random one, printed.")] = "",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run so many seeds, from --seed on.")] = 1,
+    seconds: Annotated[float, typer.Option("--seconds", help="Virtual time in which users write and things break.")] = 30.0,
+    faults: Annotated[str, typer.Option(
+        "--faults", help="all, none, or some of: crash, partition, delay, duplicate, reorder, clock; separated by commas.",
+    )] = "all",
+    edits: Annotated[bool, typer.Option("--edits/--no-edits", help="The operator edits the topology, stops components, restores a backup.")] = True,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes for several seeds; 0: one per core.")] = 0,
+) -> int:
+    """Run the topology on databases in memory, in virtual time, while things break. Reads the file alone."""
+    from headrace.simulated import run_seeds, seeds_of
+
+    output = Output(as_json=as_json)
+    return run_seeds(output, file, seeds_of(seed, seeds), seconds=seconds, faults=faults, edits=edits, jobs=jobs)
+
+
+@app.command()
 def doctor(
     file: Annotated[Path | None, typer.Argument(help="Also ask this topology's databases.", show_default=False)] = None,
     as_json: Json = False,

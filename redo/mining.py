@@ -467,13 +467,15 @@ class Miner:
     # ------------------------------------------------------------------ beginning
 
     def _begin(self, durable: RedoPosition) -> bool:
-        """Go to the restart point, taking in the dictionary on the way; False when there is no redo yet.
+        """Go to the restart point, taking in the dictionary on the way; False when there is no redo to be read yet.
 
         Only headers are read, and of the payloads those that describe tables.
         """
         if durable.segment == 0:
             return False
         point = find_restart_point(self._folder, self._source, self._start_scn, durable)
+        if point is None:
+            return False
         if self._start_scn == FIRST_SCN:
             self._start_scn = self._mined_commit_scn = self._mined_scn = point.start_scn
         reader = RedoReader(self._folder, point.first_segment)

@@ -40,7 +40,7 @@ class RestartPoint:
     begin_offset: int
 
 
-def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoPosition) -> RestartPoint:
+def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoPosition) -> RestartPoint | None:
     """Find the last place where no transaction is open, and before which none after the start SCN ends.
 
     Args:
@@ -51,13 +51,17 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
         durable: how far redo may be read.
 
     Returns:
-        The place; right behind the head of the first segment when there is none later.
+        The place; right behind the head of the first segment when there is none later. None: what may be read was purged
+        meanwhile, as every capture process has captured it; a later `durable` tells more.
 
     Raises:
         LogGone: redo that is needed was purged.
         RedoError: redo is damaged.
     """
-    numbers = [file.number for file in list_segments(folder) if file.number <= durable.segment]
+    left = [file.number for file in list_segments(folder)]
+    numbers = [number for number in left if number <= durable.segment]
+    if left and not numbers:
+        return None
     if not numbers:
         raise RedoError(
             f"redo segment {durable.segment} is missing", hint="restore the redo log from a copy",

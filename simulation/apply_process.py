@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
@@ -19,7 +19,7 @@ from protos import codec
 from rules.evaluation import RuleEvaluation
 from simulation.faults import Killed
 from simulation.network import DequeueStream
-from simulation.observer import RETURNED
+from simulation.violations import Invariant, require
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -29,14 +29,17 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
-from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, Retry, StreamsError
+from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
+from topology.ways import ways_to
 
 if TYPE_CHECKING:
     from databases.memory_source import MemorySnapshot
     from databases.memory_store import MemoryStore
     from databases.ports import ApplyProgress
+    from simulation.history import Table
     from simulation.world import Simulation
+    from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec
 
 __all__ = ["Beginning", "Driver", "Task"]
@@ -161,7 +164,7 @@ class _Feed:
             self.client.grant(size)
 
     def durable(self, scn: Scn) -> None:
-        assert scn >= self._durable, "what is durable went back"
+        require(scn >= self._durable, Invariant.WATERMARKS, self._spec.name, f"what it told as durable went back from {self._durable} to {scn}")
         self._durable = scn
         self._acknowledge()
 
@@ -184,6 +187,10 @@ class _Feed:
                 self._connect()
             elif (delivery := self.client.poll()) is not None:
                 self.host.arrived(self._mark, delivery.header, delivery.data)
+        except LogGone as error:
+            self.close()
+            self._done = self._mark
+            self.host.fail(error)
         except StreamsError:
             if self.client is not None:
                 self.close()
@@ -207,37 +214,43 @@ class _Feed:
 class Beginning:
     """What a driver does before it applies, as `spark_apply.driver.apply_driver`: ask where it begins, then copy what is not copied.
 
-    The first destinations begin with nothing, as their source does; one that is added copies every table, but keeps
-    the one that the source's rows do not belong in.
+    The first destinations begin with nothing, as their sources do; one that is added copies every table that arrives.
+
+    Args:
+        sim: the simulation.
+        spec: of the apply process.
+        store: the destination.
+        copies: the destination was added, or its apply process was forgotten there.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.
     """
 
-    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
-        self._sim, self._spec, self._store = sim, spec, store
+    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore, *, copies: bool) -> None:
+        self._sim, self._spec, self._store, self._copies = sim, spec, store, copies
         self._destination = MemoryDestination(store=store)
         self.progress = self._destination.raise_epoch(sim.topology.name, spec.name)
         self._client: DequeueStream | None = None
         self._snapshot: MemorySnapshot | None = None
-        self._copied: str | None = None
+        self._copied: Table | None = None
 
     def step(self) -> dict[tuple[str, str], Scn] | None:
         """Instantiation SCNs when all is done."""
         if self.progress.low_watermark == FIRST_SCN:
             self._ask()
             return None
-        if self._sim.rng.random() > _COPYING_SHARE:
+        if self._copies and self._sim.rng.random() > _COPYING_SHARE:
             return None
         found = self._destination.instantiations(self._sim.topology.name, self._spec.name)
         done = {(each.owner, each.name): each.scn for each in found if each.state != "COPYING"}
-        pending = [name for owner, name in sorted(self._store.tables) if (owner, name) not in done]
-        if not pending or self._spec.name != "apply_dbs4":
+        pending = [table for table in self._sim.arriving(self._spec) if (table.owner, table.name) not in done]
+        if not pending or not self._copies:
             return done
         self._copy(pending[0])
         return None
 
     def close(self) -> None:
+        """End it."""
         if self._client is not None:
             self._client.close()
 
@@ -248,38 +261,38 @@ class Beginning:
             )
             self._client.subscribe({self._spec.source: FIRST_SCN}, 1)
         elif (delivery := self._client.poll()) is not None:
-            assert delivery.header.is_progress_mark
+            require(delivery.header.is_progress_mark, Invariant.PROMISES, self._spec.name, "its first batch says nothing of where it begins")
             scn = delivery.header.through_scn
             self._destination.record_low_watermark(self._sim.topology.name, self._spec.name, self.progress.epoch, scn)
             self.progress = replace(self.progress, low_watermark=scn)
             self.close()
 
-    def _copy(self, name: str) -> None:
+    def _copy(self, table: Table) -> None:
         """One step of two: a table that is begun and not done is copied again, under another snapshot."""
-        if self._sim.source_is_down:
+        database = self._sim.databases[self._spec.source]
+        if database.is_down:
             raise DatabaseUnavailable("the source does not answer")
         if self._snapshot is None:
-            self._snapshot = self._sim.source.open_snapshot(self._sim.topology.name)
-        if self._copied == name:
-            self._record(name, "DONE", self._snapshot)
+            self._snapshot = database.source.open_snapshot(self._sim.topology.name)
+        if self._copied is table:
+            self._record(table, "DONE", self._snapshot)
             return
-        if name == RETURNED.name:
-            self._record(name, "KEPT", self._snapshot)
-            return
-        self._record(name, "COPYING", self._snapshot)
-        self._sim.alter_destination(self._spec.site)
-        table = self._store.tables["public", name]
-        for number in list(table.rows):
-            table.put(number, None)
-        width = len(table.table.columns)
-        rows = self._snapshot.rows[f"public.{name}"]
-        self._store.insert("public", name, [row + (None,) * (width - len(row)) for row in rows])
-        self._copied = name
+        self._record(table, "COPYING", self._snapshot)
+        self._sim.operator.alter_destination(self._spec.site)
+        stored = self._store.tables[table.owner, table.name]
+        for number in list(stored.rows):
+            stored.put(number, None)
+        width = len(stored.table.columns)
+        rows = self._snapshot.rows[table.qualified_name]
+        self._store.insert(table.owner, table.name, [row + (None,) * (width - len(row)) for row in rows])
+        self._copied = table
 
-    def _record(self, name: str, state: str, snapshot: MemorySnapshot) -> None:
+    def _record(self, table: Table, state: str, snapshot: MemorySnapshot) -> None:
         self._destination.record_instantiation(
             self._sim.topology.name, self._spec.name, self.progress.epoch,
-            Instantiation(source=self._spec.source, identity=name, owner="public", name=name, scn=snapshot.scn, state=state),
+            Instantiation(
+                source=self._spec.source, identity=table.qualified_name, owner=table.owner, name=table.name, scn=snapshot.scn, state=state,
+            ),
         )
 
 
@@ -301,11 +314,16 @@ class Driver:
             destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
             parallelism=spec.parallelism, tag=spec.tag or b"",
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
+            rules=tuple(client.rules for way in ways_to(sim.topology, spec) for client in way.clients),
+            returned_from=tuple(
+                other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
+            ),
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=spec.source, progress=progress, rules=RuleEvaluation(spec.rules), fits=fits,
+            source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
+            returned_from=config.returned_from,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
@@ -324,15 +342,18 @@ class Driver:
         self._gone: list[Task] = []  # dead, and the driver has not heard of it
         self._low_watermark = self.coordinator.low_watermark
 
-    def _missing_alter(self, version: Any) -> str:
+    def _missing_alter(self, version: TableVersion) -> str:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
 
     def step(self, rng: random.Random) -> None:
         """May raise the error that ends the driver."""
         self.feed.step(rng)
         self.host.turn(0.0)
-        assert self.coordinator.low_watermark >= self._low_watermark, "the low watermark went back"
-        self._low_watermark = self.coordinator.low_watermark
+        scn = self.coordinator.low_watermark
+        require(scn >= self._low_watermark, Invariant.WATERMARKS, self._spec.name, f"its low watermark went back from {self._low_watermark} to {scn}")
+        if scn > self._low_watermark:
+            self._sim.trace.note(f"apply:{self._spec.name}", "low watermark", self._spec.source, self._low_watermark, scn)
+        self._low_watermark = scn
         self._hear(rng)
         number = rng.randrange(self._spec.parallelism)
         task = self.tasks.get(number)

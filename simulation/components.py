@@ -10,24 +10,27 @@ from typing import TYPE_CHECKING, Any
 from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
+from actors.site.connection import site_folder
 from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from simulation.apply_process import Beginning, Driver
+from simulation.apply_process import Beginning, Driver, Task
 from simulation.faults import Killed
 from simulation.network import DequeueStream, EnqueueStream
-from streams.errors import DatabaseUnavailable, FencedError, PropagationError, RedoError, StreamsError
+from simulation.violations import Invariant, Violation, require
+from streams.errors import DatabaseUnavailable, FencedError, LogGone, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
+from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
-    from databases.memory_store import MemoryStore
+    from simulation.observer import ApplyObserver
     from simulation.world import Simulation
-    from topology.spec import ApplySpec, PropagationSpec, TopologySpec
+    from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
 
@@ -35,40 +38,75 @@ ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
 class Component:
-    """A component that runs, fails and is restarted. It handles errors like `actors.host.Host`."""
+    """A component that runs, fails and is restarted. It handles errors like `actors.host.Host`.
 
-    def __init__(self, sim: Simulation, name: str) -> None:
-        self.sim, self.name = sim, name
-        self.is_open = False
+    Args:
+        sim: the simulation.
+        name: "<kind>:<name in the topology>".
+        site: where it runs.
+    """
+
+    def __init__(self, sim: Simulation, name: str, site: str) -> None:
+        self.sim, self.name, self.site = sim, name, site
+        self.is_open = self.is_stopped = False
         self._start_at = 0.0
 
     def tick(self) -> None:
+        """Do a little, or start again."""
         now = self.sim.clock.monotonic()
-        if now < self._start_at:
+        if self.is_stopped or now < self._start_at:
             return
         try:
             if not self.is_open:
                 self.open()
                 self.is_open = True
+                self.sim.trace.note(self.name, "began")
             self.work()
-        except Killed:
-            self.kill()
+        except Killed as killed:
+            self.kill(str(killed))
         except (StreamsError, OSError) as error:
             self.close()
             self.is_open = False
             if isinstance(error, StreamsError) and not is_timed(error):
-                raise AssertionError(f"{self.name} would be ABORTED: {error!r} {error.hint}") from error
+                self.end(error)
+                return
             self._start_at = now + self.sim.rng.uniform(0.01, 0.3)
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(Invariant.NO_ABORT, self.name, f"an unexpected error: {type(error).__name__}: {error}") from error
 
-    def kill(self) -> None:
+    def kill(self, where: str = "") -> None:
+        """The process is gone, and starts again in a while; `where`: a failpoint it died at."""
+        self.sim.trace.note(self.name, f"killed{f' at {where}' if where else ''}")
         self.forget()
         self.is_open = False
         self._start_at = self.sim.clock.monotonic() + self.sim.rng.uniform(0.05, 1.0)
 
+    def stop(self) -> None:
+        """The operator stops it."""
+        self.sim.trace.note(self.name, "stopped by the operator")
+        self.close()
+        self.is_open, self.is_stopped = False, True
+
+    def start(self) -> None:
+        """The operator starts it again."""
+        self.sim.trace.note(self.name, "started by the operator")
+        self.is_stopped = False
+
+    def end(self, error: StreamsError) -> None:
+        """It cannot go on by itself."""
+        raise Violation(Invariant.NO_ABORT, self.name, f"it is ABORTED: {type(error).__name__}: {error.message} {error.hint}") from error
+
+    def adopt(self) -> None:
+        """The topology was edited."""
+
     def open(self) -> None:
+        """Start."""
         raise NotImplementedError
 
     def work(self) -> None:
+        """Do a little."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -82,27 +120,41 @@ class Component:
 class SourceSite(Component):
     """The log writer, as `actors.source_database` hosts it."""
 
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim, "site:dbs1")
-        self.folder = sim.folder / "sites" / "dbs1" / "redo"
+    def __init__(self, sim: Simulation, site: str) -> None:
+        super().__init__(sim, f"site:{site}", site)
+        self.database = sim.databases[site]
+        self.folder = site_folder(sim.topology, site) / "redo"
         self.writer: LogWriter | None = None
         self._stream: Any = None
         self.durable_scn = FIRST_SCN
 
+    @property
+    def keeper(self) -> LogWriter | None:
+        """What keeps the redo that is mined; None: it does not run."""
+        return self.writer
+
     def open(self) -> None:
+        """Begin to read the log again, from the progress that is stored."""
         sim = self.sim
         if self.writer is None:
             self.writer = LogWriter(
-                self.folder, "dbs1", decoder_factory=MemoryLogDecoder, dictionary_build=sim.source.dictionary_build,
+                self.folder, self.site, decoder_factory=MemoryLogDecoder, dictionary_build=self.database.source.dictionary_build,
                 segment_bytes=sim.topology.segment_bytes, redo_bytes_max=sim.topology.redo_bytes_max,
                 record_bytes=1500, clock=sim.clock,
             )
-            self.writer.required_checkpoints.register("capture_dbs1")
-            is_empty = self.writer.options is None
-            assert is_empty or self.writer.start_scn >= sim.source.confirmed_scn, "the source forgot what is not in redo"
-        if sim.source_is_down:
+            for capture in sim.topology.captures:
+                if capture.source == self.site == capture.site:
+                    self.writer.required_checkpoints.register(capture.name)
+            if receivers := receivers_from(sim.topology, self.site):
+                self.writer.shipping.register({each.name: each.is_sync for each in receivers})
+            has_redo = self.writer.options is not None
+            require(
+                not has_redo or self.writer.start_scn >= self.database.source.confirmed_scn, Invariant.PROMISES, self.name,
+                f"the source was told that everything up to {self.database.source.confirmed_scn} is durable, and redo ends at {self.writer.start_scn}",
+            )
+        if self.database.is_down:
             raise DatabaseUnavailable("the source does not answer")
-        stream = sim.source.open_stream("topology", self.writer.start_scn)
+        stream = self.database.source.open_stream(sim.topology.name, self.writer.start_scn)
         try:
             self.writer.attach(stream)
         except BaseException:
@@ -111,9 +163,10 @@ class SourceSite(Component):
         self._stream = stream
 
     def work(self) -> None:
+        """Read what the database gives, write it, and let go of redo that nobody needs."""
         writer = self.writer
         assert writer is not None
-        if self.sim.source_is_down:
+        if self.database.is_down:
             self._stream.close()
         try:
             writer.step(0.0)
@@ -126,10 +179,14 @@ class SourceSite(Component):
         self.sim.seen["redo full"] += writer.state == "PAUSED: REDO IS FULL"
         self.sim.seen["disk full"] += writer.state == "PAUSED: DISK IS FULL"
         self.sim.seen["redo purged"] += statistics.purged_bytes > 0
-        assert writer.position.scn >= self.durable_scn, "redo went back"
-        self.durable_scn = writer.position.scn
+        scn = writer.position.scn
+        require(scn >= self.durable_scn, Invariant.WATERMARKS, self.name, f"the end of redo went back from {self.durable_scn} to {scn}")
+        if scn > self.durable_scn:
+            self.sim.trace.note(self.name, "durable in redo", self.site, self.durable_scn, scn)
+        self.durable_scn = scn
 
     def close(self) -> None:
+        """End in an orderly way."""
         if self.writer is not None:
             self.writer.detach()
         if self._stream is not None:
@@ -137,6 +194,7 @@ class SourceSite(Component):
             self._stream = None
 
     def forget(self) -> None:
+        """Die: what was only in memory is gone."""
         writer, self.writer = self.writer, None
         if self._stream is not None:
             self._stream.close()
@@ -147,6 +205,7 @@ class SourceSite(Component):
         segment.close()
         if segment._path.exists() and self.sim.rng.random() < 0.5:
             self.sim.fired["power loss"] += 1
+            self.sim.trace.note(self.name, "power lost")
             self._lose_power(segment._path, segment.durable_offset)
 
     def _lose_power(self, path: Path, durable: int) -> None:
@@ -159,31 +218,34 @@ class SourceSite(Component):
 
 
 class _RedoWatch:
-    """Like `RedoWatchClient`: the position is slightly late."""
+    """Like `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
+    def __init__(self, sim: Simulation, capture: CaptureSpec) -> None:
+        self._sim, self._site, self._capture = sim, sim.redo_of(capture), capture.name
+        self._writer = self._site.keeper
         self._position = RedoWatchPosition(segment=0, offset=0, scn=FIRST_SCN)
 
     def poll(self) -> RedoWatchPosition:
-        writer = self._sim.mined
-        if writer is None:
+        """See `RedoWatchClient.poll`."""
+        writer = self._site.keeper
+        if writer is None or writer is not self._writer:
             if self._sim.rng.random() < 0.2:
-                raise PropagationError("the site does not answer")
+                raise PropagationError(f"{self._site.name} does not answer")
         elif self._sim.rng.random() < 0.7:
             found = writer.position
             self._position = RedoWatchPosition(segment=found.segment, offset=found.offset, scn=found.scn)
         return self._position
 
     def checkpoint(self, scn: Scn) -> Scn:
-        writer = self._sim.mined
-        if writer is None:
-            raise PropagationError("the site does not answer")
-        told: Scn = writer.required_checkpoints.record("capture_dbs1", scn)
+        """See `RedoWatchClient.checkpoint`."""
+        writer = self._site.keeper
+        if writer is None or writer is not self._writer:
+            raise PropagationError(f"{self._site.name} does not answer")
+        told: Scn = writer.required_checkpoints.record(self._capture, scn)
         return told
 
     def close(self) -> None:
-        pass
+        """See `RedoWatchClient.close`."""
 
 
 class _SmallBatches(Miner):
@@ -209,32 +271,37 @@ class Outlet:
 class _Capture(CaptureHost):
     """The real capture process, on the simulated network."""
 
-    def __init__(self, sim: Simulation, topology: TopologySpec) -> None:
-        super().__init__(topology, "capture_dbs1", "")
+    def __init__(self, sim: Simulation, topology: TopologySpec, name: str) -> None:
+        super().__init__(topology, name, "")
         self._sim, self._clock = sim, sim.clock
 
     def open(self) -> None:
-        network = self._sim.network
-        self._redo = _RedoWatch(self._sim)  # type: ignore[assignment]
+        """See `CaptureHost.open`."""
+        network, capture = self._sim.network, self._capture
+        self._redo = _RedoWatch(self._sim, capture)  # type: ignore[assignment]
         self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
-        if (apply := apply_of(self._spec, self._capture)) is not None:
+        if (apply := apply_of(self._spec, capture)) is not None:
             self._queue = self._combined = Outlet(self._new_core(apply))  # type: ignore[assignment]
             return
         self._forget_refusal()
-        self._queue = EnqueueStream(network, "q_dbs1", self._capture.name, network.incarnation(), "dbs1")
+        self._queue = EnqueueStream(network, capture.queue, capture.name, network.incarnation(), capture.source)
         self._begin(self._queue.connect().needed_scn)
 
     def _new_miner(self, start_scn: Scn) -> Miner:
+        source = self._capture.source
         return _SmallBatches(
-            self._sim.mined_folder, "dbs1", start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
+            self._sim.redo_of(self._capture).folder, source, start_scn, self._capture.rules, MemoryLogDecoder, clock=self._sim.clock,
         )
 
 
 class CaptureProcess(Component):
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim, "capture:capture_dbs1")
+    """A capture process, combined with an apply process or not."""
+
+    def __init__(self, sim: Simulation, spec: CaptureSpec) -> None:
+        super().__init__(sim, f"capture:{spec.name}", spec.site)
+        self.capture = spec.name
         self.topology = sim.topology
-        self.host = _Capture(sim, self.topology)
+        self.host = _Capture(sim, self.topology, spec.name)
 
     @property
     def core(self) -> CombinedCore | None:
@@ -243,7 +310,8 @@ class CaptureProcess(Component):
         return outlet.core if self.is_open and outlet is not None else None
 
     def open(self) -> None:
-        self.host = _Capture(self.sim, self.topology)
+        """See `Component.open`."""
+        self.host = _Capture(self.sim, self.topology, self.capture)
         try:
             self.host.open()
         except BaseException:
@@ -257,29 +325,34 @@ class CaptureProcess(Component):
         self.topology = self.sim.topology
 
     def work(self) -> None:
-        self.sim.network.serve("capture_dbs1")
+        """See `Component.work`."""
+        self.sim.network.serve(self.capture)
         self.host.step()
         if (core := self.core) is not None:
             status = core.status()
             self.sim.seen["combined"] += status["connected"]
             self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
+            self.sim.seen["refused while combined"] += core._refusal.gone_scn is not None
             # One batch may be larger than what was left.
-            assert status["waiting_bytes"] <= AHEAD_BYTES + 4000
+            require(status["waiting_bytes"] <= AHEAD_BYTES + 4000, Invariant.BOUNDS, self.name, "more waits than its bound")
 
     def close(self) -> None:
+        """See `Component.close`."""
         self.host.close()
-        self.sim.network.queue_died("capture_dbs1")
+        self.sim.network.queue_died(self.capture)
 
 
 class BufferedQueue(Component):
+    """A queue; what it has in memory is lost when it dies, and with it what it has spilled."""
+
     def __init__(self, sim: Simulation, name: str) -> None:
-        super().__init__(sim, f"queue:{name}")
+        super().__init__(sim, f"queue:{name}", sim.topology.queue(name).site)
         self._queue = name
         self.core: QueueCore | None = None
 
     def open(self) -> None:
-        folder = self.sim.folder / "sites" / self.sim.topology.queue(self._queue).site / "queues" / self._queue
-        self.core = QueueCore(self.sim.topology, self._queue, folder, self.sim.clock)
+        """Begin from what the disk holds."""
+        self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock)
 
     def adopt(self) -> None:
         """As `QueueHost`: the queue continues with the subscribers of the changed topology; a dead queue starts with them."""
@@ -287,6 +360,7 @@ class BufferedQueue(Component):
             self.core.adopt(self.sim.topology)
 
     def work(self) -> None:
+        """Serve streams, and store positions now and then."""
         core = self.core
         assert core is not None
         self.sim.network.serve(self._queue)
@@ -301,14 +375,17 @@ class BufferedQueue(Component):
         self.sim.seen["queue paused"] += status["state"] != "ENABLED"
         self.sim.seen["rewound"] += status["rewinds"] > 0
         self.sim.seen["spill problem"] += bool(status["problem"])
-        assert status["spill_bytes"] <= bounds.spill_bytes_max
+        require(status["spill_bytes"] <= bounds.spill_bytes_max, Invariant.BOUNDS, self.name, "it spilled more than its bound")
         # One batch may be larger than what was left, and what cannot be spilled stays in memory.
-        assert status["memory_bytes"] <= bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
+        memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
+        require(status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds")
 
     def close(self) -> None:
+        """End in an orderly way: there is nothing that would have to be said."""
         self.forget()
 
     def forget(self) -> None:
+        """Die: what was only in memory is gone."""
         core, self.core = self.core, None
         self.sim.network.queue_died(self._queue)
         if core is not None:
@@ -327,30 +404,41 @@ class PropagationProcess(Component):
     """A `PropagationRunner` on the simulated network."""
 
     def __init__(self, sim: Simulation, spec: PropagationSpec) -> None:
-        super().__init__(sim, f"propagation:{spec.name}")
+        super().__init__(sim, f"propagation:{spec.name}", sim.topology.queue(spec.from_queue).site)
         self._spec = spec
         self._runner: PropagationRunner | None = None
 
     def open(self) -> None:
+        """See `Component.open`."""
         # A new process each time: what an earlier one held died with it.
-        self._runner = PropagationRunner(
-            self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends,
-        )
+        self._runner = PropagationRunner(self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends)
         self._runner.open()
 
     def _ends(self) -> Ends:
         network, spec = self.sim.network, self._spec
         incarnation = network.incarnation()
-        return {"dbs1": (
-            EnqueueStream(network, spec.to_queue, spec.name, incarnation, "dbs1"),
-            lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
-        )}
+        return {
+            source: (
+                EnqueueStream(network, spec.to_queue, spec.name, incarnation, source),
+                lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
+            )
+            for source in spec.sources
+        }
+
+    def adopt(self) -> None:
+        """As `PropagationHost`: changed sources and rules hold from the next connection on."""
+        spec = self.sim.topology.propagation(self._spec.name)
+        if spec != self._spec:
+            self.close()
+            self.is_open, self._spec = False, spec
 
     def work(self) -> None:
+        """See `Component.work`."""
         assert self._runner is not None
         self._runner.step()
 
     def close(self) -> None:
+        """See `Component.close`."""
         if self._runner is not None:
             self._runner.close()
 
@@ -358,37 +446,47 @@ class PropagationProcess(Component):
 class ApplyProcess(Component):
     """Keeps a driver running, as `actors.apply`; older ones may linger until they learn that they are fenced out."""
 
-    def __init__(self, sim: Simulation, spec: ApplySpec, store: MemoryStore) -> None:
-        super().__init__(sim, f"apply:{spec.name}")
-        self._spec, self.store = spec, store
+    def __init__(self, sim: Simulation, spec: ApplySpec, observer: ApplyObserver) -> None:
+        super().__init__(sim, f"apply:{spec.name}", spec.site)
+        self.spec, self.store, self.observer = spec, sim.databases[spec.site].store, observer
         self._beginning: Beginning | None = None
         self.driver: Driver | None = None
         self._older: list[Driver] = []
         self._thaw_at = 0.0  # until then the older ones are stopped, as by SIGSTOP
-        self._orphans: list[Any] = []
+        self._orphans: list[Task] = []
+        self.refused: LogGone | None = None
 
     def open(self) -> None:
-        self.driver, self._beginning = None, Beginning(self.sim, self._spec, self.store)
+        """See `Component.open`."""
+        self.driver, self._beginning = None, Beginning(self.sim, self.spec, self.store, copies=self.observer.is_new)
+
+    def end(self, error: StreamsError) -> None:
+        """Refused, it waits for the operator."""
+        if isinstance(error, LogGone):
+            require(
+                self.observer.may_be_refused, Invariant.REFUSAL, self.name,
+                f"it lost nothing, and is refused: {error.message}",
+            )
+            self.sim.fired["refused"] += 1
+            self.sim.trace.note(self.name, f"refused: {error.message}")
+            self.refused, self.is_stopped = error, True
+            return
+        super().end(error)
 
     def work(self) -> None:
+        """See `Component.work`."""
         rng = self.sim.rng
         if self.driver is None:
             assert self._beginning is not None
             scns = self._beginning.step()
             if scns is None:
                 return
-            self.driver = Driver(self.sim, self._spec, self.store, self._beginning.progress, scns)
+            self.driver = Driver(self.sim, self.spec, self.store, self._beginning.progress, scns)
         try:
             self.driver.step(rng)
         except FencedError as error:
-            raise AssertionError("the newest driver was fenced out") from error
-        seen, coordinator = self.sim.seen, self.driver.coordinator
-        seen["waiting for ALTER"] += self.driver.reader.unfit is not None
-        seen["waiting for dependencies"] += coordinator.statistics.wait_deps > 0
-        seen["replayed"] += coordinator.statistics.replays > 0
-        seen["began with gaps"] += bool(coordinator._above)
-        seen["groups at once"] += len(coordinator._groups) > 1
-        seen["streamed transaction"] += any(group.large is not None for group in coordinator._groups.values())
+            raise Violation(Invariant.FENCING, self.name, f"the newest driver was fenced out: {error.message}") from error
+        self._look(self.driver)
         if self.sim.clock.monotonic() >= self._thaw_at:
             for older in list(self._older):
                 if rng.random() < 0.5:
@@ -399,6 +497,15 @@ class ApplyProcess(Component):
                 orphan.step(rng)
             if orphan.linger <= 0 or orphan.is_dead:
                 self._orphans.remove(orphan)
+
+    def _look(self, driver: Driver) -> None:
+        seen, coordinator = self.sim.seen, driver.coordinator
+        seen["waiting for ALTER"] += driver.reader.unfit is not None
+        seen["waiting for dependencies"] += coordinator.statistics.wait_deps > 0
+        seen["replayed"] += coordinator.statistics.replays > 0
+        seen["began with gaps"] += bool(coordinator._above)
+        seen["groups at once"] += len(coordinator._groups) > 1
+        seen["streamed transaction"] += any(group.large is not None for group in coordinator._groups.values())
 
     def _step_older(self, older: Driver) -> None:
         try:
@@ -414,18 +521,27 @@ class ApplyProcess(Component):
         older.feed.close()
         self._orphans += older.tasks.values()
 
-    def start_second(self) -> None:
-        """Another driver starts while this one still runs."""
-        if self.driver is not None and self.is_open and self.store.is_reachable:
-            self._older.append(self.driver)
-            self._thaw_at = self.sim.clock.monotonic() + self.sim.rng.choice([0.0, 1.0, 6.0])
-            self.open()
+    def start_second(self) -> bool:
+        """Another driver starts while this one still runs; False: none runs."""
+        if self.driver is None or not self.is_open or not self.store.is_reachable:
+            return False
+        self.sim.trace.note(self.name, "a second driver began")
+        self._older.append(self.driver)
+        self._thaw_at = self.sim.clock.monotonic() + self.sim.rng.choice([0.0, 1.0, 6.0])
+        self.open()
+        return True
 
     def end_older(self) -> None:
+        """Older drivers end."""
         for older in list(self._older):
             self._drop(older)
 
+    def close(self) -> None:
+        """See `Component.close`."""
+        self.forget()
+
     def forget(self) -> None:
+        """See `Component.forget`."""
         if self._beginning is not None:
             self._beginning.close()
         driver, self.driver = self.driver, None

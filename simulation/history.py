@@ -27,9 +27,22 @@ class Table:
     keyless: bool = False
     unique: bool = False
     key_type: str = "pg_catalog.int4"
+    owner: str = "public"
+    may_truncate: bool = True
+
+    @property
+    def qualified_name(self) -> str:
+        """Schema and name."""
+        return f"{self.owner}.{self.name}"
+
+    @property
+    def place(self) -> str:
+        """Under which a history keeps its rows."""
+        return self.name if self.owner == "public" else self.qualified_name
 
     @property
     def version(self) -> TableVersion:
+        """The description that redo carries, as the columns are now."""
         columns = tuple(
             Column(
                 name=name, type_name=self.key_type if place == 0 else "pg_catalog.text", is_binary=True,
@@ -38,12 +51,13 @@ class Table:
             for place, name in enumerate(self.columns)
         )
         described = TableVersion(
-            object_number=ObjectNumber(self.number), version=0, owner="public", name=self.name, columns=columns, old_image=self.old_image,
+            object_number=ObjectNumber(self.number), version=0, owner=self.owner, name=self.name, columns=columns, old_image=self.old_image,
         )
         return replace(described, version=content_version(described))
 
     @property
     def keys(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the columns of each key: the primary key, then a unique one."""
         return () if self.keyless else ((0,), (1,)) if self.unique else ((0,),)
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
@@ -61,7 +75,7 @@ class Table:
             for place, column in enumerate(self.columns)
         ]
         names = [[self.columns[place] for place in key] for key in self.keys]
-        store.create_table("public", name or self.name, columns, key=names[0] if names else (), unique=names[1:])
+        store.create_table(self.owner, name or self.name, columns, key=names[0] if names else (), unique=names[1:])
 
 
 TABLES = (
@@ -105,6 +119,7 @@ class Change:
 
     @property
     def new_in_log(self) -> dict[int, Value]:
+        """The values that the log tells: without those that an UPDATE left where they were."""
         if self.new is None:
             return {}
         return {c: v for c, v in enumerate(self.new) if c not in self.unchanged}
@@ -112,15 +127,24 @@ class Change:
 
 @dataclass
 class Transaction:
+    """A transaction of the model.
+
+    Args:
+        number: from 1 on, in the order of commits.
+        changes: of rows, in their order.
+    """
+
     number: int
     changes: list[Change] = field(default_factory=list)
 
     @property
     def order_scn(self) -> int:
+        """Where the transaction stands in the order of commits."""
         return self.number * 100 + 10
 
     @property
     def commit_scn(self) -> int:
+        """Where its commit is in the log."""
         return self.number * 100 + 50
 
 
@@ -128,14 +152,22 @@ class Transaction:
 
 
 class Source:
-    """A database that makes valid random transactions: few keys, so that they conflict."""
+    """A database that makes valid random transactions: few keys, so that they depend on each other.
 
-    def __init__(self, rng: random.Random, tables: Sequence[Table] = TABLES, keys: int = 8) -> None:
-        self.rng, self.tables, self.keys = rng, tables, keys
-        self.rows: dict[str, list[Row]] = {table.name: [] for table in tables}
+    Args:
+        rng: decides.
+        tables: that it writes; none: every transaction is empty.
+        keys: number of different values of a key.
+        first_key: the smallest one: histories with ranges of their own never write each other's rows.
+    """
+
+    def __init__(self, rng: random.Random, tables: Sequence[Table] = TABLES, keys: int = 8, first_key: int = 0) -> None:
+        self.rng, self.tables, self.keys, self.first_key = rng, tables, keys, first_key
+        self.rows: dict[str, list[Row]] = {table.place: [] for table in tables}
         self._text = 0
 
     def fill(self, rows: int) -> None:
+        """Insert rows into every table, before anything is captured."""
         for table in self.tables:
             for _ in range(rows):
                 self._insert(table)
@@ -148,17 +180,17 @@ class Source:
             changes: how many at least.
         """
         made = Transaction(number)
-        while len(made.changes) < changes:
+        while self.tables and len(made.changes) < changes:
             made.changes += self._change()
         return made
 
     def _change(self) -> list[Change]:
         rng, table = self.rng, self.rng.choice(self.tables)
         kind = rng.random()
-        if kind < 0.02:
-            self.rows[table.name].clear()
+        if kind < 0.02 and table.may_truncate:
+            self.rows[table.place].clear()
             return [Change(table, Command.TRUNCATE)]
-        if kind < 0.35 or not self.rows[table.name]:
+        if kind < 0.35 or not self.rows[table.place]:
             return self._insert(table)
         if kind < 0.55:
             return self._delete(table)
@@ -172,7 +204,7 @@ class Source:
         return self.rng.choice([None, b"x", b"y", b"a longer text", f"text {self.rng.randrange(4)}".encode()])
 
     def _key(self) -> bytes:
-        return self.rng.randrange(self.keys).to_bytes(4, "big")
+        return (self.first_key + self.rng.randrange(self.keys)).to_bytes(4, "big")
 
     def _row(self, table: Table) -> Row:
         row: list[Value] = [self._value() for _ in table.columns]
@@ -181,11 +213,11 @@ class Source:
         else:
             row[0] = self._key()
             if table.unique:
-                row[1] = self.rng.choice([None, f"u{self.rng.randrange(self.keys)}".encode()])
+                row[1] = self.rng.choice([None, f"u{self.first_key + self.rng.randrange(self.keys)}".encode()])
         return tuple(row)
 
     def _fits(self, table: Table, row: Row, but: Row | None = None) -> bool:
-        others = list(self.rows[table.name])
+        others = list(self.rows[table.place])
         if but is not None:
             others.remove(but)
         return not any(
@@ -196,18 +228,18 @@ class Source:
         row = self._row(table)
         if not self._fits(table, row):
             return []
-        self.rows[table.name].append(row)
+        self.rows[table.place].append(row)
         return [Change(table, Command.INSERT, new=row)]
 
     def _delete(self, table: Table) -> list[Change]:
-        if not self.rows[table.name]:
+        if not self.rows[table.place]:
             return []
-        row = self.rng.choice(self.rows[table.name])
-        self.rows[table.name].remove(row)
+        row = self.rng.choice(self.rows[table.place])
+        self.rows[table.place].remove(row)
         return [Change(table, Command.DELETE, old=row)]
 
     def _update(self, table: Table) -> list[Change]:
-        old = self.rng.choice(self.rows[table.name])
+        old = self.rng.choice(self.rows[table.place])
         new = list(old)
         for column in range(1, len(new)):
             if self.rng.random() < 0.5:
@@ -218,13 +250,13 @@ class Source:
 
     def _swap(self, table: Table) -> list[Change]:
         """Two rows exchange their unique values through a third value."""
-        if len(self.rows[table.name]) < 2:
+        if len(self.rows[table.place]) < 2:
             return []
-        first, second = self.rng.sample(self.rows[table.name], 2)
+        first, second = self.rng.sample(self.rows[table.place], 2)
         if first[1] is None or second[1] is None:
             return []
         self._text += 1
-        parked = (first[0], f"parked {self._text}".encode(), *first[2:])
+        parked = (first[0], f"parked {self.first_key} {self._text}".encode(), *first[2:])
         return [
             *self._replace(table, first, parked),
             *self._replace(table, second, (second[0], first[1], *second[2:])),
@@ -234,8 +266,8 @@ class Source:
     def _replace(self, table: Table, old: Row, new: Row) -> list[Change]:
         if not self._fits(table, new, but=old):
             return []
-        self.rows[table.name].remove(old)
-        self.rows[table.name].append(new)
+        self.rows[table.place].remove(old)
+        self.rows[table.place].append(new)
         unchanged: frozenset[int] = frozenset()
         if self.rng.random() < 0.3:
             unchanged = frozenset(c for c in range(2, len(new)) if old[c] == new[c] and new[c] is not None)

@@ -1,8 +1,14 @@
 """The network between queues and their clients in a simulation: messages wait on both ways until they are delivered.
 
 Each stream behaves as the gRPC one it stands for (`protos.queue_link`): its queue's end is what `QueueService` does,
-its client's end what `EnqueueClient` and `DequeueClient` do. What was sent can be delivered after its sender died; a
-cut stream loses everything in flight, and each end notices it at a different time.
+its client's end what `EnqueueClient` and `DequeueClient` do. Within a stream messages come once and in order, as TCP promises; what
+networks do to those who rely on more happens between streams:
+
+    cut         everything in flight is lost, and each end notices it at a different time
+    delay       a stream stands still for a while
+    duplicate   the client's end breaks, what it sent arrives all the same: the client opens another stream and sends it again
+    reorder     likewise, and what was sent on the old stream arrives later than what the new one brings
+    partition   sites in different parts reach each other no more, and streams between them are cut
 """
 
 from __future__ import annotations
@@ -16,11 +22,14 @@ from actors.staging.queue import QueueCore
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress, Piece, Resume
 from protos.staging import Delivery, PublisherNews
+from simulation.trace import Trace
+from streams.clock import Clock
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["DequeueStream", "EnqueueStream", "Network"]
 
+_CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not given back is missed at once
 _MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
 
 
@@ -30,21 +39,34 @@ class Network:
     Args:
         rng: decides when what arrives.
         queue: finds the live core of a queue by its name; None: it does not answer.
+        site_of: a component's or a queue's site, by name.
+        clock: the simulation's.
+        trace: of the run.
     """
 
-    def __init__(self, rng: random.Random, queue: Callable[[str], QueueCore | None]) -> None:
-        self.rng, self._queue = rng, queue
+    def __init__(self, rng: random.Random, queue: Callable[[str], QueueCore | None], site_of: Callable[[str], str], clock: Clock, trace: Trace) -> None:
+        self.rng, self._queue, self._site_of, self.clock, self.trace = rng, queue, site_of, clock, trace
         self.streams: list[_Stream] = []
         self._incarnations = 0
+        self._apart: frozenset[str] = frozenset()  # sites that cannot reach the others
 
     def incarnation(self) -> str:
         """As `transport.new_incarnation`: a later one compares greater."""
         self._incarnations += 1
         return f"{self._incarnations:08d}"
 
-    def reach(self, name: str) -> QueueCore:
+    def reach(self, name: str, component: str) -> QueueCore:
+        """The core of a queue.
+
+        Args:
+            name: of the queue.
+            component: that asks for it.
+
+        Raises:
+            PropagationError: it does not answer.
+        """
         core = self._queue(name)
-        if core is None or self.rng.random() < 0.05:
+        if core is None or self._is_apart(name, component) or self.rng.random() < 0.05:
             raise PropagationError(f"queue {name} does not answer")
         return core
 
@@ -62,15 +84,58 @@ class Network:
         self.streams = [each for each in self.streams if not (each.client_left and each.server_left)]
 
     def queue_died(self, name: str) -> None:
+        """Everything on the streams of a queue is lost."""
         for stream in self.streams:
             if stream.queue == name:
                 stream.is_cut = stream.server_left = True
 
+    # ------------------------------------------------------------------ faults
+
     def cut_one(self) -> bool:
         """Lose everything on one stream; both ends learn of it later."""
-        open_ones = [each for each in self.streams if not each.is_cut]
+        return self._disturb("cut", lambda stream: setattr(stream, "is_cut", True))
+
+    def delay_one(self) -> bool:
+        """Let one stream stand still for a while."""
+        return self._disturb("delayed", lambda stream: stream.hold(self.rng.uniform(0.3, 5.0)))
+
+    def repeat_one(self) -> bool:
+        """Break the client's end of one stream; what it sent arrives all the same, and is sent again."""
+        return self._disturb("broken at the client's end", _Stream.break_client)
+
+    def overtake_one(self) -> bool:
+        """Likewise, and what was sent arrives after what the next stream brings."""
+
+        def late(stream: _Stream) -> None:
+            stream.break_client()
+            stream.hold(self.rng.uniform(0.3, 3.0))
+
+        return self._disturb("broken at the client's end, its messages are late", late)
+
+    def part(self, sites: frozenset[str]) -> None:
+        """Part these sites from all others; none: heal."""
+        self._apart = sites
+        for stream in self.streams:
+            stream.is_cut |= self._is_apart(stream.queue, stream.component)
+
+    def is_reachable(self, one: str, other: str) -> bool:
+        """Whether two sites reach each other.
+
+        Args:
+            one: site.
+            other: site.
+        """
+        return (one in self._apart) == (other in self._apart)
+
+    def _is_apart(self, queue: str, component: str) -> bool:
+        return bool(self._apart) and (self._site_of(queue) in self._apart) != (self._site_of(component) in self._apart)
+
+    def _disturb(self, what: str, disturb: Callable[[_Stream], object]) -> bool:
+        open_ones = [each for each in self.streams if not each.is_cut and not each.client_left and each.problem is None]
         if open_ones:
-            self.rng.choice(open_ones).is_cut = True
+            stream = self.rng.choice(open_ones)
+            self.trace.note(str(stream), what)
+            disturb(stream)
         return bool(open_ones)
 
 
@@ -87,6 +152,25 @@ class _Stream:
         self.down: deque[Any] = deque()
         self.problem: StreamsError | None = None
         self.is_cut = self.client_left = self.server_left = False
+        self._held_until = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.component} - queue {self.queue}"
+
+    def hold(self, seconds: float) -> None:
+        """Let nothing through for so long."""
+        self._held_until = self._network.clock.monotonic() + seconds
+
+    def break_client(self) -> None:
+        """The client's end is told that the stream broke."""
+        self.problem = self.problem or PropagationError(f"the stream to queue {self.queue} broke")
+
+    @property
+    def _is_held(self) -> bool:
+        return self._network.clock.monotonic() < self._held_until
+
+    def _note(self, what: str, header: BatchHeader) -> None:
+        self._network.trace.note(str(self), what, header.source, header.previous_scn, header.through_scn)
 
     def _open(self, core: QueueCore) -> None:
         self._core = core
@@ -95,7 +179,8 @@ class _Stream:
     # ------------------------------------------------------------------ the queue's end
 
     def serve(self, rng: random.Random) -> None:
-        if self.server_left:
+        """Let the queue's end take and send some messages; whatever its core raises besides errors ends the queue."""
+        if self.server_left or self._is_held:
             return
         if self.is_cut:
             if rng.random() < 0.2:
@@ -129,12 +214,15 @@ class _Stream:
     # ------------------------------------------------------------------ the client's end
 
     def deliver(self, rng: random.Random) -> None:
-        if self.client_left:
+        """Let the client's end hear some messages."""
+        if self.client_left or self.problem is not None:
             self.down.clear()
+            return
+        if self._is_held:
             return
         if self.is_cut:
             if rng.random() < 0.2:
-                self.problem = self.problem or PropagationError(f"the stream to queue {self.queue} broke")
+                self.break_client()
             return
         for _ in range(rng.randrange(_MESSAGES_AT_ONCE + 1)):
             if not self.down:
@@ -146,6 +234,7 @@ class _Stream:
                 self._hear(message)
 
     def close(self) -> None:
+        """The client leaves."""
         self.client_left = True
         if self._core is None:
             self.server_left = True
@@ -180,7 +269,8 @@ class EnqueueStream(_Stream):
         self._credit = self._sent = self._accepted_bytes = 0
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
-        core = self._network.reach(self.queue)
+        """See `EnqueueClient.connect`."""
+        core = self._network.reach(self.queue, self.component)
         self.session = core.open_publisher(self.component, self._incarnation, self._source)
         needed, self._credit = core.resume(self.session)
         self._accepted = needed
@@ -213,9 +303,11 @@ class EnqueueStream(_Stream):
         self._sent += size
 
     def gone(self, first_scn: Scn) -> None:
+        """See `EnqueueClient.gone`."""
         self.up.append(first_scn)
 
     def poll(self) -> EnqueueProgress:
+        """See `EnqueueClient.poll`."""
         self._check()
         rewind, self._rewind = self._rewind, None
         return EnqueueProgress(
@@ -228,6 +320,7 @@ class EnqueueStream(_Stream):
         if not isinstance(message, Delivery):
             self._core.gone(self.session, message)
             return
+        self._note("enqueued", message.header)
         self._core.enqueue(self.session, message.header, message.data)
 
     def _ask(self) -> PublisherNews | None:
@@ -257,17 +350,19 @@ class DequeueStream(_Stream):
 
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
         """See `DequeueClient.subscribe`."""
-        core = self._network.reach(self.queue)
-        self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), credit_bytes)
+        core = self._network.reach(self.queue, self.component)
+        self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), min(credit_bytes, _CREDIT_BYTES_MAX))
         self._open(core)
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
+        """See `DequeueClient.poll`."""
         if self._arrived:
             return self._arrived.popleft()
         self._check()
         return None
 
     def grant(self, credit_bytes: int) -> None:
+        """See `DequeueClient.grant`."""
         self.up.append(credit_bytes)
 
     def acknowledge(self, source: str, scn: Scn) -> None:
@@ -286,6 +381,7 @@ class DequeueStream(_Stream):
         return self._core.dequeue(self.session)
 
     def _hear(self, message: Delivery) -> None:
+        self._note("dequeued", message.header)
         self._arrived.append(message)
 
     def _close_session(self) -> None:

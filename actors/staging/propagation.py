@@ -161,7 +161,13 @@ class PropagationCore:
         # Of each batch on its way: bytes sent up to it, and what it took of the source queue's credit.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._sent_bytes = 0
+        self.sent_piece = False  # the last step sent something at the pace of the propagation
         self.state = "WAITING FOR LCRS"
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether pieces of a batch are sent and others are not."""
+        return self._begun is not None
 
     def open(self) -> None:
         """Connect to the destination queue and subscribe to what it lacks."""
@@ -177,6 +183,7 @@ class PropagationCore:
         Raises:
             StreamsError: one of the streams has ended; close and open a new core.
         """
+        self.sent_piece = False
         try:
             return self._move()
         except LogGone as error:
@@ -203,11 +210,14 @@ class PropagationCore:
         Raises:
             StreamsError: one of the streams has ended: nothing is on its way any more.
         """
-        self._hear()
+        try:
+            self._hear()
+        except LogGone as error:
+            self._pass_on(error)
+            return False
+        # A waiting batch that is not begun stays: the gate may open again before this is closed, and then it is the next one.
         if self._begun is not None and self._waiting is not None:
             self._send(*self._waiting)
-        else:
-            self._waiting = None
         return self._begun is None and (self._origin is None or not self._in_flight)
 
     def close(self) -> None:
@@ -300,6 +310,7 @@ class PropagationCore:
             self._begun = self._destination.begin_nowait(delivery.header, delivery.data, pacer.piece_bytes)
         for piece in self._begun:
             pacer.sent(piece.size, self._clock.monotonic())
+            self.sent_piece = True
             if piece.is_last:
                 self._begun = None
                 return True
@@ -336,7 +347,7 @@ class PropagationRunner:
         self._connect = connect or self._clients
         self._gate = Gate(spec.schedule, self._clock)
         self._pacer = None if spec.bandwidth_max is None else Pacer(spec.bandwidth_max)
-        self._is_closed = False  # by the schedule
+        self._is_closed = self._is_draining = False  # by the schedule
         self._statistics = {source: PropagationStatistics() for source in spec.sources}
         is_compressed = spec.compression != "none"
         self._compressors = {source: Compressor() for source in spec.sources} if is_compressed else {}
@@ -366,27 +377,32 @@ class PropagationRunner:
         """
         if not self._gate.is_open():
             return self._close_window()
+        self._is_draining = False
         if self._is_closed:
             self.open()
         busy = [core.step() for core in self._cores]  # every source gets its turn
         if self._pacer is None:
             return 0.0 if any(busy) else IDLE_PAUSE_S
-        self._cores = [*self._cores[1:], *self._cores[:1]]  # another one is the first to send when the pace allows it
+        self._cores.sort(key=lambda core: core.sent_piece)  # others are the first to send when the pace allows it
         if any(core.state == "PAUSED FOR BANDWIDTH" for core in self._cores):
             return min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
         return 0.0 if any(busy) else IDLE_PAUSE_S
 
     def _close_window(self) -> float:
         """Send what is begun to its end, then close; returns the seconds until the next step is worthwhile."""
+        self._is_draining = not self._is_closed
         drained = [core.drain() for core in self._cores]
         if all(drained):
             self.close()
             self._is_closed = True
             return min(IDLE_PAUSE_S, self._gate.pause_s())
-        return IDLE_PAUSE_S if self._pacer is None else min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
+        if self._pacer is None or not any(core.is_sending for core in self._cores):
+            return IDLE_PAUSE_S  # an answer wakes the runner
+        return min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
 
     def close(self) -> None:
         """Close every connection; idempotent."""
+        self._is_closed = self._is_draining = False
         cores, self._cores = self._cores, []
         for core in cores:
             core.close()
@@ -428,7 +444,7 @@ class PropagationRunner:
             "total_bytes": sum(each.total_bytes for each in self._statistics.values()),
             **({"compression": self._compression()} if self._compressors else {}),
             **({} if self._spec.bandwidth_max is None else {"bandwidth_max": self._spec.bandwidth_max}),
-            **({"closed_until": self._gate.until} if self._is_closed else {}),
+            **({"closed_until": self._gate.until} if self._is_closed or self._is_draining else {}),
             "sources": {
                 source: {
                     "high_water_mark": each.high_water_mark, "acknowledgement": each.acknowledgement,

@@ -32,19 +32,26 @@ STEP = 10  # transaction k commits at (k + 1) * STEP
 
 def one_way(
     folder: Path, *, subscribers: tuple[str, ...] = ("apply_a",), memory: int = 1 << 20, spill: int = 1 << 22,
+    also: tuple[str, ...] = (),
 ) -> TopologySpec:
-    """dbs1 captured into q_dbs1; `to_*` propagate to q_dbs2 and other names apply, all from q_dbs1."""
+    """dbs1 captured into q_dbs1; `to_*` propagate to q_dbs2 and other names apply, all from q_dbs1.
+
+    The sources `also` come into q_dbs1, too; `apply_far_*` applies each of them from q_dbs2.
+    """
     database = DatabaseSpec(kind="none")
     return TopologySpec(
         name="t", file=folder / "t.yaml", state_dir=folder,
-        sites=(SiteSpec(name="dbs1", database=database), SiteSpec(name="dbs2", database=database)),
+        sites=tuple(SiteSpec(name=name, database=database) for name in ("dbs1", "dbs2", *also)),
         queues=(
             QueueSpec(name="q_dbs1", site="dbs1", memory_bytes_max=memory, spill_bytes_max=spill),
             QueueSpec(name="q_dbs2", site="dbs2", memory_bytes_max=memory, spill_bytes_max=spill),
         ),
-        captures=(CaptureSpec(name="capture_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RuleSet()),),
+        captures=tuple(
+            CaptureSpec(name=f"capture_{source}", site="dbs1", source=source, queue="q_dbs1", rules=RuleSet())
+            for source in ("dbs1", *also)
+        ),
         propagations=tuple(
-            PropagationSpec(name=name, from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",))
+            PropagationSpec(name=name, from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", *also))
             for name in subscribers if name.startswith("to_")
         ),
         applies=(
@@ -53,6 +60,7 @@ def one_way(
                 for name in subscribers if not name.startswith("to_")
             ),
             ApplySpec(name="apply_far", site="dbs2", source="dbs1", queue="q_dbs2"),
+            *(ApplySpec(name=f"apply_far_{source}", site="dbs2", source=source, queue="q_dbs2") for source in also),
         ),
     )
 
@@ -247,10 +255,11 @@ class DirectDequeue:
         self._arrived: deque[Delivery] = deque()
 
     def subscribe(self, needed: dict[str, int], credit_bytes: int, timeout_s: float = 0.0) -> None:
-        self._core = self._find()
-        if self._core is None:
+        core = self._find()
+        if core is None:
             raise PropagationError("the queue does not answer")
-        self._session = self._core.open_subscriber(*self._names, needed, credit_bytes)
+        self._session = core.open_subscriber(*self._names, needed, credit_bytes)
+        self._core = core
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
         return self._check().dequeue(self._session)

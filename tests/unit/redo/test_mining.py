@@ -489,6 +489,18 @@ def test_capture_that_needs_purged_redo_is_told(tmp_path):
     assert raised.value.context["needed_scn"] == needed
 
 
+def test_position_from_before_a_purge_is_waited_out(tmp_path):
+    """The site was away for a moment: its redo was purged up to what is captured, and the capture process still has the older position."""
+    source = busy_source(1, gulp=200)
+    writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
+    left = Scn(source.log[-1].commit_scn)
+    assert writer.purge(left) > 0
+    oldest = list_segments(tmp_path)[0].number
+    reader = miner(tmp_path, left, rules=ALL)
+    assert reader.next_batch(RedoPosition(oldest - 1, 2000, left)) is None
+    assert received(list(mine(reader, writer)), left) == committed(source, ALL, left)
+
+
 @few
 @random_work
 def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_that_is(

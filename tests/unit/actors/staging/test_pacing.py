@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import random
+import secrets
 from pathlib import Path
 
 import pytest
@@ -11,11 +15,12 @@ from actors.staging.propagation import Connect, PropagationCore, PropagationRunn
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
 from protos.fragments import FRAGMENT_BYTES
+from protos.queue_link import EnqueueProgress
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
 from tests.support.lcr_batches import insert_batch
-from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
+from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 
@@ -40,9 +45,9 @@ class Line:
         self.publisher = self.near.open_publisher("capture_dbs1", "1", "dbs1")
         self.near.resume(self.publisher)
         self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": 0}, 1 << 40)
-        spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
+        self.spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
         connect: Connect = self.connect
-        self.runner = PropagationRunner("t", spec, str, clock=self.clock, connect=connect)
+        self.runner = PropagationRunner("t", self.spec, str, clock=self.clock, connect=connect)
         self.connects = 0
         self.position = 0
 
@@ -71,6 +76,74 @@ class Line:
         while (delivery := self.far.dequeue(self.subscriber)) is not None:
             found.append(delivery.header.through_scn)
         return found
+
+
+class SlowEnqueue(DirectEnqueue):
+    """Accepts what was sent when it is told to."""
+
+    is_slow = True
+
+    def poll(self) -> EnqueueProgress:
+        progress = super().poll()
+        return dataclasses.replace(progress, accepted_bytes=0) if self.is_slow else progress
+
+
+class TwoSources:
+    """dbs1 and dbs3 -> q_dbs1 -> to_dbs2 -> q_dbs2: large batches of the one, large transactions in small parts of the other.
+
+    Args:
+        folder: of the queues.
+        seed: of what is committed and how it is cut.
+        keys: of the propagation.
+    """
+
+    def __init__(self, folder: Path, seed: int, **keys: object) -> None:
+        self.rng, self.clock, self.connects = random.Random(seed), VirtualClock(START_US), 0
+        topology = one_way(folder, subscribers=("to_dbs2",), memory=1 << 24, spill=1 << 26, also=("dbs3",))
+        self.near = QueueCore(topology, "q_dbs1", folder / "near", self.clock)
+        self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
+        self.publishers = {source: self.near.open_publisher(f"capture_{source}", "1", source) for source in ("dbs1", "dbs3")}
+        for session in self.publishers.values():
+            self.near.resume(session)
+        self.sessions = {
+            source: self.far.open_subscriber(name, "1", {source: 0}, 1 << 40)
+            for source, name in (("dbs1", "apply_far"), ("dbs3", "apply_far_dbs3"))
+        }
+        self.models = {source: Subscriber() for source in self.publishers}
+        self.histories = {"dbs1": History(value=bytes(60_000)), "dbs3": History(value=bytes(1_500))}
+        self.planned = dict.fromkeys(self.publishers, 0)
+        spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", "dbs3"), **keys)  # type: ignore[arg-type]
+        self.runner = PropagationRunner("t", spec, str, clock=self.clock, connect=self.connect)  # type: ignore[arg-type]
+
+    def connect(self) -> dict[str, object]:
+        self.connects += 1
+        name = f"{self.connects:04d}"
+        return {source: (
+            DirectEnqueue(lambda: self.far, "to_dbs2", name, source),
+            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name),
+        ) for source in self.publishers}
+
+    def publish(self, source: str, rows: int) -> None:
+        """Commit a transaction and enqueue it, cut at random."""
+        history = self.histories[source]
+        history.commit(rows)
+        for batch in history.batches_after(self.planned[source], self.rng):
+            named = dataclasses.replace(batch, source=source)
+            self.near.enqueue(self.publishers[source], codec.header_of(named), codec.encode(named))
+            self.planned[source] = named.through_scn
+
+    def step(self) -> None:
+        """The host's turn, and the pause that the step asks for; what arrives is checked part by part."""
+        pause = self.runner.step()
+        for source, session in self.sessions.items():
+            while (delivery := self.far.dequeue(session)) is not None:
+                self.models[source].take(delivery.header, delivery.data)
+            self.far.acknowledge(session, source, self.models[source].position)
+        for queue in (self.near, self.far):
+            queue.housekeeping()
+            if (positions := queue.positions_to_save()) is not None:
+                queue.positions_saved(positions, None)
+        self.clock.advance(max(1e-6, pause))
 
 
 def test_pace_is_the_bandwidth_over_any_second_and_what_was_not_used_is_not_saved_up() -> None:
@@ -173,6 +246,68 @@ def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_not
     assert line.arrived() == [20]
 
 
+def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
+    seed = int(os.environ.get("HEADRACE_SIMULATION_SEED") or secrets.randbelow(1 << 32))
+    print(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed} replays it")
+    rng = random.Random(seed)
+    windows = tuple(Window(hour=None, minute=minute, duration_s=rng.randint(20, 59)) for minute in range(60))
+    world = TwoSources(tmp_path, seed, schedule=Schedule(windows=windows), bandwidth_max=16_384)
+    world.runner.open()
+    while world.clock.monotonic() < 1500:
+        for source, rows_max in (("dbs1", 3), ("dbs3", 40)):
+            if world.planned[source] == world.models[source].position:
+                world.publish(source, rng.randint(2, rows_max))
+        world.step()
+    for source, model in world.models.items():
+        assert model.applied == list(range(10, model.position + 1, 10)), "lost, twice or out of order"
+        assert [model.rows_of[scn] for scn in model.applied] == world.histories[source].rows[: len(model.applied)]
+        assert len(model.applied) > 10, f"{source} starves"
+    assert world.connects > 2, "no window closed: this proves less than it says"
+
+
+def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_path: Path) -> None:
+    world = TwoSources(tmp_path, 1, bandwidth_max=16_384)
+    for source, value in (("dbs1", bytes(3000)), ("dbs3", bytes(3000))):
+        world.histories[source].value = value
+        for _ in range(60):
+            world.publish(source, 1)
+    world.runner.open()
+    while world.clock.monotonic() < 10:
+        world.step()  # its pause is over: a piece may be sent
+        world.runner.step()  # an answer arrived before the next piece
+    counts = {source: each["batches"] for source, each in world.runner.status()["sources"].items()}
+    assert min(counts.values()) > 0.4 * sum(counts.values()), counts
+
+
+def test_closing_waits_for_an_answer_without_asking_for_another_step_at_once(tmp_path: Path) -> None:
+    line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
+    slow = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
+    line.runner = PropagationRunner(
+        "t", line.spec, str, clock=line.clock,
+        connect=lambda: {"dbs1": (slow, lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"))},
+    )
+    line.runner.open()
+    line.run(59 * 60 + 55)
+    line.publish(10)
+    line.run(10.0)
+    assert line.runner.state == "WAITING FOR LCRS"
+    assert line.runner.step() > 0.1
+    assert line.runner.status()["closed_until"].endswith(":50 UTC")
+    slow.is_slow = False
+    line.run(1.0)
+    assert line.runner.state == "CLOSED"
+
+
+def test_closed_propagation_that_is_stopped_shows_no_window(tmp_path: Path) -> None:
+    line = Line(tmp_path, schedule=HOURLY)
+    line.runner.open()
+    line.run(1.0)
+    assert "closed_until" in line.runner.status()
+    line.runner.close()
+    assert line.runner.state == "INITIALIZING"
+    assert "closed_until" not in line.runner.status()
+
+
 def test_gate_notices_a_clock_that_is_set_back() -> None:
     class Wall:
         now_us = START_US + 55 * 60_000_000
@@ -192,21 +327,9 @@ def test_gate_notices_a_clock_that_is_set_back() -> None:
 
 
 def test_drained_means_accepted_and_not_only_sent(tmp_path: Path) -> None:
-    class Slow(DirectEnqueue):
-        """Accepts what was sent when it is told to."""
-
-        is_slow = True
-
-        def poll(self):  # type: ignore[no-untyped-def]
-            progress = super().poll()
-            return progress if not self.is_slow else type(progress)(
-                accepted_scn=progress.accepted_scn, accepted_bytes=0, durable_scn=progress.durable_scn,
-                in_flight_bytes=progress.in_flight_bytes, credit_bytes=progress.credit_bytes, rewind_scn=progress.rewind_scn,
-            )
-
     line = Line(tmp_path)
     line.publish(10)
-    destination = Slow(lambda: line.far, "to_dbs2", "1", "dbs1")
+    destination = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
     core = PropagationCore(
         "dbs1", RuleSet(), destination, lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"),
         statistics=PropagationStatistics(), clock=line.clock,

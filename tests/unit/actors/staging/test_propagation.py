@@ -177,6 +177,46 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
     assert queues.statistics.batches == 8
 
 
+def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_again(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.far is not None
+    roomy = queues.far._spec
+    queues.far._spec = one_way(tmp_path, memory=1, spill=0).queue("q_dbs2")
+    queues.connect()
+    sent = [
+        queues.publish(insert_batch([10], is_open=True)),
+        queues.publish(insert_batch([10], is_open=True, continues=True, first_position=1)),
+        queues.publish(insert_batch([10], continues=True, first_position=2)),
+    ]
+    queues.work()
+    assert queues.core.state == "PAUSED FOR FLOW CONTROL"
+    queues.core.drain()
+    queues.far._spec = roomy
+    queues.work()
+    assert queues.arrived() == sent
+
+
+def test_purged_redo_that_shows_while_draining_is_passed_on(tmp_path: Path) -> None:
+    queues = TwoQueues(tmp_path)
+    assert queues.near is not None
+    assert queues.far is not None
+    queues.publish(insert_batch([10, 20, 30, 40]))
+    queues.work()
+    queues.arrived()
+    queues.far.acknowledge(queues.subscriber, "dbs1", 40)
+    queues.save()
+    queues.work()
+    queues.save()
+    restored = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
+    # The near queue learned that redo is gone from another stream of this propagation.
+    held = queues.near.open_subscriber("to_dbs2", "9", {"dbs1": 10}, 1 << 30)
+    queues.near.gone(queues.publisher, 30)
+    assert isinstance(held.ended, LogGone)
+    while not queues.core.drain():
+        pass
+    assert isinstance(restored.ended, LogGone)
+
+
 def test_source_queue_gets_its_credit_back_only_as_the_destination_accepts(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     assert queues.near is not None

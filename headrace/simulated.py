@@ -1,0 +1,126 @@
+"""`headrace simulate`: run seeds of a simulation and show what they found."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.console import DONE, FINDING
+from headrace.progress import live_lines
+from streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.console import Output
+    from simulation.run import Outcome
+
+__all__ = ["run_seeds", "seeds_of"]
+
+
+class _AnyValue(dict[str, str]):
+    """An environment in which every variable has a value: connection strings are read, and never used."""
+
+    def get(self, key: str, _default: object = None) -> str:
+        return str(self[key])
+
+    def __missing__(self, key: str) -> str:
+        return f"host={key.lower()}.invalid" if "DSN" in key else key.lower()
+
+
+_SEED_BITS = 32  # short enough to be typed
+_SEEDS_MAX = 100_000  # of one call: hours
+
+
+def seeds_of(text: str, count: int) -> range:
+    """The seeds that `--seed` and `--seeds` ask for.
+
+    Args:
+        text: a number, or two as FIRST-LAST; empty: a random one.
+        count: how many, from the first one on.
+
+    Raises:
+        ConfigError: it is neither, or there are too many.
+    """
+    if not text:
+        text = str(secrets.randbits(_SEED_BITS))
+    first, dash, last = text.partition("-")
+    try:
+        found = range(int(first), int(last) + 1) if dash else range(int(first), int(first) + count)
+    except ValueError:
+        raise ConfigError(f"--seed {text!r} is not a number, nor FIRST-LAST", hint="for example --seed 7, or --seed 7-20") from None
+    if dash and count != 1:
+        raise ConfigError("--seed FIRST-LAST and --seeds exclude each other", hint="name the seeds in one way")
+    if not 0 < len(found) <= _SEEDS_MAX:
+        raise ConfigError(f"--seed {text}: {len(found)} seeds", hint=f"from 1 to {_SEEDS_MAX} seeds in one call")
+    return found
+
+
+def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, faults: str, edits: bool, jobs: int) -> int:
+    """Run the seeds, and stop at the first one that finds something.
+
+    Args:
+        output: of the command.
+        file: the topology file; no database is asked.
+        seeds: to run.
+        seconds: of virtual time in which users write and things break.
+        faults: as `simulation.faults.fault_kinds` reads them.
+        edits: the operator edits, stops and restores.
+        jobs: processes; 0: one for each core.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        TopologyError: the file has problems.
+        ConfigError: it cannot be simulated, or an option is wrong.
+    """
+    from simulation.faults import fault_kinds
+    from simulation.run import Settings, simulate_all
+    from topology.file.reading import read_topology
+
+    if seconds <= 0:
+        raise ConfigError(f"--seconds {seconds:g}: nothing would happen", hint="a number above 0; 30 is usual")
+    settings = Settings(faults=fault_kinds(faults), seconds=seconds, edits=edits)
+    spec = read_topology(file, _AnyValue())
+    done: list[Outcome] = []
+    output.say(f"simulating {spec.name}: {_numbers(seeds)}")  # before anything: whatever ends the run, its seed is known
+    with live_lines(output, f"simulating {spec.name}") as show:
+        def progress(share: float) -> None:
+            show(f"{len(done)} of {len(seeds)} seeds, {share:.0%}")
+
+        for outcome in simulate_all(spec, seeds, settings, jobs=jobs or os.cpu_count() or 1, progress=progress):
+            done.append(outcome)
+            if not outcome.is_fine:
+                break
+    last = done[-1]
+    output.json({"topology": spec.name, "outcomes": [{**asdict(each), "is_fine": each.is_fine} for each in done]})
+    if last.is_fine:
+        output.result(_summary(done))
+        return DONE
+    output.result(_told(file, last, seconds, faults, edits=edits))
+    return FINDING
+
+
+def _numbers(seeds: range) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
+
+
+def _summary(done: list[Outcome]) -> str:
+    faults = sum(sum(each.fired.values()) for each in done)
+    transactions, virtual_s = sum(each.transactions for each in done), sum(each.virtual_s for each in done)
+    seeds = range(done[0].seed, done[-1].seed + 1)
+    lines = [f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the operator, {virtual_s:.0f} virtual seconds"]
+    if len(done) == 1:
+        lines.append(f"trace digest {done[0].digest}")
+    return "\n".join(lines)
+
+
+def _told(file: Path, outcome: Outcome, seconds: float, faults: str, *, edits: bool) -> str:
+    options = f"--seed {outcome.seed} --seconds {seconds:g} --faults {faults}{'' if edits else ' --no-edits'}"
+    return "\n".join([
+        f"seed {outcome.seed}: does not hold: {outcome.invariant}", f"{outcome.place}: {outcome.problem}", "",
+        "what happened to the change, and beside it:", *outcome.trace, "",
+        f"trace digest {outcome.digest}", f"again: headrace simulate {file} {options}",
+    ])

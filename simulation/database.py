@@ -1,0 +1,148 @@
+"""The database of a simulated site: a source and a destination at once, on one content.
+
+`MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit is put into
+the store; what an apply process commits is put into the log, with its tag, as in a real database whose log has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from databases.memory_source import MemorySource, MemoryTransaction
+from databases.memory_store import MemoryStore, Row, StoredChange, StoredCommit, StoredTable, destination_column
+from simulation.history import Change, Table
+from streams.clock import Clock
+from streams.lcr_batch import Command
+from streams.scn import Scn
+from streams.tags import Tag
+
+__all__ = ["SiteDatabase"]
+
+
+class SiteDatabase:
+    """One site's database.
+
+    Args:
+        site: its name.
+        clock: the simulation's.
+        gulp_bytes: most bytes of the log in one read, called before each.
+        has_log: capture processes mine its log; False: what apply processes commit need not be in it.
+        committed: called with every commit: the site, the commit SCN (0: not in the log), who made it ("": a user) and the changes.
+    """
+
+    def __init__(
+        self, site: str, clock: Clock, gulp_bytes: Callable[[], int], *, has_log: bool,
+        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None],
+    ) -> None:
+        self.site, self.has_log, self._committed = site, has_log, committed
+        self.source = MemorySource(system_identifier=f"memory-{site}", gulp_bytes=gulp_bytes)
+        self.store = MemoryStore(clock=clock)
+        self.store.on_commit = self._applied
+        self.is_down = False  # its log does not answer
+
+    def create(self, table: Table) -> None:
+        """Create a table, empty."""
+        columns = table.version.columns
+        key = tuple(column.name for column in columns if column.is_key)
+        self.source.create_table(table.qualified_name, columns, key=key, old_image=table.old_image)
+        table.create(self.store)
+
+    def add_column(self, table: Table, column: str) -> None:
+        """ALTER TABLE ... ADD COLUMN; no transaction is open.
+
+        Args:
+            table: of the site.
+            column: a name; it is there already: nothing is done.
+        """
+        names = [each.name for each in self.source.table(table.qualified_name).version.columns]
+        if column in names:
+            return
+        self.source.add_column(table.qualified_name, column)
+        columns = self.source.table(table.qualified_name).version.columns
+        self.store.create_table(
+            table.owner, table.name, key=("id",),
+            columns=[destination_column(c.name, c.type_name, equality="integer" if n == 0 else "bytes") for n, c in enumerate(columns)],
+        )
+
+    def commit(self, tag: bytes | None, changes: Sequence[Change]) -> Scn:
+        """Commit a user's transaction.
+
+        Args:
+            tag: that the user gave it; None: none.
+            changes: of rows that no open transaction of an apply process has touched.
+        """
+        made: list[StoredChange] = []
+        with self.source.transaction(None if tag is None else Tag(value=tag)) as transaction:
+            for change in changes:
+                _make(transaction, change)
+                made.append(self._store(change))
+        scn = Scn(self.source.log[-1].commit_scn)
+        self._committed(self.site, scn, "", made)
+        return scn
+
+    def _store(self, change: Change) -> StoredChange:
+        table = change.table
+        stored = self.store.tables[table.owner, table.name]
+        if change.command is Command.TRUNCATE:
+            for number in list(stored.rows):
+                stored.put(number, None)
+            return StoredChange(table.owner, table.name, change.command, None, None)
+        old = _padded(stored, change.old)
+        new = _padded(stored, change.new)
+        if change.command is Command.UPDATE and old is not None and new is not None and len(change.new or ()) < len(new):
+            new = (*new[: len(change.new or ())], *old[len(change.new or ()) :])
+        if old is None:
+            self.store.next_row += 1
+            number = self.store.next_row
+        else:
+            number = _find(stored, old)
+        stored.put(number, new)
+        return StoredChange(table.owner, table.name, change.command, old, new)
+
+    def _applied(self, commit: StoredCommit) -> None:
+        scn = Scn(0)
+        if self.has_log and commit.changes:
+            tag = Tag(value=commit.tag, topology=commit.topology, apply=commit.apply) if commit.tag else None
+            with self.source.transaction(tag) as transaction:
+                for change in commit.changes:
+                    self._log(transaction, change)
+            scn = Scn(self.source.log[-1].commit_scn)
+        self._committed(self.site, scn, commit.apply, commit.changes)
+
+    def _log(self, transaction: MemoryTransaction, change: StoredChange) -> None:
+        name = f"{change.owner}.{change.name}"
+        columns = [column.name for column in self.source.table(name).version.columns]
+        old, new = (dict(zip(columns, row or (), strict=False)) for row in (change.old, change.new))
+        if change.command is Command.TRUNCATE:
+            transaction.truncate(name)
+        elif change.command is Command.INSERT:
+            transaction.insert(name, **new)
+        elif change.command is Command.DELETE:
+            transaction.delete(name, old)
+        else:
+            transaction.update(name, old, unchanged=(), **new)
+
+
+def _padded(stored: StoredTable, row: Row | None) -> Row | None:
+    return None if row is None else (*row, *(None,) * (len(stored.table.columns) - len(row)))
+
+
+def _find(stored: StoredTable, row: Row) -> int:
+    if stored.unique:
+        return stored.unique[0][tuple(row[column] for column in stored.table.unique_keys[0])]
+    return next(number for number, found in stored.rows.items() if found == row)
+
+
+def _make(transaction: MemoryTransaction, change: Change) -> None:
+    """Make one change of a random history at the source."""
+    name, columns = change.table.qualified_name, change.table.columns
+    old = dict(zip(columns, change.old or (), strict=False))
+    new = dict(zip(columns, change.new or (), strict=False))
+    if change.command is Command.INSERT:
+        transaction.insert(name, **new)
+    elif change.command is Command.DELETE:
+        transaction.delete(name, old)
+    elif change.command is Command.TRUNCATE:
+        transaction.truncate(name)
+    else:
+        transaction.update(name, old, unchanged=[columns[c] for c in sorted(change.unchanged)], **new)

@@ -1,0 +1,359 @@
+"""The operator of a simulated topology: ALTERs, edits of the file, stops and starts, and a backup that is restored.
+
+Edits
+    `combined: never` and back, where the topology allows it; a second destination of a source, which copies its tables, and is
+    removed again. As under the controller, what is bypassed or removed ends first, a queue that begins has forgotten its
+    positions, and who goes on adopts the edit at a time of its own.
+
+A destination that loses commits
+    A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks, or it
+    is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from databases.memory_destination import MemoryDestination
+from redo.segments import list_segments
+from simulation.components import ApplyProcess, BufferedQueue, Component, PropagationProcess
+from simulation.workload import Stream
+from streams.scn import FIRST_SCN
+from topology.changes import components_of
+from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+from topology.ways import route
+
+if TYPE_CHECKING:
+    from simulation.world import Simulation
+
+__all__ = ["ADDED", "EDITS_WHILE_REFUSED", "Operator"]
+
+ADDED = "simulated_destination"
+"""Name of the site that an edit adds."""
+
+# A combined apply process that is refused, and then switched to queues, is waited for by its new queue without end: redo is kept
+# for it, and in the end nothing goes on at its source. Until that is mended, nothing is edited while a destination is behind.
+EDITS_WHILE_REFUSED = False
+_DEED_SHARE = 0.01  # of the steps in which nothing of the kind is going on, for twenty turns
+_EDITS_MAX = 6  # else a run that is hit all the time might never come far enough
+_STOPS_MAX = 3
+_RESTORES_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Backup:
+    """A backup of a destination.
+
+    Args:
+        site: its site.
+        restore: brings it back.
+        source: whose changes it gets.
+        first_segment: of redo when it was made.
+        wants_gap: it is restored only when redo since then is purged.
+    """
+
+    site: str
+    restore: Callable[[], None]
+    source: str
+    first_segment: int
+    wants_gap: bool
+
+
+class Operator:
+    """See the module.
+
+    Args:
+        sim: the simulation.
+        is_busy: False: only alters tables that apply processes wait for.
+    """
+
+    def __init__(self, sim: Simulation, *, is_busy: bool) -> None:
+        self._sim, self._rng, self._is_busy = sim, sim.rng, is_busy
+        self._adopting = 0
+        self._edits = self._stops = self._restores = 0
+        self._has_grown = False
+        self._backup: _Backup | None = None
+        self.restored_sources: set[str] = set()  # of destinations that lost commits
+        self.helps = True  # those that are refused
+
+    # ------------------------------------------------------------------ ALTER
+
+    def alter_source(self, stream: Stream) -> None:
+        """A user adds a column to the wide table of a stream; every other site needs an ALTER once its rows arrive."""
+        sim = self._sim
+        for ledger in sim.workload.ledgers:
+            wide = ledger.wide
+            database = sim.databases[stream.site]
+            if wide is None or wide.number % len(sim.workload.streams) + 1 != stream.number or database.store.locks:
+                continue
+            if sim.workload.wide_columns[wide.place] >= 3 or self._lacking():
+                continue
+            database.add_column(wide, sim.workload.alter(wide))
+            sim.trace.note(f"database {stream.site}", f"{wide.qualified_name} altered")
+            sim.fired["table altered"] += 1
+            return
+
+    def _lacking(self) -> list[str]:
+        """Sites where a table lacks a column that its newest rows have."""
+        sim = self._sim
+        return [
+            site for site, database in sim.databases.items() for ledger in sim.workload.ledgers if ledger.wide is not None
+            if len(database.source.table(ledger.wide.qualified_name).version.columns) - 1 < sim.workload.wide_columns[ledger.wide.place]
+        ]
+
+    def alter_destination(self, site: str) -> None:
+        """Add the columns that tables of a site lack."""
+        sim = self._sim
+        for ledger in sim.workload.ledgers:
+            if ledger.wide is not None:
+                for number in range(sim.workload.wide_columns[ledger.wide.place]):
+                    sim.databases[site].add_column(ledger.wide, f"c{number}")
+
+    def _alter_where_needed(self) -> None:
+        """Alter a destination's tables once apply reports that it waits for that, or before."""
+        for apply in self._sim.applies.values():
+            if apply.driver is None or apply.store.locks:
+                continue
+            if apply.driver.reader.unfit is not None or self._rng.random() < 0.002:
+                self.alter_destination(apply.site)
+
+    # ------------------------------------------------------------------ when
+
+    def act(self) -> None:
+        """Perhaps do something."""
+        sim, rng = self._sim, self._rng
+        sim.faults.tend()
+        if rng.random() < 0.1:
+            self._alter_where_needed()
+        self._help_the_refused()
+        if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
+            return
+        # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
+        deed = rng.choice([self._edit, self._stop_one, *[self._back_up, self._restore] * 3])
+        deed()
+
+    def settle(self) -> None:
+        """Do nothing of one's own any more, and leave those alone that are refused."""
+        self._is_busy = self.helps = False
+        for component in self._sim.components:
+            if component.is_stopped and not (isinstance(component, ApplyProcess) and component.refused):
+                component.start()
+
+    # ------------------------------------------------------------------ stop and start
+
+    def _stop_one(self) -> None:
+        stoppable = [c for c in self._sim.components if c.is_open and not c.name.startswith("site:")]
+        if self._stops >= _STOPS_MAX or not stoppable:
+            return
+        component = self._rng.choice(stoppable)
+        self._stops += 1
+        self._sim.fired["stopped"] += 1
+        component.stop()
+        self._sim.later(10.0, partial(self._start, component))
+
+    def _start(self, component: Component) -> None:
+        if component.is_stopped and not (isinstance(component, ApplyProcess) and component.refused) and component in self._sim.components:
+            component.start()
+
+    # ------------------------------------------------------------------ a destination that loses commits
+
+    def _restorable(self) -> list[str]:
+        """Sites that only receive, from one apply process, and have all that they copy."""
+        sim = self._sim
+        found = []
+        for site in sim.databases:
+            applies = [apply for apply in sim.applies.values() if apply.site == site]
+            if site not in sim.sites and len(applies) == 1 and self._has_all(applies[0]):
+                found.append(site)
+        return found
+
+    @staticmethod
+    def _has_all(apply: ApplyProcess) -> bool:
+        """It has begun, and copied what it copies."""
+        observer = apply.observer
+        return apply.refused is None and observer.check_now() and not observer.is_new and observer.low_watermark > FIRST_SCN
+
+    def _back_up(self) -> None:
+        sites = self._restorable()
+        if self._backup is not None or self._restores >= _RESTORES_MAX or not sites:
+            return
+        site = self._rng.choice(sites)
+        store = self._sim.databases[site].store
+        if store.is_reachable and not store.locks:
+            (source,) = {apply.spec.source for apply in self._sim.applies.values() if apply.site == site}
+            self._backup = _Backup(site, store.backup(), source, self._first_segment(source), self._rng.random() < 0.7)
+
+    def _first_segment(self, source: str) -> int:
+        return next((segment.number for segment in list_segments(self._redo_folder(source))), 0)
+
+    def _redo_folder(self, source: str) -> Path:
+        return next(self._sim.redo_of(capture).folder for capture in self._sim.topology.captures if capture.source == source)
+
+    def _restore(self) -> None:
+        if self._backup is None or self._adopting:
+            return
+        backup, site = self._backup, self._backup.site
+        if site not in self._restorable() or not self._sim.databases[site].store.is_reachable:
+            return
+        if backup.wants_gap and self._first_segment(backup.source) <= backup.first_segment:
+            return
+        self._backup = None
+        self._restores += 1
+        sim = self._sim
+        sim.trace.note(f"database {site}", "restored from a backup")
+        sim.fired["restored"] += 1
+        self.restored_sources.add(backup.source)
+        backup.restore()
+        self.alter_destination(site)
+        observer = sim.site_observers[site]
+        observer.rescan()
+        for apply in sim.applies.values():
+            if apply.site == site:
+                apply.observer.restored()
+
+    def _help_the_refused(self) -> None:
+        for apply in self._sim.applies.values():
+            # Not at once: what is kept for a refused one, and by whom, is a part of the matter.
+            if self.helps and apply.refused is not None and apply.store.is_reachable and self._rng.random() < 0.002:
+                self._copy_again(apply)
+
+    def _copy_again(self, apply: ApplyProcess) -> None:
+        """Taken out of the file and added again: forgotten at the destination, its tables are copied."""
+        sim = self._sim
+        sim.trace.note(apply.name, "forgotten at its destination, to be copied again")
+        sim.fired["copied again"] += 1
+        MemoryDestination(store=apply.store).forget(sim.topology.name, apply.spec.name)
+        for key in [key for key in apply.store.instantiations if key[1] == apply.spec.name]:
+            del apply.store.instantiations[key]
+        apply.observer.begun_anew()
+        self._ignore_what_does_not_come(apply.spec)
+        apply.refused, apply.is_stopped, apply.is_open = None, False, False
+
+    def _ignore_what_does_not_come(self, spec: ApplySpec) -> None:
+        """A copy has the rows of every stream, also of those whose changes do not come; the former are of no one's concern."""
+        sim = self._sim
+        sim.site_observers[spec.site].ignored |= {
+            stream.number for stream in sim.workload.streams for ledger in sim.workload.ledgers
+            if spec.site not in sim.reach[stream.number, ledger.number].applies
+        }
+
+    # ------------------------------------------------------------------ edits
+
+    def _edit(self) -> None:
+        sim, rng = self._sim, self._rng
+        if self._adopting or self._edits >= _EDITS_MAX or (self._loses() and not EDITS_WHILE_REFUSED):
+            return
+        self._edits += 1
+        if any(site.name == ADDED for site in sim.topology.sites):
+            self._shrink()
+        elif not self._has_grown and rng.random() < 0.3:
+            self._grow()
+        else:
+            chosen = rng.choice(sim.topology.applies)
+            edited = replace(chosen, combined=not chosen.combined)
+            self._take(replace(sim.topology, applies=tuple(edited if each is chosen else each for each in sim.topology.applies)))
+
+    def _loses(self) -> bool:
+        """A destination is behind what it had answered to be committed."""
+        return any(apply.refused or apply.observer.may_be_refused for apply in self._sim.applies.values())
+
+    def _take(self, topology: TopologySpec) -> None:
+        """Run by another topology."""
+        sim = self._sim
+        before = {component.name for component in components_of(sim.topology)}
+        after = {component.name for component in components_of(topology)}
+        if before != after:
+            sim.fired["edited"] += 1
+            sim.trace.note("operator", f"edit: {', '.join(sorted(before ^ after))}")
+        sim.is_edited = True
+        sim.edit(topology)
+        for component in [each for each in sim.components if each.name in before - after]:
+            self._end(component)
+        for each in (*sim.queues.values(), *sim.propagations.values(), *sim.captures.values()):
+            self._soon(partial(self._adopt, each))
+        for apply in topology.applies:
+            self._soon(partial(sim.adopts, apply.name, topology))
+        for name in sorted(after - before):
+            kind, _, short = name.partition(":")
+            if kind in {"queue", "propagation"}:
+                self._soon(partial(self._begin, kind, short))
+        sim.list_components()
+
+    def _adopt(self, component: Component) -> None:
+        if component in self._sim.components:
+            component.adopt()
+
+    def _soon(self, adopt: Callable[[], object]) -> None:
+        self._adopting += 1
+
+        def do() -> None:
+            self._adopting -= 1
+            self._sim.is_edited = self._adopting > 0
+            adopt()
+
+        self._sim.later(3.0, do)
+
+    def _begin(self, kind: str, name: str) -> None:
+        sim = self._sim
+        if kind == "queue":
+            shutil.rmtree(sim.queue_folder(name), ignore_errors=True)
+            sim.queues[name] = BufferedQueue(sim, name)
+        else:
+            sim.propagations[name] = PropagationProcess(sim, sim.topology.propagation(name))
+        sim.list_components()
+
+    def _end(self, component: Component) -> None:
+        component.forget()
+        component.is_open = False
+        name = component.name.partition(":")[2]
+        for kind in (self._sim.queues, self._sim.propagations, self._sim.applies):
+            if kind.get(name) is component:
+                del kind[name]
+
+    def _grow(self) -> None:
+        """A second destination of a capture process's queue."""
+        sim = self._sim
+        self._has_grown = True
+        sim.fired["destination added"] += 1
+        capture = self._rng.choice(sim.topology.captures)
+        queue, name = f"q_{ADDED}", f"apply_at_{ADDED}"
+        example = sim.topology.applies[0]
+        apply = replace(example, name=name, site=ADDED, source=capture.source, queue=queue, parallelism=2, combined=False)
+        topology = route(replace(
+            sim.topology, sites=(*sim.topology.sites, SiteSpec(name=ADDED, database=DatabaseSpec(kind="none"))),
+            queues=(*sim.topology.queues, QueueSpec(name=queue, site=ADDED, memory_bytes_max=12_000, spill_bytes_max=24_000)),
+            propagations=(*sim.topology.propagations, PropagationSpec(name=f"to_{ADDED}", from_queue=capture.queue, to_queue=queue)),
+            applies=(*sim.topology.applies, apply),
+        ))
+        self._take(topology)
+        sim.add_database(ADDED)
+        sim.site_observers[ADDED].is_of_one_moment = False
+        self._ignore_what_does_not_come(apply)
+        self._soon(partial(self._begin_apply, topology.apply(name)))
+
+    def _begin_apply(self, apply: ApplySpec) -> None:
+        self._sim.applies[apply.name] = self._sim.new_apply(apply, is_new=True)
+        self._sim.list_components()
+
+    def _shrink(self) -> None:
+        sim = self._sim
+        sim.fired["destination removed"] += 1
+        name = f"apply_at_{ADDED}"
+        if self._backup is not None and self._backup.site == ADDED:
+            self._backup = None
+        topology = sim.topology
+        applies = tuple(each for each in topology.applies if each.name != name)
+        queue = f"q_{ADDED}"
+        apply = sim.applies[name]
+        self._take(route(replace(
+            topology, sites=tuple(each for each in topology.sites if each.name != ADDED),
+            queues=tuple(each for each in topology.queues if each.name != queue),
+            propagations=tuple(each for each in topology.propagations if each.to_queue != queue), applies=applies,
+        )))
+        apply.end_older()
+        del sim.databases[ADDED], sim.site_observers[ADDED]

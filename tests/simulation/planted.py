@@ -1,0 +1,273 @@
+"""Planted defects: each a small change of one function of the product, at a place where a mistake would lose, double or jam changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.capture import CaptureHost
+from actors.combined import CombinedCore
+from actors.staging import queue_log
+from actors.staging.positions import PositionsFile
+from actors.staging.propagation import PropagationCore
+from actors.staging.queue import QueueCore
+from actors.staging.spill import SpillFiles
+from databases import memory_destination
+from databases.memory_destination import MemoryDestination, MemorySession
+from protos.staging import Delivery
+from redo import standby_log
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from redo.shipping import RedoShipping
+from rules import evaluation
+from spark_apply.driver import reader
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.reader import ApplyReader
+from spark_apply.server import collapse
+from spark_apply.server.group_work import Work
+from streams.cutting import resume_after
+from streams.scn import Scn
+
+__all__ = ["PLANTED", "Planted"]
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A defect.
+
+    Args:
+        name: what is wrong.
+        plant: makes it so.
+        example: topology that is simulated.
+        first: seed that is tried; it finds the defect, as long as the product does not draw other numbers.
+        seeds: within which it is found.
+    """
+
+    name: str
+    plant: Patch
+    example: str = "relay"
+    first: int = 1
+    seeds: int = 5
+
+
+def _set(owner: Any, name: str, value: Any) -> Patch:
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, value)
+
+
+def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
+    """Replace a function by `wrapper`, which gets the original first."""
+    original = getattr(owner, name)
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, lambda *args, **options: wrapper(original, *args, **options))
+
+
+# --------------------------------------------------------------------------- redo
+
+
+def _confirm_before_durable(take: Any, self: Any, stream: Any, timeout_s: float) -> None:
+    take(self, stream, timeout_s)
+    stream.confirm(self._progress_scn)
+
+
+def _publish_unsynced(write: Any, self: Any, *args: Any, **options: Any) -> Any:
+    """The position moves, and what it covers is lost when the power fails."""
+    found = write(self, *args, **options)
+    if self._segment is not None:
+        self._segment._durable = (0, *self._segment._durable[1:])
+    return found
+
+
+def _tell_sent(tell: Any, self: Any, redo: Any, durable_scn: int) -> None:
+    tell(self, redo, self._miner.sent_scn if self._miner is not None else durable_scn)
+
+
+def _acknowledge_unsynced(sync: Any, self: Any) -> None:
+    durable = self.durable
+    sync(self)
+    self.durable = durable  # what a power loss leaves
+
+
+# --------------------------------------------------------------------------- queues
+
+
+def _cut_too_late(batch: Any, scn: Scn) -> Any:
+    """Drops the transaction at which the receiver stands."""
+    count = len(batch.transactions)
+    first = int(np.searchsorted(batch.transactions.order_scn, scn, side="left"))
+    later = Scn(int(batch.transactions.order_scn[first]) + 1) if first < count and not batch.is_open else scn
+    found = resume_after(batch, later)
+    return None if found is None else replace(found, previous_scn=scn)
+
+
+def _read_another(read: Any, self: Any, place: Any) -> bytes:
+    known = self.__dict__.setdefault("_planted", {})
+    known[place.file, place.offset] = read(self, place)
+    return next(iter(known.values()))
+
+
+def _for_one_subscriber(self: QueueCore, source: str) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
+    return max(found) if found else self._logs[source].position
+
+
+def _for_known_ones(durable: Any, self: QueueCore, source: str) -> Scn:
+    found = [min(each.saved_scn, each.acknowledged_scn) for each in self._of(source) if each.acknowledged_scn]
+    return min(found) if found else durable(self, source)
+
+
+def _take_one_for_another(load: Any, self: PositionsFile) -> Any:
+    return {source: dict.fromkeys(positions, max(positions.values())) for source, positions in load(self).items() if positions}
+
+
+def _dequeue_twice_the_same(dequeue: Any, self: QueueCore, session: Any) -> Any:
+    found = dequeue(self, session)
+    if found is not None and found.header.row_count and found.header.through_scn % 3 == 0:
+        return dequeue(self, session)  # the first one is forgotten
+    return found
+
+
+# --------------------------------------------------------------------------- propagations
+
+
+def _acknowledge_accepted(hear: Any, self: PropagationCore) -> None:
+    hear(self)
+    progress = self._destination.poll()
+    if self._origin is not None and progress.rewind_scn is None:
+        self._origin.acknowledge(self._source, progress.accepted_scn)
+
+
+def _keep_credit(hear: Any, self: PropagationCore) -> None:
+    self._in_flight.clear()
+    hear(self)
+
+
+def _drop_marks(send: Any, self: PropagationCore, delivery: Delivery, size: int) -> bool:
+    if delivery.header.is_progress_mark:
+        self._waiting = None
+        return True
+    return bool(send(self, delivery, size))
+
+
+# --------------------------------------------------------------------------- apply
+
+
+def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed, rng = reader.hash_batch, np.random.default_rng(1)  # one for all batches: equal numbers in two of them would be a dependency
+
+    def hash_randomly(batch: Any, fit_of: Any) -> Any:
+        found = hashed(batch, fit_of)
+        return replace(found, hashes=rng.integers(1, 1 << 62, len(found.hashes), np.uint64))
+
+    monkeypatch.setattr(reader, "hash_batch", hash_randomly)
+
+
+def _advance_over_gaps(self: ApplyCoordinator) -> None:
+    for number in [number for number, group in self._groups.items() if group.done]:
+        group = self._groups.pop(number)
+        self._low_watermark = max(self._low_watermark, group.through_scn)
+        self._durable = max(self._durable, group.through_scn)
+    if self.is_idle:
+        self._low_watermark = max(self._low_watermark, self._received_through)
+
+
+def _doubt_counts_as_made(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
+    self._finish(group, None)
+
+
+def _doubt_counts_as_lost(self: ApplyCoordinator, group: Any, progress: Any, queued: Any) -> None:
+    group.server, group.went = -1, False
+
+
+def _settle_as(*, made: bool) -> Any:
+    def settle(self: Work) -> None:
+        doubt, self._doubt = self._doubt, None
+        if doubt is not None and made:
+            doubt.succeed()
+
+    return settle
+
+
+def _raise_no_epoch(self: MemoryDestination, topology: str, apply: str) -> Any:
+    process = self._reach().processes.setdefault((topology, apply), memory_destination.StoredProcess())
+    process.epoch, process.life = process.epoch or 1, self.store.life
+    progress = self.progress(topology, apply)
+    assert progress is not None
+    return progress
+
+
+def _without_tag(open_session: Any, self: MemoryDestination, *args: Any, **options: Any) -> Any:
+    return open_session(self, *args, **{**options, "tag": b""})
+
+
+def _progress_apart(commit: Any, self: MemorySession, applied: Any, low_watermark: Scn) -> None:
+    commit(self, [], low_watermark)
+
+
+def _one_delete_only(deletes: Any, rows: Any, chosen: Any) -> Any:
+    return deletes(rows, chosen) if len(chosen) == 1 else []
+
+
+# --------------------------------------------------------------------------- combined
+
+
+def _delivered_is_committed(progress: Any, self: CombinedCore) -> Any:
+    found = progress(self)
+    return replace(found, durable_scn=max(found.durable_scn, found.accepted_scn))
+
+
+def _begin_where_it_was(open_subscriber: Any, self: CombinedCore, *args: Any) -> Any:
+    found = open_subscriber(self, *args)
+    self._begin_scn = None
+    return found
+
+
+def _nothing(self: Any, *args: Any, **options: Any) -> None:
+    """What should be done is not."""
+
+
+PLANTED = (
+    Planted("the log writer confirms what it has read before it is durable", _around(LogWriter, "_take", _confirm_before_durable), first=2),
+    Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
+    Planted("a capture process lets redo be purged that it has only sent", _around(CaptureHost, "_tell_checkpoint", _tell_sent)),
+    Planted("mining keeps an open transaction that comes again", _set(Miner, "_resume", _nothing)),
+    Planted("a copy of redo is acknowledged before it is synced", _around(standby_log._Segment, "sync", _acknowledge_unsynced), "downstream"),
+    Planted("redo is purged before its copy has it", _set(RedoShipping, "keep_from", property(lambda self: self.position.segment)), "downstream"),
+    Planted("the source is told what its copy does not have yet", _set(RedoShipping, "confirmable", lambda self, scn: scn), "downstream"),
+    Planted("a queue tells as durable what it has received", _set(QueueCore, "_durable", lambda self, source: self._logs[source].position)),
+    Planted("a queue waits for its fastest subscriber only", _set(QueueCore, "_durable", _for_one_subscriber)),
+    Planted("a queue does not wait for a subscriber that was added", _around(QueueCore, "_durable", _for_known_ones)),
+    Planted("a queue forgets what batches for its slower subscribers it holds", _set(
+        QueueCore, "_floor", lambda self, log: max((each.acknowledged_scn for each in self._held_for(log.source)), default=log.position),
+    )),
+    Planted("a queue takes one subscriber's position for another's when it starts again", _around(PositionsFile, "load", _take_one_for_another), first=8),
+    Planted("a batch is cut one transaction too late", _set(queue_log, "resume_after", _cut_too_late)),
+    Planted("spilled batches are read out of order", _around(SpillFiles, "read", _read_another)),
+    Planted("a queue skips a batch for a subscriber", _around(QueueCore, "dequeue", _dequeue_twice_the_same)),
+    Planted("a queue loses the credit that subscribers give back", _set(QueueCore, "grant", _nothing)),
+    Planted("a propagation acknowledges what was accepted", _around(PropagationCore, "_hear", _acknowledge_accepted)),
+    Planted("a propagation does not give credit back", _around(PropagationCore, "_hear", _keep_credit)),
+    Planted("a propagation drops progress marks", _around(PropagationCore, "_send", _drop_marks)),
+    Planted("rules forget the tags of a batch", _set(evaluation, "_tags", lambda batch: (None,) * (len(batch.tags) + 1)), "hub_and_spoke"),
+    Planted("an apply server sets no tag", _around(MemoryDestination, "open_session", _without_tag), "two_way"),
+    Planted("the reader applies again what was applied", _set(ApplyReader, "_applied", lambda self, order_scn: order_scn < 0)),
+    Planted("a group does not wait for those that it depends on", _set(ApplyCoordinator, "_still", lambda self, group: set())),
+    Planted("dependencies are not seen", _hash_nothing),
+    Planted("received counts as durable", _set(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through))),
+    Planted("the low watermark passes over a gap", _set(ApplyCoordinator, "_advance", _advance_over_gaps)),
+    Planted("what a dead server was doing counts as committed", _set(ApplyCoordinator, "_settle", _doubt_counts_as_made)),
+    Planted("what a dead server was doing counts as lost", _set(ApplyCoordinator, "_settle", _doubt_counts_as_lost)),
+    Planted("a commit whose answer was lost is made again", _set(Work, "settle", _settle_as(made=False)), first=2),
+    Planted("a commit whose answer was lost counts as made", _set(Work, "settle", _settle_as(made=True))),
+    Planted("data is committed without its progress", _around(MemorySession, "commit", _progress_apart)),
+    Planted("a new driver does not fence the older one out", _set(MemoryDestination, "raise_epoch", _raise_no_epoch)),
+    Planted("a large transaction is not begun again when its server dies", _set(ApplyCoordinator, "_start_replay", _nothing)),
+    Planted("deletes are left out of a set", _around(collapse, "_deletes", _one_delete_only)),
+    Planted("a combined capture process takes delivered for committed", _around(CombinedCore, "progress", _delivered_is_committed), "one_way"),
+    Planted("a combined capture process goes on where it was, whoever asks", _around(CombinedCore, "open_subscriber", _begin_where_it_was), "one_way"),
+    Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way"),
+)

@@ -1,0 +1,26 @@
+"""A simulation that cannot fail proves nothing: defects are planted in the product, one at a time, and every one is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.run import Settings, simulate
+from tests.simulation.planted import PLANTED, Planted
+from tests.simulation.test_topology import SECONDS, example
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: `make test` plants defects"),
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, planted: Planted) -> None:
+    planted.plant(monkeypatch)
+    for seed in range(planted.first, planted.first + planted.seeds):
+        outcome = simulate(example(planted.example), seed, Settings())
+        if not outcome.is_fine:
+            print(f"{planted.name}: seed {seed} finds it: {outcome.invariant}: {outcome.place}: {outcome.problem}")
+            assert outcome.trace
+            return
+    pytest.fail(f"{planted.name}: none of {planted.seeds} seeds from {planted.first} on finds it")
