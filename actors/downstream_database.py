@@ -30,7 +30,9 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,7 +42,7 @@ from actors.site.wire import admission_of, callers_of, peers_of, wire_status
 from protos.standby import Shipped
 from streams.backoff import Backoff
 from streams.durable_file import replace_file
-from streams.errors import PropagationError, Retry, StreamsError
+from streams.errors import PropagationError, RedoError, Retry, StreamsError
 from streams.scn import scn_text
 from topology.downstream import receiver_of
 from topology.receivers import Receivers
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from protos.redo_transport import RedoShippingClient
     from redo.archive_folder import ArchiveFolder
     from redo.names import NameOfNow
-    from redo.standby_log import StandbyLog
+    from redo.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec
 
 __all__ = ["RedoReceiver", "build"]
@@ -80,6 +82,7 @@ class RedoReceiver(Host):
         self._client: RedoShippingClient | None = None
         self._files: ArchiveFolder | None = None  # where complete segments come as files
         self._admission: Admission | None = None
+        self._held = -1  # descriptor of the folder's lock, while this process writes there
         self._must_reopen = False
         self._connect_at, self._connecting = 0.0, Backoff()
         self._receiver_state = "WAITING FOR REDO"
@@ -87,11 +90,12 @@ class RedoReceiver(Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Serve what is here, and ask the source to go on from there."""
+        """Read what is here, serve it, and ask the source to go on from there."""
         from redo.archive_folder import ArchiveFolder
 
-        log = self._log or self._open_log()
-        log.rollback()
+        # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is acknowledged.
+        self._hold_folder()
+        log = self._open_log()
         self._must_reopen = False
         self._receiver_state = "WAITING FOR REDO"
         if self._receiver.archive:
@@ -101,12 +105,12 @@ class RedoReceiver(Host):
 
     def step(self) -> float:
         """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
-        log = self._log
-        assert log is not None
-        log.purge()
         if self._must_reopen:
             self.close()
             self.open()
+        log = self._log
+        assert log is not None
+        log.purge()
         if log.is_full:
             self._receiver_state = "PAUSED: REDO IS FULL"
             return FULL_PAUSE_S
@@ -176,29 +180,33 @@ class RedoReceiver(Host):
         return 0.0
 
     def close(self) -> None:
-        """End the stream; the standby redo log stays open, and the capture processes are served on."""
+        """End the stream and let go of the files; what is durable is served on to the capture processes."""
         client, self._client, self._files = self._client, None, None
         if client is not None:
             client.close()
+        if self._log is not None:
+            with contextlib.suppress(OSError, RedoError):  # checkpoints that could not be saved are only a lower bound
+                self._log.close()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Serves changed capture processes; how redo comes may change. Whether the source waits, the source knows."""
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
-        self._spec, self._fingerprint = spec, fingerprint
+        self._spec = spec
         self._must_reopen = (before.is_archived_log, before.archive) != (self._receiver.is_archived_log, self._receiver.archive)
         if self._admission is not None:
             self._admission.change(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
+        self._fingerprint = fingerprint  # last: when it is seen, capture processes begin, whose redo must be kept by then
 
     def end(self) -> bool:
         """End everything; what is durable stays."""
         ended = super().end()
         if self._service is not None:
             self._service.stop()
-        if self._log is not None:
-            with contextlib.suppress(OSError):  # checkpoints that could not be saved are only a lower bound
-                self._log.close()
         return ended
 
     def detail_state(self) -> str:
@@ -229,12 +237,24 @@ class RedoReceiver(Host):
                 "required_checkpoint_scn": statistics.required_checkpoint_scn,
             }
             if self._receiver_state == "PAUSED: REDO IS FULL":
-                details["problem"] = (
-                    f"the copy of the redo of {receiver.source} has reached redo_bytes_max ({statistics.redo_bytes_max} bytes) at SCN "
-                    f"{scn_text(statistics.position.scn)}, the source keeps what comes after: it goes on by itself when the captures "
-                    "here need less of it; raise redo_bytes_max and `headrace up` to keep more"
-                )
+                details["problem"] = self._full(statistics)
         return details
+
+    def _full(self, statistics: StandbyStatistics) -> str:
+        """Why nothing is taken, and how that ends, for the operator."""
+        source, bound = self._receiver.source, f"redo_bytes_max ({statistics.redo_bytes_max} bytes)"
+        if statistics.is_one_transaction:
+            problem = (
+                f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN {scn_text(statistics.position.scn)}; "
+                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then `headrace up`"
+            )
+        else:
+            problem = (
+                f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the source keeps what "
+                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and `headrace up` to keep more"
+            )
+        waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
+        return problem + (waits if self._receiver.is_sync else "")
 
     def endpoint(self) -> str:
         """Where the capture processes of this site watch the copy."""
@@ -275,6 +295,20 @@ class RedoReceiver(Host):
 
         return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
+    def _hold_folder(self) -> None:
+        """Be the only process that writes here: one that was cut off and lives would cut off what its successor has acknowledged."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise PropagationError(
+                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that still lives",
+                hint="it goes on by itself when that one has ended; `lslocks` names it, end it if it stays",
+            ) from error
+        self._held = descriptor
+
     def _open_log(self) -> StandbyLog:
         from actors.runtime import own_host
         from protos.redo_link import RedoServer
@@ -282,8 +316,11 @@ class RedoReceiver(Host):
 
         log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
         self._register_captures(log)
-        self._admission = admission_of(self._spec, self.name)
-        self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+        if self._service is None:
+            self._admission = admission_of(self._spec, self.name)
+            self._service = RedoServer(self._spec.name, self._receiver.source, log, host=own_host(), admission=self._admission)
+        else:
+            self._service.attach(log)
         self._log = log
         return log
 

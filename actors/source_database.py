@@ -256,10 +256,16 @@ class DatabaseSite(SiteHost):
 
     def _waits_in_vain(self, writer: LogWriter) -> str:
         """Why nothing is confirmed to the database, for the operator; empty: it is."""
-        away = writer.shipping.awaited_in_vain()
-        if not away:
+        away, stalled = writer.shipping.awaited_in_vain(), writer.shipping.stalled()
+        if not away and not stalled:
             return ""
         session = log_session_name(self._site.database.kind, self._spec.name, self._site.name)
+        if not away:
+            return (
+                f"confirms nothing to the database, because {', '.join(stalled)} is connected and takes nothing, and transport is sync: where "
+                f"synchronous_standby_names names {session}, commits wait; see the problem of redo:{stalled[0]} and the disk there, or write "
+                "transport: async and `headrace up`"
+            )
         return (
             f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where synchronous_standby_names "
             f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async and `headrace up`"

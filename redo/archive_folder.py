@@ -7,7 +7,8 @@ Main path
     ArchiveFolder.take -> scan_segment (every checksum, the footer) -> StandbyLog.take -> StandbyLog.sync.
 
 States
-    None is kept: what comes next follows from the standby redo log. A file that could not be taken is looked at again when it changes.
+    None is kept: what comes next follows from the standby redo log. A file that could not be taken is looked at again when it changes,
+    one that could not be read at every look.
 
 Durable when
     `StandbyLog.sync` returned: then the file is not needed any more. It is never changed or removed here.
@@ -24,12 +25,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from protos.standby import FRAME_BYTES, RedoFrame
+from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.records import RecordHeader
-from redo.segments import RedoFull, SegmentFile, list_segments, scan_segment
+from redo.segments import SegmentFile, list_segments, scan_segment
 from redo.shipping import fingerprint_up_to
 from redo.standby_log import StandbyLog
-from streams.errors import RedoError
+from streams.errors import LogGone, ProtocolError, RedoError
 
 __all__ = ["ArchiveFolder"]
 
@@ -63,6 +64,15 @@ class ArchiveFolder:
             RedoFull: no space in the standby redo log; try again later.
             RedoError: the standby redo log cannot be written.
         """
+        try:
+            return self._take_next(log)
+        except (OSError, LogGone, _NotRead) as error:  # the standby redo log has errors of its own: this is the file's, or its disk's
+            log.rollback()
+            self.problem = f"{self._folder}: {_why(error)}: it is tried again"
+            self._seen = None
+            return False
+
+    def _take_next(self, log: StandbyLog) -> bool:
         files = {file.number: file for file in list_segments(self._folder)}
         number = log.next_segment or min(files, default=0)
         file = files.get(number)
@@ -92,8 +102,6 @@ class ArchiveFolder:
             scan = scan_segment(SegmentFile(file.number, file.path, is_archived=False, size_bytes=file.size_bytes), _no_record)
         except RedoError as error:
             return f"{file.path}: {error.message}: copy it again from {self._source}"
-        except FileNotFoundError:
-            return f"{file.path} was removed while it was read"
         if (scan.head.source, scan.head.number) != (self._source, file.number):
             return (
                 f"{file.path} is segment {scan.head.number} of the redo of {scan.head.source}, not segment {file.number} of "
@@ -102,12 +110,23 @@ class ArchiveFolder:
         if not scan.is_complete:
             return f"{file.path} is not whole yet, it ends at offset {scan.end_offset}: if it is copied no further, copy it again"
         place = log.place
-        if place.segment == file.number and fingerprint_up_to(self._folder, place) != place.fingerprint:
+        if place.segment == file.number and self._fingerprint(place) != place.fingerprint:
             return f"{file.path} is of another redo log of {self._source} than the one that was taken before: replace it"
         return ""
 
+    def _fingerprint(self, place: StandbyPlace) -> int | None:
+        try:
+            return fingerprint_up_to(self._folder, place)
+        except RedoError as error:  # it was whole a moment ago
+            raise _NotRead(error.message) from error
+
     def _take(self, file: SegmentFile, log: StandbyLog) -> str:
-        """Take a whole file; why it does not continue what is here, or nothing."""
+        """Take a whole file; why it does not continue what is here, or nothing.
+
+        Raises:
+            RedoError: the standby redo log's disk refused.
+            OSError: the file cannot be read.
+        """
         offset = log.place.offset if log.place.segment == file.number else 0
         descriptor = os.open(file.path, os.O_RDONLY)
         try:
@@ -115,15 +134,24 @@ class ArchiveFolder:
                 log.take(RedoFrame(segment=file.number, offset=offset, data=data))
                 offset += len(data)
             log.sync()
-        except RedoFull:
+        except (RedoError, ProtocolError) as error:
             log.rollback()
-            raise
-        except RedoError as error:
-            log.rollback()
+            if isinstance(error.__cause__, OSError):  # of the disk here: the file is as good as before
+                raise
             return f"{file.path}: {error.message}: replace it"
         finally:
             os.close(descriptor)
         return ""
+
+
+class _NotRead(Exception):  # noqa: N818 - it ends one look at the folder, no more
+    """A file changed under its reader."""
+
+
+def _why(error: OSError | LogGone | _NotRead) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'} cannot be read: {error.strerror or error}"
+    return error.message if isinstance(error, LogGone) else str(error)
 
 
 def _no_record(_header: RecordHeader, _payload: bytes) -> None:

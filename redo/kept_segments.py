@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from redo.records import SegmentHead
-from redo.segments import SegmentFile, archive_segment, list_segments, read_head
+from redo.segments import SegmentFile, archive_segment, list_segments, online_segment, read_head
 from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, RedoError
 from streams.scn import Scn, scn_text
@@ -101,6 +101,7 @@ class KeptSegments:
             if file.number >= keep_from or not file.is_archived:
                 break
             file.path.unlink()
+            online_segment(self._folder, file.number).unlink(missing_ok=True)  # an older copy, from a backup
             freed += file.size_bytes
             self.sizes.pop(file.number, None)
             self.heads.pop(file.number, None)

@@ -183,7 +183,7 @@ class LogWriter:
         self._kept = KeptSegments(folder, source)
         self.required_checkpoints = RequiredCheckpoints(folder)
         self._open()
-        self.shipping = RedoShipping(folder, source, lambda: self._position)
+        self.shipping = RedoShipping(folder, source, lambda: self._position, self._clock)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -243,6 +243,11 @@ class LogWriter:
 
     def _problem(self) -> str:
         """Why it is paused, for the operator."""
+        paused = self._paused()
+        is_awaited = paused and self.shipping.has_sync
+        return paused + ("; transport is sync: commits that wait for the log writer wait until then" if is_awaited else "")
+
+    def _paused(self) -> str:
         if self.state == "PAUSED: DISK IS FULL":
             return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
         if self.state != "PAUSED: REDO IS FULL":
@@ -582,28 +587,40 @@ class LogWriter:
         Returns:
             Bytes freed.
         """
-        freed = self._kept.purge(self._needed_segment(required_checkpoint_scn))
+        return self._purge(required_checkpoint_scn)
+
+    def _purge(self, required_checkpoint_scn: Scn | None) -> int:
+        with self.shipping.unmoved() as keep_from:
+            freed = self._kept.purge(self._needed_segment(required_checkpoint_scn, keep_from))
         self._purged_bytes += freed
         return freed
 
-    def _needed_segment(self, required_checkpoint_scn: Scn | None) -> int:
-        """The first segment that a capture process or a redo receiver needs; 0: nothing may go. None: there is no capture process."""
-        bounds = [self.shipping.keep_from]
+    def _needed_segment(self, required_checkpoint_scn: Scn | None, keep_from: int | None) -> int:
+        """The first segment that a capture process or a redo receiver needs; 0: nothing may go.
+
+        Args:
+            required_checkpoint_scn: of the capture processes; None: there is none.
+            keep_from: of the redo receivers; None: there is none.
+        """
+        bounds = [keep_from]
         if required_checkpoint_scn is not None:
             bounds.append(self._kept.restart_segment_for(required_checkpoint_scn))
         return min((bound for bound in bounds if bound is not None), default=0)
 
     def _save_and_purge(self) -> None:
         now = self._clock.monotonic()
-        keep_from = self._needed_segment(self.required_checkpoints.lowest) if self._kept.count > 1 else 0
+        # Read once: another thread may record more between the save and the purge.
+        lowest = self.required_checkpoints.lowest
+        may_purge = self._kept.count > 1 and self._kept.has_below(self._needed_segment(lowest, self.shipping.keep_from))
         # Before redo goes, it is on disk why it may: a capture process that is taken for a new one waits for what is gone.
-        if self._kept.has_below(keep_from) or now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
+        if may_purge or now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
             self._saved_at = now
             # A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
             with contextlib.suppress(RedoFull):
                 self.required_checkpoints.save()
                 self.shipping.save()
-        self._purged_bytes += self._kept.purge(keep_from)
+        if may_purge:
+            self._purge(lowest)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

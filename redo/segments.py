@@ -107,7 +107,10 @@ class SegmentScan:
 
 
 def list_segments(folder: Path) -> list[SegmentFile]:
-    """List the segments in `folder` by number; complete or not."""
+    """List the segments in `folder` by number; complete or not. An archived one counts before an online one of its number.
+
+    Both are there when a backup was restored beside newer files.
+    """
     found: dict[int, SegmentFile] = {}
     for path in folder.glob("*.redo"):
         number, _, rest = path.name.partition(".")
@@ -117,7 +120,9 @@ def list_segments(folder: Path) -> list[SegmentFile]:
             size = path.stat().st_size
         except FileNotFoundError:  # archived or purged while we look
             continue
-        found[int(number)] = SegmentFile(int(number), path, rest == "archived.redo", size)
+        file = SegmentFile(int(number), path, rest == "archived.redo", size)
+        if file.is_archived or file.number not in found:
+            found[file.number] = file
     return [found[number] for number in sorted(found)]
 
 
@@ -150,8 +155,8 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
         LogGone: the segment was purged.
         RedoError: it is missing.
     """
-    # Online becomes archived by a rename; looked for in this order, it cannot be missed.
-    for path in (online_segment(folder, number), _archived(folder, number)):
+    # An online one beside an archived one is an older copy. It becomes archived by a rename: looked for in this order, it cannot be missed.
+    for path in (_archived(folder, number), online_segment(folder, number), _archived(folder, number)):
         try:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -353,7 +358,9 @@ class RedoReader:
                 self._segment == durable.segment and self._offset >= durable.offset
             ):
                 return None
-            header = RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
+            header = self.read_header()
+            if header is None and self._is_another_file():
+                header = self.read_header()
             if header is None:
                 raise _damaged(self._path, self._descriptor, self._offset, self._scn)
             if header.type is not RecordType.FOOTER:
@@ -371,9 +378,17 @@ class RedoReader:
             RedoError: it is damaged.
         """
         payload = _read_payload(self._descriptor, self._offset, header)
+        if payload is None and self._is_another_file():
+            payload = _read_payload(self._descriptor, self._offset, header)
         if payload is None:
             raise _damaged(self._path, self._descriptor, self._offset, self._scn)
         return payload
+
+    def _is_another_file(self) -> bool:
+        """Whether the segment is another file now, which is read from here on: its folder was restored, or removed and written again."""
+        before = os.fstat(self._descriptor)
+        self._open()
+        return not os.path.samestat(before, os.fstat(self._descriptor))
 
     @property
     def size_bytes(self) -> int:
@@ -584,9 +599,11 @@ class SegmentWriter:
 
 
 def archive_segment(path: Path) -> None:
-    """Rename a complete online segment, durably."""
+    """Rename a complete online segment, durably. May be called again when it failed."""
+    archived = _archived(path.parent, int(path.name.partition(".")[0]))
     try:
-        path.rename(_archived(path.parent, int(path.name.partition(".")[0])))
+        if path.exists() or not archived.exists():  # else it was renamed, and only that is not durable yet
+            path.rename(archived)
         sync_folder(path.parent)
     except OSError as error:
         raise write_error(path, error) from error

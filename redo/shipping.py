@@ -29,17 +29,20 @@ Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream C
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from protos.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
 from redo.records import RedoPosition, fingerprint
 from redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
+from streams.clock import Clock, SystemClock
 from streams.durable_file import replace_file
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
@@ -47,6 +50,10 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = ["RedoShipping", "fingerprint_up_to"]
 
 _FILE = "redo_receivers.json"
+# A clock that is kept in step is wrong by less than a second. One that is ahead by more would, once it is set right, shut its own
+# receiver out for as long as it was ahead.
+AHEAD_MAX_S = 300
+STALLED_S = 10.0  # of an awaited receiver that takes nothing: an fsync on a busy disk may take some seconds
 _START_OVER = (
     "or remove its standby redo log and start it: it begins anew with the redo that is left, and only destinations that lack "
     "what is missing are refused"
@@ -61,6 +68,8 @@ class _Receiver:
     incarnation: str = ""
     place: StandbyPlace = field(default_factory=StandbyPlace)
     shipment: _Shipment | None = None
+    seen: tuple[int, int] | None = None  # its place when it was first seen there, and behind
+    seen_at: float = 0.0
 
 
 class RedoShipping:
@@ -70,15 +79,17 @@ class RedoShipping:
         folder: of the segments.
         source: the site whose log it is.
         position: how far redo is durable now.
+        clock: of the source, which no receiver's may be far ahead of.
 
     Raises:
         RedoError: what was saved is damaged.
     """
 
-    def __init__(self, folder: Path, source: str, position: Callable[[], RedoPosition]) -> None:
+    def __init__(self, folder: Path, source: str, position: Callable[[], RedoPosition], clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._folder, self._source, self._position = folder, source, position
         self._path = folder / _FILE
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._receivers = self._read()
         self._saved = self._as_document()
 
@@ -89,6 +100,12 @@ class RedoShipping:
         """The lowest segment that a receiver may still ask for; None: there is no receiver."""
         with self._lock:
             return min((each.place.segment for each in self._receivers.values()), default=None)
+
+    @contextlib.contextmanager
+    def unmoved(self) -> Iterator[int | None]:
+        """`keep_from`, while no place moves and no stream begins: to purge by it. One that has begun is not sent what goes just then."""
+        with self._lock:
+            yield self.keep_from
 
     def confirmable(self, scn: Scn) -> Scn:
         """How far a position may be confirmed to the source's database: what every receiver it waits for has durably."""
@@ -117,6 +134,21 @@ class RedoShipping:
         """The receivers that are away, and for which the source waits."""
         with self._lock:
             return tuple(name for name, each in self._receivers.items() if each.is_sync and each.shipment is None)
+
+    def stalled(self) -> tuple[str, ...]:
+        """The receivers for which the source waits, and that are connected and have taken nothing for some seconds; ask now and then."""
+        now, end = self._clock.monotonic(), self._position()
+        with self._lock:
+            found = []
+            for name, each in self._receivers.items():
+                place = (each.place.segment, each.place.offset)
+                if not each.is_sync or each.shipment is None or each.place.scn >= end.scn:
+                    each.seen = None
+                elif each.seen != place:
+                    each.seen, each.seen_at = place, now
+                elif now - each.seen_at >= STALLED_S:
+                    found.append(name)
+            return tuple(found)
 
     def register(self, receivers: Mapping[str, bool]) -> None:
         """Keep redo for these receivers, and for no others.
@@ -163,7 +195,7 @@ class RedoShipping:
             shipped: see there.
 
         Raises:
-            QueueError: it is no receiver of this redo log, or a newer stream of it began.
+            QueueError: it is no receiver of this redo log, a newer stream of it began, or its clock is far ahead.
             LogGone: redo that it lacks was purged.
             RedoError: it has redo that this redo log does not have.
         """
@@ -175,15 +207,25 @@ class RedoShipping:
                     hint="one of the two still runs an older topology file: it is about to be replaced", receiver=receiver,
                 )
             if incarnation < known.incarnation:
-                raise _replaced(receiver)
+                raise self._replaced(receiver)
             if incarnation != known.incarnation:
+                self._check_clock(receiver, incarnation)
                 known.incarnation, known.shipment = incarnation, None
                 self._save()
-        shipment = _Shipment(self, receiver, self._start(receiver, place, shipped), shipped)
+            before = known.place
+            if (place.segment, place.offset) < (before.segment, before.offset):
+                known.place = place  # what it lacks stays here while that is looked at
+        try:
+            shipment = _Shipment(self, receiver, self._start(receiver, place, shipped), shipped)
+        except BaseException:
+            with self._lock:
+                if known.incarnation == incarnation and known.place is place:
+                    known.place = before
+            raise
         with self._lock:
             if self._receivers.get(receiver) is not known or known.incarnation != incarnation:
                 shipment.close()
-                raise _replaced(receiver)
+                raise self._replaced(receiver)
             # Also when that is less than before: its folder may have been restored, and what it lacks is still here.
             known.place, known.shipment = place, shipment
             self._save()
@@ -232,8 +274,25 @@ class RedoShipping:
     def _current(self, shipment: _Shipment) -> _Receiver:
         known = self._receivers.get(shipment.receiver)
         if known is None or known.shipment is not shipment:
-            raise _replaced(shipment.receiver)
+            raise self._replaced(shipment.receiver)
         return known
+
+    def _check_clock(self, receiver: str, incarnation: str) -> None:
+        """Refuse an incarnation (`protos.transport.new_incarnation`) from the future: recorded, it would refuse all that come after it."""
+        began_ns = incarnation.partition("-")[0]
+        ahead_s = int(began_ns) // 10**9 - self._clock.time_us() // 10**6 if began_ns.isdecimal() else 0
+        if ahead_s > AHEAD_MAX_S:
+            raise QueueError(
+                f"a stream of {receiver} is refused: its clock is ahead by {timedelta(seconds=ahead_s)} of the clock of the source, "
+                f"{self._source}", hint="set the clock of whichever machine is wrong: it goes on by itself then", receiver=receiver,
+            )
+
+    def _replaced(self, receiver: str) -> QueueError:
+        return QueueError(
+            f"a newer stream of {receiver} began",
+            hint=f"the newer one goes on. If none runs, a clock was ahead when the last one began, or is behind now: set the clocks; or stop "
+            f"site:{self._source}, remove {receiver} from {_FILE} in {self._folder}, and start it", receiver=receiver,
+        )
 
     def _start(self, receiver: str, place: StandbyPlace, shipped: Shipped) -> tuple[int, int]:
         """Where the frames for a receiver begin, after a look at whether it has the same redo log."""
@@ -385,7 +444,3 @@ def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
         return found if behind == place.offset else None
     finally:
         reader.close()
-
-
-def _replaced(receiver: str) -> QueueError:
-    return QueueError(f"a newer stream of {receiver} began", hint="", receiver=receiver)

@@ -30,7 +30,9 @@ Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream C
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +88,7 @@ class StandbyStatistics:
         duplicate_bytes: bytes that came again and were dropped.
         purged_bytes: bytes removed.
         required_checkpoint_scn: lowest of all captures'; 0: none told yet.
+        is_one_transaction: the bound is reached, and whatever the captures need, no segment can go: one transaction fills them.
     """
 
     redo_bytes: int
@@ -98,6 +101,7 @@ class StandbyStatistics:
     duplicate_bytes: int
     purged_bytes: int
     required_checkpoint_scn: Scn
+    is_one_transaction: bool
 
 
 class StandbyLog:
@@ -162,7 +166,7 @@ class StandbyLog:
             redo_bytes=self._kept.redo_bytes, redo_bytes_max=self._redo_bytes_max, segments=self._kept.count,
             position=self._position, source_scn=self._source_scn, received_bytes=self._received_bytes, syncs=self._syncs,
             duplicate_bytes=self._duplicate_bytes, purged_bytes=self._purged_bytes,
-            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN,
+            required_checkpoint_scn=self.required_checkpoints.lowest or FIRST_SCN, is_one_transaction=self._is_one_transaction(),
         )
 
     # ------------------------------------------------------------------ taking
@@ -249,10 +253,10 @@ class StandbyLog:
 
     def close(self) -> None:
         """Let go of the files; what is durable stays. Idempotent."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
         self.required_checkpoints.save()
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
 
     # ------------------------------------------------------------------ inside
 
@@ -276,6 +280,11 @@ class StandbyLog:
         known = min(len(frame.data), offset - frame.offset)
         self._duplicate_bytes += known
         return frame.data[known:] if known else frame.data
+
+    def _is_one_transaction(self) -> bool:
+        """See `StandbyStatistics`. Mining from the end of the log begins where a transaction began that was open at its newest segment."""
+        heads = dict(self._kept.heads)  # another thread may ask
+        return bool(heads) and self._kept.bytes_from(heads[max(heads)].restart_segment) >= self._redo_bytes_max
 
     def _publish(self, segment: _Segment) -> None:
         assert segment.head is not None
@@ -314,6 +323,7 @@ class _Segment:
         self.head: SegmentHead | None = None
         self.place = StandbyPlace()  # the durable one
         self._descriptor = descriptor
+        self._closer = weakref.finalize(self, os.close, descriptor)  # a log that could not be opened closes it too
         self._is_named = False
         self._before, self._end = before, end
         self.written = self.durable = 0
@@ -399,7 +409,9 @@ class _Segment:
             if not self._is_named:
                 check_preamble(self.path, self._descriptor)
             os.fdatasync(self._descriptor)
-            if not self._is_named:
+            if self._is_named:
+                self._check_in_place()
+            else:
                 self.path.with_suffix(".redo.tmp").rename(self.path)
                 sync_folder(self.path.parent)
                 self._is_named = True
@@ -426,11 +438,20 @@ class _Segment:
         self._records = self._durable_records.at_end()
         return True
 
+    def _check_in_place(self) -> None:
+        """Refuse to call durable what is in a file that nobody can open any more: the source would purge it."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return
+        raise RedoError(
+            f"standby redo segment {self.path.name} was removed or replaced while it was written",
+            hint="`headrace start` goes on from what is there now", segment=self.path.name, offset=self.durable,
+        ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # of the disk here, not of what came
+
     def close(self) -> None:
         """Close the file; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._closer()
+        self._descriptor = -1
 
     def _verify(self, data: bytes) -> None:
         self._records.feed(data, self._take_head)

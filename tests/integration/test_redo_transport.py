@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "redo"
-        self.source, self.clock = MemorySource(gulp_bytes=lambda: 2000), VirtualClock()
+        self.source, self.clock = MemorySource(gulp_bytes=lambda: 2000), VirtualClock(time.time_ns() // 1000)
         self.workload = Workload(self.source, 7)
         self.acknowledged = threading.Event()
         self.writer = self.write()

@@ -249,22 +249,34 @@ class PostgresSource:
             timeline: see the port.
             allow_binary: see the port.
             force_libpq: read through libpq, as over TLS.
+
+        Raises:
+            DatabaseUnavailable: the server changed, or was promoted, between the check and the stream.
+            LogGone: see the port.
         """
         from databases.postgres.source.replication_stream import open_log_stream
 
         name = self._name(topology)
         with translated("opening the log stream"):
             connection = self._session()
-            continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
+            checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
                 raise _publication_gone(name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
-        return open_log_stream(
+        stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
             self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,
             force_libpq=force_libpq,
         )
+        if stream.options.timeline != checked:  # another connection, so perhaps another server of the dsn: it was not checked
+            stream.close()
+            self.close()
+            raise DatabaseUnavailable(
+                f"the log stream is on timeline {stream.options.timeline}, and the log that was checked is on timeline {checked}: the "
+                "dsn leads to another server now, or it was just promoted", hint="no action needed: it is checked again",
+            )
+        return stream
 
     def check_stream(self, topology: str, options: StreamOptions) -> None:
         """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""

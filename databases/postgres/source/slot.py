@@ -92,7 +92,7 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
     return start if start != FIRST_SCN else Scn(confirmed)
 
 
-def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> None:
+def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:
     """See that a server's log continues a redo log that may end on an earlier timeline.
 
     Args:
@@ -102,12 +102,16 @@ def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timel
         timeline: of the redo log; 0: there is none.
         start: where it ends.
 
+    Returns:
+        The timeline that the server's log is on now.
+
     Raises:
         LogGone: it does not.
     """
     now = _timeline(connection)
     if timeline not in {0, now}:
         check_timeline(site, redo=timeline, start=start, now=now, left=_timelines_left(dsn, now))
+    return now
 
 
 def _timeline(connection: psycopg.Connection[Any]) -> int:

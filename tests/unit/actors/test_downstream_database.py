@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,17 @@ from actors.downstream_database import RedoReceiver
 from actors.intermediate_database import IntermediateSite
 from actors.processes import factory_of, process_of
 from actors.site.connection import redo_folder
+from actors.source_database import DatabaseSite
 from databases.ports import CapturedTable
-from streams.errors import PropagationError
+from protos.redo_link import RedoWatchClient
+from redo.shipping import STALLED_S
+from streams.errors import PropagationError, RedoError
 from streams.scn import ObjectNumber
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started
+from tests.support.redo_logs import SOURCE, drain
+from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
+from tests.unit.redo.test_standby_log import Site
 from topology.changes import components_of
 from topology.receivers import Receivers
 from topology.spec import TopologySpec
@@ -118,3 +125,214 @@ def test_a_receiver_that_comes_back_to_the_topology_begins_anew(spec):
 def test_an_endpoint_is_given_only_while_redo_is_served(spec):
     with pytest.raises(PropagationError, match="does not serve redo yet"):
         RedoReceiver(spec, "a@b", "").endpoint()
+
+
+class _Client:
+    """A stream without a wire; see `RedoShippingClient`."""
+
+    def __init__(self, site: Site, log) -> None:
+        self._stream = site.stream(log)
+
+    def take_nowait(self):
+        return self._stream.shipment.next_frame()
+
+    def acknowledge(self, place) -> None:
+        self._stream.acknowledge(place)
+
+    def grant(self, credit_bytes: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self._stream.shipment.close()
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path / "source")
+    made.commit(20)
+    return made
+
+
+@pytest.fixture
+def receiver(spec, site, monkeypatch):
+    """A receiver of the redo of `site`, whose thread is this one."""
+    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
+    monkeypatch.setattr(RedoReceiver, "_connected", lambda self, log: _Client(site, log))
+    made = RedoReceiver(spec, "a@b", "")
+    made._receiver = replace(made._receiver, source=SOURCE)
+    site.folder = made._folder
+    yield made
+    made.close()
+    made.end()
+
+
+def receive_all(receiver: RedoReceiver) -> None:
+    while receiver.step() == 0.0:
+        pass
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])
+def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is_read_again(receiver, site, is_restored):
+    """What is on disk counts, not what the process remembers: it must not acknowledge what it writes to a file that nobody can open."""
+    receiver.open()
+    receive_all(receiver)
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    endpoint = receiver.endpoint()
+    site.commit(3)  # the segment that is written goes on
+    receive_all(receiver)
+    receiver.close()
+    shutil.rmtree(site.folder)
+    if is_restored:
+        shutil.copytree(backup, site.folder)
+    receiver.open()
+    site.commit(3)
+    receive_all(receiver)
+    assert receiver.endpoint() == endpoint, "captures watch it at the same place"
+    there = log_bytes(site.folder)
+    assert max(there) == max(log_bytes(site.redo))
+    assert there == {name: content for name, content in log_bytes(site.redo).items() if name in there}
+    assert receiver._log.position == site.writer.position
+    watch = RedoWatchClient(endpoint, topology=receiver._spec.name, capture="c", source=SOURCE, incarnation="1")
+    try:
+        found, written = watch.connect(), site.writer.position
+        assert (found.segment, found.offset, found.scn) == (written.segment, written.offset, written.scn)
+    finally:
+        watch.close()
+
+
+def test_a_refusal_ends_when_the_folder_is_removed_without_a_new_process(receiver, site, tmp_path):
+    receiver.open()
+    receive_all(receiver)
+    receiver.close()
+    shutil.rmtree(site.redo)
+    site.restart()  # its redo was lost: another redo log
+    site.commit(3)
+    with pytest.raises(RedoError, match="another redo log"):
+        receiver.open()
+    receiver.close()
+    shutil.rmtree(site.folder)
+    receiver.open()
+    receive_all(receiver)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver, site, monkeypatch):
+    receiver.open()
+
+    def fails(folder):
+        raise OSError(errno.EIO, "broken")
+
+    site.commit(60)
+    with monkeypatch.context() as patch:
+        patch.setattr("redo.segments.sync_folder", fails)
+        with pytest.raises(RedoError):
+            receive_all(receiver)
+    receiver.close()
+    receiver.open()
+    receive_all(receiver)
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, spec):
+    receiver.open()
+    receiver._receiver = replace(receiver._receiver, source="a")
+    edited = downstream_spec(spec.state_dir.parent)
+    (capture,) = edited.captures
+    edited = route(replace(
+        edited, captures=(capture, replace(capture, name="c2", queue="qa2")), queues=(*edited.queues, replace(edited.queue("qa"), name="qa2")),
+    ))
+    required = receiver._log.required_checkpoints
+    shown = []
+    required.forget_others = lambda captures: shown.append(receiver.details()["fingerprint"])
+    receiver.adopt(edited, "edited")
+    assert shown == [""], "the controller starts capture:c2 when it sees the new one"
+    assert receiver.details()["fingerprint"] == "edited"
+    assert required.register("c2") == required.lowest
+
+
+def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, site):
+    """The old one, cut off and still alive, would cut off what the new one has acknowledged."""
+    receiver.open()
+    receive_all(receiver)
+    other = RedoReceiver(spec, "a@b", "")
+    other._receiver = receiver._receiver
+    with pytest.raises(PropagationError, match="another process"):
+        other.open()
+    other.close()
+    site.commit(3)
+    receive_all(receiver)
+    receiver.close()
+    other.open()
+    with pytest.raises(PropagationError, match="another process"):
+        receiver.open()
+    site.commit(3)
+    receive_all(other)
+    other.close()
+    other.end()
+    assert log_bytes(site.folder) == log_bytes(site.redo)
+
+
+def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(spec, site):
+    host = DatabaseSite(spec, "a", "")
+    shipping = site.writer.shipping
+    shipping.register({RECEIVER: True})
+    log = standby_log(site.folder)
+    assert "dbs1@dbs3 is away" in host._waits_in_vain(site.writer)
+    stream = site.stream(log)
+    frames = list(cut_frames(stream.frames(), lambda: 3000))
+    for frame in frames:  # slow, and it moves
+        assert host._waits_in_vain(site.writer) == ""
+        log.take(frame)
+        log.sync()
+        stream.acknowledge()
+        site.clock.advance(STALLED_S)
+    assert host._waits_in_vain(site.writer) == ""
+    site.clock.advance(3600.0)  # nothing to take is no reason to complain
+    site.commit(1)
+    assert host._waits_in_vain(site.writer) == ""
+    site.clock.advance(STALLED_S)
+    told = host._waits_in_vain(site.writer)
+    assert "dbs1@dbs3 is connected and takes nothing" in told
+    assert "commits wait" in told
+    shipping.register({RECEIVER: False})
+    assert host._waits_in_vain(site.writer) == ""
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, site, is_sync):
+    receiver._spec = replace(receiver._spec, redo_bytes_max=15_000)
+    receiver._receiver = replace(receiver._receiver, is_sync=is_sync)
+    site.commit(60)
+    receiver.open()
+    while receiver.detail_state() != "PAUSED: REDO IS FULL":
+        receiver.step()
+    problem = receiver.details()["problem"]
+    assert "when the captures here need less of it" in problem
+    assert ("commits at dbs1 that wait for the log writer wait until then" in problem) == is_sync
+
+
+def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(receiver, site):
+    receiver._spec = replace(receiver._spec, redo_bytes_max=30_000)
+    receiver.open()
+    receive_all(receiver)
+    with site.source.transaction() as transaction:
+        for number in range(2000):
+            transaction.insert("hr.log", line=f"line {number}")
+    drain(site.writer, site.source, site.clock)
+    (capture,) = receiver._receiver.captures
+    for _ in range(100):
+        receiver._log.required_checkpoints.record(capture, receiver._log.position.scn)
+        receiver.step()
+    assert receiver.detail_state() == "PAUSED: REDO IS FULL"
+    assert "one transaction fills redo_bytes_max (30000 bytes)" in receiver.details()["problem"]
+
+
+def test_a_full_source_says_that_commits_wait(site):
+    site.writer.shipping.register({RECEIVER: True})
+    site.writer._redo_bytes_max = 10_000
+    site.commit(60)
+    assert site.writer.state == "PAUSED: REDO IS FULL"
+    assert "commits that wait for the log writer wait until then" in site.writer.statistics().problem
+    site.writer.shipping.register({RECEIVER: False})
+    assert "commits" not in site.writer.statistics().problem

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from protos.standby import Shipped
+from redo import archive_folder
 from redo.archive_folder import ArchiveFolder
 from redo.segments import list_segments
-from streams.errors import ProtocolError
+from streams.errors import LogGone, ProtocolError, RedoError
+from streams.failpoints import failpoint
 from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
 from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
 from tests.unit.redo.test_standby_log import Site
@@ -259,3 +264,75 @@ def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_
     batches += mine(reader, standby)
     reader.close()
     assert received(batches) == committed(site.source)
+
+
+def test_a_partial_copy_beside_the_complete_file_holds_nothing_up(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    first, *_ = complete(site)
+    shutil.copy(first.path, archive)
+    (archive / "0000000000000001.redo").write_bytes(first.path.read_bytes()[:900])
+    assert files.take(log), files.problem
+
+
+def failing(call, error, times: int = 1):
+    """`call`, which fails the first times."""
+    left = [times]
+
+    def wrapper(*arguments, **settings):
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return call(*arguments, **settings)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("what", ["scan_segment", "fingerprint_up_to", "os.open", "os.pread", "list_segments"])
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), FileNotFoundError(2, "gone"), LogGone("redo segment 1 was purged")])
+def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, archive, monkeypatch, what, error):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    (frame, *_) = site.stream(log).frames()
+    log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) // 2]))
+    log.sync()
+    place = log.place
+    assert place.segment == 1
+    shutil.copy(complete(site)[0].path, archive)
+    module = "redo.archive_folder"
+    with monkeypatch.context() as patch:
+        if what.startswith("os."):
+            real = os.open if what == "os.open" else os.pread
+            ours = failing(real, error)
+            patch.setattr(f"{module}.os", SimpleNamespace(**{
+                "O_RDONLY": os.O_RDONLY, "open": os.open, "pread": os.pread, "close": os.close, what.partition(".")[2]: ours,
+            }))
+        else:
+            patch.setattr(f"{module}.{what}", failing(getattr(archive_folder, what), error))
+        assert not files.take(log)
+        assert str(archive) in files.problem
+        assert log.place == place
+        assert files.take(log), "the file is as it was"
+    assert files.problem == ""
+    assert log.place.segment == 1 < log.next_segment
+
+
+def test_a_disk_that_refuses_the_standby_redo_is_not_the_fault_of_the_file(site, archive, monkeypatch):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    shutil.copy(complete(site)[0].path, archive)
+    with monkeypatch.context() as patch:
+        patch.setattr("redo.standby_log.failpoint", failing(failpoint, OSError(errno.EIO, "broken")))
+        with pytest.raises(RedoError, match="cannot be written"):
+            files.take(log)
+    assert files.problem == ""
+    assert files.take(log), "what was not written is not counted as seen"
+
+
+def test_a_standby_folder_that_is_removed_while_a_file_is_taken_is_not_the_fault_of_the_file(site, archive):
+    log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
+    (frame, *_) = site.stream(log).frames()
+    log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) // 2]))
+    log.sync()
+    shutil.copy(complete(site)[0].path, archive)
+    shutil.rmtree(site.folder)
+    with pytest.raises(RedoError, match="was removed or replaced"):
+        files.take(log)
+    assert files.problem == ""

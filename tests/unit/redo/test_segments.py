@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
+from redo.kept_segments import KeptSegments
 from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
 from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
 from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
 from streams.scn import Scn
-from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.workloads import Workload
 
 few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -276,3 +277,32 @@ def test_readers_and_writers_that_are_dropped_give_their_files_back(tmp_path):
         log_writer(tmp_path, source)
     gc.collect()
     assert len(list(folder.iterdir())) <= before
+
+
+def pair(folder, archive, *, cut: int = 700):
+    """A redo log with a partial copy of its second segment, of before that was complete, beside it."""
+    files, expected, position = archive
+    restore(folder, files)
+    second = folder / "0000000000000002.archived.redo"
+    stale = folder / "0000000000000002.redo"
+    stale.write_bytes(second.read_bytes()[:cut])
+    return second, stale, expected, position
+
+
+def test_the_complete_one_of_two_files_of_a_segment_is_read_listed_and_kept(tmp_path, archive, monkeypatch):
+    """As after a backup was restored beside newer files."""
+    second, stale, expected, position = pair(tmp_path, archive)
+    content = second.read_bytes()
+    for order in (sorted, lambda paths: sorted(paths, reverse=True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "glob", lambda self, pattern, order=order: order(self.rglob(pattern)))
+            assert list_segments(tmp_path)[1].path == second
+    reader = miner(tmp_path)
+    assert received(_all(reader, position)) == expected
+    reader.close()
+    kept = KeptSegments(tmp_path, SOURCE)
+    kept.read()
+    assert second.read_bytes() == content
+    kept.purge(4)
+    assert not stale.exists(), "alone it would be a segment before a gap"
+    assert list_segments(tmp_path)[0].number == 4

@@ -11,6 +11,7 @@ import pytest
 from databases.memory_source import MemorySource
 from protos.standby import StandbyPlace
 from redo.segments import list_segments
+from redo.shipping import RedoShipping
 from streams import failpoints
 from streams.clock import VirtualClock
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
@@ -518,3 +519,88 @@ def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_
     assert not standby.sync()
     assert standby.place.segment == 1
     assert standby.position.segment == 1
+
+
+def test_a_capture_process_goes_on_in_a_folder_that_was_restored_under_it(tmp_path):
+    """What it has open is the file of before, which grows no more."""
+    site = Site(tmp_path, segment_bytes=1 << 20)
+    site.commit(5)
+    standby = standby_log(site.folder)
+    site.receive(standby)
+    reader = miner(site.folder)
+    batches = list(mine(reader, standby))
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    shutil.rmtree(site.folder)
+    shutil.copytree(backup, site.folder)
+    again = standby_log(site.folder)
+    site.commit(5)
+    site.receive(again)
+    batches += mine(reader, again)
+    reader.close()
+    assert received(batches) == committed(site.source)
+
+
+def test_what_a_receiver_without_a_folder_begins_with_is_not_purged_while_its_stream_begins(purging, monkeypatch):
+    """The source knew it to be far ahead: a purge that runs just then would take away what it is about to be sent."""
+    purging.commit(40)
+    standby = standby_log(purging.folder)
+    purging.receive(standby)
+    oldest = list_segments(purging.redo)[0].number
+    again = standby_log(purging.folder.with_name("anew"))
+    shipping, start = purging.writer.shipping, RedoShipping._start
+
+    def purges(self, *arguments):
+        found = start(self, *arguments)
+        purging.writer.step(0.0)
+        return found
+
+    monkeypatch.setattr(RedoShipping, "_start", purges)
+    purging.receive(again)
+    assert list_segments(purging.folder.with_name("anew"))[0].number == oldest
+    assert shipping.keep_from == again.place.segment
+    assert log_bytes(again._folder) == log_bytes(purging.redo)
+
+
+MINUTE_US = 60_000_000
+
+
+def test_a_stream_from_the_future_is_refused_and_not_remembered(site):
+    site.commit(10)
+    standby, now_us = standby_log(site.folder), site.clock.time_us()
+
+    def incarnation(ahead_us: int) -> str:
+        return f"{(now_us + ahead_us) * 1000:020d}-7-abcd"
+
+    with pytest.raises(QueueError, match=r"its clock is ahead by 1:00:00 of the clock of the source") as refused:
+        receive(site.writer, standby, incarnation(60 * MINUTE_US))
+    assert "set the clock" in refused.value.hint
+    receive(site.writer, standby, incarnation(2 * MINUTE_US))  # clocks are never quite equal
+    with pytest.raises(QueueError, match="a newer stream") as refused:
+        receive(site.writer, standby, incarnation(MINUTE_US))
+    assert "clock" in refused.value.hint
+    assert "redo_receivers.json" in refused.value.hint
+    assert str(site.redo.name) in refused.value.hint
+    receive(site.writer, standby, incarnation(3 * MINUTE_US))
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["replaced", "removed"])
+def test_nothing_is_acknowledged_that_was_written_to_a_file_that_is_not_in_its_folder_any_more(tmp_path, is_restored):
+    site = Site(tmp_path, segment_bytes=1 << 20)
+    site.commit(5)
+    standby = standby_log(site.folder)
+    stream = site.receive(standby)
+    place = standby.place
+    backup = site.folder.with_name("backup")
+    shutil.copytree(site.folder, backup)
+    shutil.rmtree(site.folder)
+    if is_restored:
+        shutil.copytree(backup, site.folder)
+    site.commit(5)
+    with pytest.raises(RedoError, match="was removed or replaced"):
+        list(places(standby, stream.frames()))
+    assert standby.place == place
+    standby.close()
+    again = standby_log(site.folder)
+    site.receive(again)
+    assert log_bytes(site.folder) == log_bytes(site.redo)

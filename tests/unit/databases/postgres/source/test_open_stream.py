@@ -1,0 +1,52 @@
+"""Opening a log stream: what was checked over one connection holds for the server that the stream comes from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from databases.postgres.source import database, replication_stream
+from databases.postgres.source.database import PostgresSource
+from streams.errors import DatabaseUnavailable
+from streams.scn import Scn
+
+
+class Session:
+    """A connection to a server where publication and slot are as they should be."""
+
+    def __init__(self) -> None:
+        self.info = SimpleNamespace(dbname="d")
+        self.is_closed = False
+
+    def execute(self, query, parameters=None):
+        return SimpleNamespace(fetchone=lambda: (1,))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    """The stream that the dsn's server of now gives; the server that is checked is on timeline 1."""
+    made = SimpleNamespace(options=SimpleNamespace(timeline=1), is_closed=False)
+    made.close = lambda: setattr(made, "is_closed", True)
+    monkeypatch.setattr("databases.postgres.source.slot._timeline", lambda connection: 1)
+    monkeypatch.setattr(database, "check_slot", lambda connection, name, start: start)
+    monkeypatch.setattr(database, "published_relations", lambda connection, name: ())
+    monkeypatch.setattr(database, "binary_obstacles", lambda connection, relations: ())
+    monkeypatch.setattr(replication_stream, "open_log_stream", lambda dsn, **settings: made)
+    return made
+
+
+@pytest.mark.parametrize("redo", [0, 1], ids=["no redo yet", "redo of timeline 1"])
+def test_a_stream_of_another_timeline_than_the_one_that_was_checked_is_not_read_but_tried_again(monkeypatch, stream, redo):
+    source, session = PostgresSource("dsn", site="dbs1"), Session()
+    monkeypatch.setattr(PostgresSource, "_session", lambda self: session)
+    source._connection = session
+    assert source.open_stream("t", Scn(100), timeline=redo) is stream
+    stream.options.timeline = 2  # the dsn leads to a standby that was promoted a moment ago
+    with pytest.raises(DatabaseUnavailable, match="on timeline 2, and the log that was checked is on timeline 1"):
+        source.open_stream("t", Scn(100), timeline=redo)
+    assert stream.is_closed
+    assert session.is_closed, "the next check goes to the server of now"
