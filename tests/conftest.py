@@ -41,6 +41,7 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under `--dist loadgroup`, tests that share a topology stay in one worker: those of `fix_cluster.one_way`, and those of one file."""
     for item in items:
