@@ -53,7 +53,6 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
-from topology.combined import combined
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
@@ -493,8 +492,6 @@ class DatabaseSite(SiteHost):
         for name in captures:
             writer.required_checkpoints.register(name)
         writer.required_checkpoints.forget_others(captures)
-        mining = {each.name for each in self._spec.captures if each.source == self._site.name}
-        writer.pause_for(is_combined=mining <= {each.capture.name for each in combined(self._spec)})
 
     def _acknowledged(self) -> None:
         """A redo receiver has more durably: confirm it at once where commits wait for that."""

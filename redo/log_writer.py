@@ -77,8 +77,6 @@ GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepali
 # therefore use one core at most, at any speed, and arrive in larger gulps. A commit that arrives alone is read at once,
 # and a backlog is read without a pause.
 PAUSE_FACTOR = 9.0
-# Where capture and apply are combined, less than half the messages follow a gulp, and nothing is copied in between.
-PAUSE_FACTOR_COMBINED = 4.0
 PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
@@ -163,7 +161,6 @@ class LogWriter:
         self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
         self._pause_s = 0.0
-        self._pause_factor = PAUSE_FACTOR
         self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
 
@@ -217,10 +214,6 @@ class LogWriter:
     def pause_s(self) -> float:
         """How long to leave the stream alone before the next step, seconds; see `PAUSE_FACTOR`."""
         return self._pause_s
-
-    def pause_for(self, *, is_combined: bool) -> None:
-        """Pause as suits what reads this redo log: with combined capture and apply only, or also with queues behind it."""
-        self._pause_factor = PAUSE_FACTOR_COMBINED if is_combined else PAUSE_FACTOR
 
     @property
     def waits_for_receivers(self) -> bool:
@@ -339,7 +332,7 @@ class LogWriter:
             _after_fsync()
             self._confirm(stream)
         busy_s = self._clock.monotonic() - began
-        self._pause_s = min(PAUSE_MAX_S, self._pause_factor * busy_s) if wrote and not is_full else 0.0
+        self._pause_s = min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken

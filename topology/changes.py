@@ -219,8 +219,6 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
         "heartbeat": spec.heartbeat_s,
         "captures": [replace(each, queue="") for each in spec.captures if each.source == name],
         "redo receivers": [(each.name, each.is_sync, each.archive_lag_s, each.is_archived_log) for each in receivers_from(spec, name)],
-        # The log writer pauses less where little stands behind it.
-        "combined capture and apply": [each.capture.name for each in combined(spec) if each.capture.source == name],
         "applies from here": sum(1 for each in spec.applies if each.source == name),
         "applies here": [_settings(each) for each in spec.applies if each.site == name],
         "queues": [queue.name for queue in spec.queues if queue.site == name],

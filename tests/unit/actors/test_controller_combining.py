@@ -53,13 +53,13 @@ def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed
     }
     started(spec, actors, steps=10)
     assert actors.killed == []
-    assert set(reconfigured(actors)) == {"site:a", "capture:c", "apply:x"}
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
     assert actors.new == BETWEEN
     assert set(actors.running) == EVERYTHING
     actors.calls.clear()
     started(combined, actors, steps=10)
     assert set(actors.killed) == BETWEEN
-    assert set(reconfigured(actors)) == {"site:a", "capture:c", "apply:x"}
+    assert set(reconfigured(actors)) == {"capture:c", "apply:x"}
     assert set(actors.running) == EVERYTHING - BETWEEN
 
 

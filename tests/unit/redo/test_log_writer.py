@@ -101,23 +101,6 @@ def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
     assert 8 <= written <= 11
 
 
-def test_writer_pauses_less_where_capture_and_apply_are_combined(tmp_path, monkeypatch):
-    clock = VirtualClock()
-    monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(0.001))
-    source = MemorySource(gulp_bytes=lambda: 200)
-    workload = Workload(source, 1)
-    writer = log_writer(tmp_path, source, clock=clock, record_bytes=1_000_000)
-    attach(writer, source)
-    pauses = []
-    for is_combined in (True, False):
-        writer.pause_for(is_combined=is_combined)
-        workload.run(5)
-        assert writer.step(0.0)
-        pauses.append(writer.pause_s)
-    assert pauses == pytest.approx([0.001 * log_writer_module.PAUSE_FACTOR_COMBINED, 0.001 * log_writer_module.PAUSE_FACTOR])
-    assert pauses[0] < pauses[1]
-
-
 def test_writer_rests_after_small_gulps_only(tmp_path, monkeypatch):
     clock = VirtualClock()
     monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(0.001))

@@ -59,7 +59,7 @@ def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothi
 
 def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
     assert edit(tmp_path, ONE.removeprefix(NEVER), ONE) == {
-        "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
+        "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
         "queue:q_dbs1": "new", "propagation:dbs1_to_dbs2": "new", "queue:q_dbs2_in": "new",
     }
 
