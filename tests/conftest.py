@@ -41,15 +41,6 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under `--dist loadgroup`, tests that share a topology stay in one worker: those of `fix_cluster.one_way`, and those of one file."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            shares = "one_way" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("one_way" if shares else item.path.stem))
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not _is_worker(config):  # a worker inherits the variable, and the session's own process looks after all of them
         config.stash[SESSION] = uuid.uuid4().hex
