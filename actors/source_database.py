@@ -483,11 +483,11 @@ class DatabaseSite(SiteHost):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for this site's capture processes and the redo receivers of others only, and pause as suits them."""
+        """Keep redo for this site's capture processes and the redo receivers of others only."""
+        receivers = receivers_from(self._spec, self._site.name)
         # Receivers first: a capture process that is to mine elsewhere needs the redo that it needed here.
-        writer.shipping.register({each.name: each.is_sync for each in receivers_from(self._spec, self._site.name)})
-        lags = [each.archive_lag_s for each in receivers_from(self._spec, self._site.name) if each.is_archived_log]
-        writer.switch_after_s = min(lags, default=None)
+        writer.shipping.register({each.name: each.is_sync for each in receivers})
+        writer.switch_after_s = min((each.archive_lag_s for each in receivers if each.is_archived_log), default=None)
         captures = [each.name for each in self._spec.captures if each.source == each.site == self._site.name]
         for name in captures:
             writer.required_checkpoints.register(name)

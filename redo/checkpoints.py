@@ -6,17 +6,20 @@ capture process that is not registered keeps no redo, so the topology's are regi
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from redo.segments import write_error
+from redo.segments import RedoFull, write_error
+from streams.clock import Clock
 from streams.durable_file import replace_file
 from streams.errors import RedoError
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["RequiredCheckpoints"]
+__all__ = ["CHECKPOINT_SAVE_INTERVAL_S", "PurgeBounds", "RequiredCheckpoints"]
 
+CHECKPOINT_SAVE_INTERVAL_S = 10.0  # what the file lags is mined again, nothing more
 _FILE = "required_checkpoints.json"
 
 
@@ -95,3 +98,33 @@ class RequiredCheckpoints:
         except OSError as error:
             raise write_error(self._path, error) from error
         self._saved = required
+
+
+class PurgeBounds:
+    """Saves what bounds a purge: now and then, and before every purge.
+
+    A capture process whose position was lost is taken for a new one, and waits for redo that is gone: so it is on disk before redo
+    goes why it may.
+
+    Args:
+        saves: make the bounds durable; each may raise `RedoFull`.
+        clock: of the interval.
+    """
+
+    def __init__(self, *saves: Callable[[], None], clock: Clock) -> None:
+        self._saves, self._clock = saves, clock
+        self._saved_at = clock.monotonic()
+
+    def save(self, *, purges: bool) -> None:
+        """Save when that is due. A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
+
+        Args:
+            purges: redo is about to be removed.
+        """
+        now = self._clock.monotonic()
+        if not purges and now - self._saved_at < CHECKPOINT_SAVE_INTERVAL_S:
+            return
+        self._saved_at = now
+        with contextlib.suppress(RedoFull):
+            for save in self._saves:
+                save()

@@ -32,7 +32,6 @@ Worked flow
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from pathlib import Path
 import numpy as np
 
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
-from redo.checkpoints import RequiredCheckpoints
+from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
 from redo.kept_segments import KeptSegments
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
@@ -79,7 +78,6 @@ GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepali
 PAUSE_FACTOR = 9.0
 PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
-CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound: what it lags is mined again, nothing more
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
 SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
 
@@ -175,12 +173,13 @@ class LogWriter:
         self._created_at = self._clock.monotonic()
         self._phase = "IDLE"
         self._data_bytes = self._records = self._syncs = self._resumes = self._purged_bytes = 0
-        self._wrote_at = self._saved_at = self._kept_alive_at = self._clock.monotonic()
+        self._wrote_at = self._kept_alive_at = self._clock.monotonic()
 
         self._kept = KeptSegments(folder, source)
         self.required_checkpoints = RequiredCheckpoints(folder)
         self._open()
         self.shipping = RedoShipping(folder, source, lambda: self._position, self._clock)
+        self._bounds = PurgeBounds(self.required_checkpoints.save, self.shipping.save, clock=self._clock)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -574,15 +573,12 @@ class LogWriter:
 
     # ------------------------------------------------------------------ purging
 
-    def purge(self, required_checkpoint_scn: Scn) -> int:
-        """Remove archived segments that mining from `required_checkpoint_scn` will not read, and no redo receiver needs.
+    def purge(self, required_checkpoint_scn: Scn | None) -> int:
+        """Remove archived segments that mining from `required_checkpoint_scn` will not read (None: nothing is mined), and no redo receiver needs.
 
         Returns:
             Bytes freed.
         """
-        return self._purge(required_checkpoint_scn)
-
-    def _purge(self, required_checkpoint_scn: Scn | None) -> int:
         with self.shipping.unmoved() as keep_from:
             freed = self._kept.purge(self._needed_segment(required_checkpoint_scn, keep_from))
         self._purged_bytes += freed
@@ -601,19 +597,12 @@ class LogWriter:
         return min((bound for bound in bounds if bound is not None), default=0)
 
     def _save_and_purge(self) -> None:
-        now = self._clock.monotonic()
         # Read once: another thread may record more between the save and the purge.
         lowest = self.required_checkpoints.lowest
         may_purge = self._kept.count > 1 and self._kept.has_below(self._needed_segment(lowest, self.shipping.keep_from))
-        # Before redo goes, it is on disk why it may: a capture process that is taken for a new one waits for what is gone.
-        if may_purge or now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
-            self._saved_at = now
-            # A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
-            with contextlib.suppress(RedoFull):
-                self.required_checkpoints.save()
-                self.shipping.save()
+        self._bounds.save(purges=may_purge)
         if may_purge:
-            self._purge(lowest)
+            self.purge(lowest)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

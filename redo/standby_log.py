@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
-from redo.checkpoints import RequiredCheckpoints
+from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.kept_segments import KeptSegments
 from redo.records import (
     HEADER_BYTES,
@@ -53,7 +53,6 @@ from redo.records import (
 )
 from redo.segments import (
     PREAMBLE_BYTES,
-    RedoFull,
     SegmentFile,
     archive_segment,
     check_preamble,
@@ -68,7 +67,6 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["StandbyLog", "StandbyStatistics"]
 
-CHECKPOINT_SAVE_INTERVAL_S = 10.0  # on disk it is only a lower bound, as at the source
 _SMALL_BYTES_MAX = 1 << 20  # of a head's or a footer's payload, which are kept in memory: a few hundred bytes in fact
 _HEAD_RECORDS = 2  # SEGMENT and DICTIONARY: without them it is no segment
 
@@ -122,16 +120,15 @@ class StandbyLog:
 
     def __init__(self, folder: Path, source: str, *, redo_bytes_max: int, clock: Clock | None = None) -> None:
         self._folder, self._source, self._redo_bytes_max = folder, source, redo_bytes_max
-        self._clock = clock or SystemClock()
         self._kept = KeptSegments(folder, source)
         self.required_checkpoints = RequiredCheckpoints(folder)
+        self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock or SystemClock())
         self._segment: _Segment | None = None  # the one that is written
         self._ended: SegmentHead | None = None  # the newest one, once it is complete
         self._place = StandbyPlace()
         self._position = RedoPosition(0, 0, FIRST_SCN)
         self._received_bytes = self._syncs = self._duplicate_bytes = self._purged_bytes = 0
         self._source_scn = FIRST_SCN
-        self._saved_at = self._clock.monotonic()
         newest = self._kept.read()
         if newest is not None:
             self._open_newest(newest)
@@ -237,17 +234,12 @@ class StandbyLog:
         Returns:
             Bytes freed.
         """
-        now = self._clock.monotonic()
-        if now - self._saved_at >= CHECKPOINT_SAVE_INTERVAL_S:
-            self._saved_at = now
-            with contextlib.suppress(RedoFull):
-                self.required_checkpoints.save()
-        required = self.required_checkpoints.lowest
-        if required is None:
-            return 0
+        required = self.required_checkpoints.lowest  # read once: another thread may record more before the purge
         # The newest one stays: the source is asked to go on from there.
         newest = max(self._kept.heads, default=0)
-        freed = self._kept.purge(min(self._kept.restart_segment_for(required), newest))
+        keep_from = 0 if required is None else min(self._kept.restart_segment_for(required), newest)
+        self._bounds.save(purges=self._kept.has_below(keep_from))
+        freed = self._kept.purge(keep_from)
         self._purged_bytes += freed
         return freed
 

@@ -9,7 +9,7 @@ import pytest
 from databases.memory_source import MemorySource
 from databases.ports import StreamOptions
 from redo import log_writer as log_writer_module
-from redo.checkpoints import RequiredCheckpoints
+from redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.records import RecordHeader, RecordType
 from redo.segments import RedoFull, RedoReader, list_segments
@@ -380,7 +380,7 @@ def test_what_allows_a_purge_is_on_disk_before_it(tmp_path):
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
     writer.required_checkpoints.register("c")
     drain(writer, source, clock)
-    clock.advance(log_writer_module.CHECKPOINT_SAVE_INTERVAL_S)
+    clock.advance(CHECKPOINT_SAVE_INTERVAL_S)
     writer.step(0.0)
     writer.required_checkpoints.record("c", writer.position.scn)
     told = writer.position.scn

@@ -10,6 +10,7 @@ import pytest
 
 from databases.memory_source import MemorySource
 from protos.standby import StandbyPlace
+from redo.checkpoints import RequiredCheckpoints
 from redo.segments import list_segments
 from redo.shipping import RedoShipping
 from streams import failpoints
@@ -256,6 +257,17 @@ def test_the_receiver_purges_behind_its_captures_and_keeps_the_newest_segment(si
     standby.required_checkpoints.record("c2", standby.position.scn)
     standby.purge()
     assert numbers[-2] <= list_segments(site.folder)[0].number  # a transaction that is open may have begun before the newest
+
+
+def test_what_allows_a_purge_is_on_disk_before_it(site):
+    """A killed receiver's successor knows that the captures here are past what is gone."""
+    standby = standby_log(site.folder)
+    standby.required_checkpoints.register("c")
+    site.commit(120)
+    site.receive(standby)
+    standby.required_checkpoints.record("c", standby.position.scn)
+    assert standby.purge() > 0
+    assert RequiredCheckpoints(site.folder).lowest == standby.position.scn
 
 
 def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
