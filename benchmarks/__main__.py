@@ -28,9 +28,10 @@ from typing import Protocol
 import psycopg
 
 from benchmarks.native import NativePeer
-from benchmarks.networks import NETWORKS, Network, NetworkRun, entry_of, measure
+from benchmarks.networks import NETWORKS, Network, measure
 from benchmarks.processes import Footprint, ProcessSampler, Usage, footprint
 from benchmarks.product import HeadracePeer
+from benchmarks.runs import Run, compared, middle, progress_line
 from benchmarks.servers import Pair, Servers, bench_servers
 from benchmarks.workloads import (
     MARK_TABLE,
@@ -70,15 +71,6 @@ class Peer(Protocol):
     def tear_down(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One measured drain."""
-
-    seconds: float
-    verified: bool
-    usage: dict[str, Usage]
-
-
 @dataclass(slots=True)
 class Bench:
     """The bench's state: servers, peers, results."""
@@ -94,8 +86,9 @@ class Bench:
             for setting in self._order(number):
                 run = self._run(workload, setting)
                 counted = number > 0
-                _say(f"  {workload.name:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  "
-                     f"{workload.row_changes / run.seconds:9,.0f} rows/s  {'verified' if run.verified else 'DIFFERENT'}")
+                _say(progress_line(
+                    workload.name, setting, run, counted=counted, rate=f"{workload.row_changes / run.seconds:9,.0f} rows/s  ",
+                ))
                 if counted or not run.verified:
                     self.runs.setdefault((workload.name, setting), []).append(run)
 
@@ -193,7 +186,7 @@ class Bench:
 
 def report(
     bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
-    footprints: dict[str, Footprint], networks: dict[Network, dict[str, list[NetworkRun]]] | None = None,
+    footprints: dict[str, Footprint], networks: dict[Network, dict[str, list[Run]]] | None = None,
     idle: dict[str, Usage] | None = None,
 ) -> dict[str, object]:
     """Collect the results for `latest.json`.
@@ -212,24 +205,15 @@ def report(
         runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace", "queued")}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
         native_s = min(seconds["native"], seconds["native_on"])
-        middle = sorted(runs["headrace"], key=lambda run: run.seconds)[len(runs["headrace"]) // 2]
-        middle_queued = sorted(runs["queued"], key=lambda run: run.seconds)[len(runs["queued"]) // 2]
-        middle_native = sorted(runs["native"], key=lambda run: run.seconds)[len(runs["native"]) // 2]
         entries.append({
-            "name": workload.name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
-            "ratio": round(native_s / seconds["headrace"], 3),
-            "ratio_same_synchronous_commit": round(seconds["native_on"] / seconds["headrace"], 3),
-            "verified": all(run.verified for found in runs.values() for run in found),
-            "row_changes": workload.row_changes, "transactions": workload.transactions,
+            **compared(workload.name, runs), "row_changes": workload.row_changes, "transactions": workload.transactions,
             "native_synchronous_commit_off_s": round(seconds["native"], 3),
             "native_synchronous_commit_on_s": round(seconds["native_on"], 3),
             "native_rows_per_s": round(workload.row_changes / native_s),
             "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
-            "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in runs.items()},
-            "headrace_usage": {stage: asdict(usage) for stage, usage in middle.usage.items()},
-            "native_usage": {stage: asdict(usage) for stage, usage in middle_native.usage.items()},
+            "native_usage": {stage: asdict(usage) for stage, usage in middle(runs["native"]).usage.items()},
             "queued_s": round(seconds["queued"], 3),
-            "queued_usage": {stage: asdict(usage) for stage, usage in middle_queued.usage.items()},
+            "queued_usage": {stage: asdict(usage) for stage, usage in middle(runs["queued"]).usage.items()},
             "cpu_s_per_100k_rows": {
                 setting: round(statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3)
                 for setting in ("headrace", "queued")
@@ -241,7 +225,7 @@ def report(
         "memory": memory,
         "footprint": {component: asdict(each) for component, each in footprints.items()},
         "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
-        "networks": [entry_of(network, rounds) for network, rounds in (networks or {}).items()],
+        "networks": [compared(network.name, rounds) for network, rounds in (networks or {}).items()],
         "idle_cpu_percent": {
             stage: round(100 * usage.cpu_s / _IDLE_S, 2) for stage, usage in (idle or {}).items() if not _is_database(stage)
         },

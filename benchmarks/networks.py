@@ -7,22 +7,23 @@ the clock starts with the peer and stops with the snapshot in which the slowest 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import psycopg
 from psycopg import sql
 
-from benchmarks.processes import ProcessSampler, Usage
+from benchmarks.native import Flow, NativeFlows
+from benchmarks.processes import ProcessSampler
 from benchmarks.product import HeadraceTopology
-from benchmarks.servers import Servers, bench_servers, wait_slot_free, wait_true
+from benchmarks.runs import Run, progress_line
+from benchmarks.servers import Servers, bench_servers
 from benchmarks.workloads import Bulk, WorkloadError, has_mark, make_mark_table, write_mark
 
-__all__ = ["NETWORKS", "Network", "NetworkRun", "entry_of", "measure"]
+__all__ = ["NETWORKS", "Network", "measure"]
 
 _TABLES = ("bench_rows", "bench_mark")
 _ABOVE = 100_000_000  # ids and marks of two sites that write to each other never meet
@@ -61,16 +62,7 @@ NETWORKS = (Network(
 SETTINGS = ("native", "headrace", "native_on")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRun:
-    """One measured round: seconds until the slowest site had everything."""
-
-    seconds: float
-    verified: bool
-    usage: dict[str, Usage]
-
-
-def measure(network: Network, runs: int, share: float, say: Callable[[str], None]) -> dict[str, list[NetworkRun]]:
+def measure(network: Network, runs: int, share: float, say: Callable[[str], None]) -> dict[str, list[Run]]:
     """Warm up, then run the network alternating through every setting, on servers of its own.
 
     Args:
@@ -82,7 +74,7 @@ def measure(network: Network, runs: int, share: float, say: Callable[[str], None
     Returns:
         The counted rounds per setting, and a warm-up whose contents differed.
     """
-    found: dict[str, list[NetworkRun]] = {setting: [] for setting in SETTINGS}
+    found: dict[str, list[Run]] = {setting: [] for setting in SETTINGS}
     with bench_servers() as servers:
         bench = NetworkBench(network, servers, share)
         try:
@@ -91,28 +83,12 @@ def measure(network: Network, runs: int, share: float, say: Callable[[str], None
             for number in range(runs + 1):
                 for setting in SETTINGS if number % 2 else SETTINGS[::-1]:
                     run = bench.run(setting)
-                    say(f"  {network.name:16} {setting:12} {'' if number else '(warm-up) '}{run.seconds:7.2f} s  "
-                        f"{'verified' if run.verified else 'DIFFERENT'}")
+                    say(progress_line(network.name, setting, run, counted=number > 0))
                     if number or not run.verified:
                         found[setting].append(run)
         finally:
             bench.tear_down(say)
     return found
-
-
-def entry_of(network: Network, rounds: dict[str, list[NetworkRun]]) -> dict[str, object]:
-    """The report of a network's rounds: medians, both ratios, and Headrace's usage in its median round."""
-    seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in rounds.items()}
-    native_s = min(seconds["native"], seconds["native_on"])
-    middle = sorted(rounds["headrace"], key=lambda run: run.seconds)[len(rounds["headrace"]) // 2]
-    return {
-        "name": network.name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
-        "ratio": round(native_s / seconds["headrace"], 3),
-        "ratio_same_synchronous_commit": round(seconds["native_on"] / seconds["headrace"], 3),
-        "verified": all(run.verified for found in rounds.values() for run in found),
-        "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in rounds.items()},
-        "headrace_usage": {stage: asdict(usage) for stage, usage in middle.usage.items()},
-    }
 
 
 class NetworkPeer(Protocol):
@@ -126,74 +102,24 @@ class NetworkPeer(Protocol):
     def tear_down(self) -> None: ...
 
 
-class NativeNetwork:
-    """One publication per source site, one subscription per flow.
+class NativeNetwork(NativeFlows):
+    """The network as native replication.
 
     Args:
         network: its sites and flows.
         dsns: site -> connection string; the tables exist and are empty.
     """
 
-    name = "native"
-
     def __init__(self, network: Network, dsns: dict[str, str]) -> None:
-        self._network, self._dsns = network, dsns
+        super().__init__([
+            Flow(f"bench_{network.name}_{number}", dsns[source], dsns[destination])
+            for number, (source, destination) in enumerate(network.flows)
+        ])
 
     def set_up(self) -> None:
         """Publish and subscribe; nothing is copied, because the tables are empty."""
-        names = sql.SQL(", ").join(sql.Identifier(table) for table in _TABLES)
-        for site in self._network.sources:
-            self._execute(site, sql.SQL("CREATE PUBLICATION bench FOR TABLE {}").format(names))
-        for number, (source, destination) in enumerate(self._network.flows):
-            self._execute(destination, sql.SQL(
-                "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION bench WITH "
-                "(binary = true, streaming = parallel, copy_data = false, origin = none)"
-            ).format(sql.Identifier(self._slot(number)), sql.Literal(self._dsns[source])))
+        self.subscribe(_TABLES, ", copy_data = false, origin = none")
         self.wait_caught_up()
-
-    def set_synchronous_commit(self, value: str) -> None:
-        """Set every subscription's `synchronous_commit`; takes effect when its worker starts again."""
-        self._alter(f"SET (synchronous_commit = {value})")
-
-    def start(self) -> None:
-        """Enable the subscriptions."""
-        self._alter("ENABLE")
-
-    def stop(self) -> None:
-        """Disable the subscriptions; returns when nothing reads their slots any more."""
-        self._alter("DISABLE")
-        for number, (source, _) in enumerate(self._network.flows):
-            with psycopg.connect(self._dsns[source], autocommit=True) as connection:
-                wait_slot_free(connection, self._slot(number))
-
-    def wait_caught_up(self) -> None:
-        """Wait until everything committed before this call is flushed at every subscriber."""
-        for number, (source, _) in enumerate(self._network.flows):
-            with psycopg.connect(self._dsns[source], autocommit=True) as connection:
-                row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
-                assert row is not None
-                wait_true(
-                    connection,
-                    f"SELECT confirmed_flush_lsn >= '{row[0]}' FROM pg_replication_slots WHERE slot_name = '{self._slot(number)}'",
-                )
-
-    def tear_down(self) -> None:
-        """Drop subscriptions with their slots, and publications."""
-        for number, (_, destination) in enumerate(self._network.flows):
-            self._execute(destination, f"DROP SUBSCRIPTION IF EXISTS {self._slot(number)}")
-        for site in self._network.sources:
-            self._execute(site, "DROP PUBLICATION IF EXISTS bench")
-
-    def _slot(self, number: int) -> str:
-        return f"bench_{self._network.name}_{number}"
-
-    def _alter(self, what: str) -> None:
-        for number, (_, destination) in enumerate(self._network.flows):
-            self._execute(destination, f"ALTER SUBSCRIPTION {self._slot(number)} {what}")
-
-    def _execute(self, site: str, statement: str | sql.Composed) -> None:
-        with psycopg.connect(self._dsns[site], autocommit=True) as connection:
-            connection.execute(statement.encode() if isinstance(statement, str) else statement)
 
 
 class HeadraceNetwork(HeadraceTopology):
@@ -257,7 +183,7 @@ class NetworkBench:
             except (RuntimeError, psycopg.Error) as error:
                 say(f"{peer.name} ({self.network.name}) still runs, stop it by hand: {error}")
 
-    def run(self, setting: str) -> NetworkRun:
+    def run(self, setting: str) -> Run:
         """Measure one round.
 
         Args:
@@ -282,7 +208,7 @@ class NetworkBench:
         # A replica that has everything and then changes again has had something twice.
         peer.wait_caught_up()
         verified = all(self._content(dsns[site]) == content for site in self.network.sites)
-        return NetworkRun(seconds=seconds, verified=verified, usage=usage)
+        return Run(seconds=seconds, verified=verified, usage=usage)
 
     def _make_databases(self, name: str) -> dict[str, str]:
         dsns = {}

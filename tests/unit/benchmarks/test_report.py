@@ -11,10 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.__main__ import FOOTPRINT_MAX_MB, RATIO_MIN, RESULTS, RUNS_MIN, Bench, Run, report, shortcomings, show
-from benchmarks.networks import NETWORKS, HeadraceNetwork, NetworkRun
+from benchmarks.__main__ import FOOTPRINT_MAX_MB, RATIO_MIN, RESULTS, RUNS_MIN, Bench, report, shortcomings, show
+from benchmarks.networks import NETWORKS, HeadraceNetwork
 from benchmarks.processes import Footprint, Usage, footprint, stage_of
 from benchmarks.product import _TOPOLOGY
+from benchmarks.runs import Run
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from databases.postgres.source.catalog import slot_name
 from topology.file.reading import read_topology
@@ -118,8 +119,8 @@ def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> No
 def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     fan_out, two_way = NETWORKS
 
-    def rounds(*seconds: float, verified: bool = True) -> list[NetworkRun]:
-        return [NetworkRun(seconds=each, verified=verified, usage=USAGE) for each in seconds]
+    def rounds(*seconds: float, verified: bool = True) -> list[Run]:
+        return [Run(seconds=each, verified=verified, usage=USAGE) for each in seconds]
 
     networks = {
         fan_out: {"native": rounds(4.0, 3.0, 9.0), "native_on": rounds(6.0, 6.0, 6.0), "headrace": rounds(5.0, 1.0, 2.0)},

@@ -1,0 +1,58 @@
+"""Measured runs, and the figures that compare two peers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.processes import Usage
+
+__all__ = ["Run", "compared", "middle", "progress_line"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measured drain: seconds until the slowest destination had everything."""
+
+    seconds: float
+    verified: bool
+    usage: dict[str, Usage]
+
+
+def middle(runs: Sequence[Run]) -> Run:
+    """The run of median duration."""
+    return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
+
+
+def compared(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
+    """The report of one workload: medians, both ratios, and Headrace's usage in its median run.
+
+    Args:
+        name: of the workload.
+        runs: counted runs per setting, `native`, `native_on` and `headrace` among them.
+    """
+    seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
+    native_s = min(seconds["native"], seconds["native_on"])
+    return {
+        "name": name, "native_s": round(native_s, 3), "headrace_s": round(seconds["headrace"], 3),
+        "ratio": round(native_s / seconds["headrace"], 3),
+        "ratio_same_synchronous_commit": round(seconds["native_on"] / seconds["headrace"], 3),
+        "verified": all(run.verified for found in runs.values() for run in found),
+        "runs": {setting: [round(run.seconds, 3) for run in found] for setting, found in runs.items()},
+        "headrace_usage": {stage: asdict(usage) for stage, usage in middle(runs["headrace"]).usage.items()},
+    }
+
+
+def progress_line(workload: str, setting: str, run: Run, *, counted: bool, rate: str = "") -> str:
+    """The line that is printed when a run has ended.
+
+    Args:
+        workload: its name.
+        setting: what was measured.
+        run: the run.
+        counted: it was no warm-up.
+        rate: more to say of its speed.
+    """
+    return (f"  {workload:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  {rate}"
+            f"{'verified' if run.verified else 'DIFFERENT'}")
