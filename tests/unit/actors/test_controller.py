@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,19 +17,9 @@ from streams.clock import VirtualClock
 from streams.errors import DatabaseError, PropagationError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, labels, one_way_spec, reconfigured, started, with_another_destination
+from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
 from topology.changes import components_of
 from topology.spec import ApplySpec, DatabaseSpec, QueueSpec, TopologySpec
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> TopologySpec:
-    return one_way_spec(tmp_path)
-
-
-@pytest.fixture
-def actors() -> FakeActors:
-    return FakeActors()
 
 
 def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):

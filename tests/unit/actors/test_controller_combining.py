@@ -6,25 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from actors.controller import Controller
 from databases.ports import Finding
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, labels, one_way_spec, reconfigured, started, with_another_destination
+from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
 from topology.spec import QueueSpec, TopologySpec
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> TopologySpec:
-    return one_way_spec(tmp_path)
-
-
-@pytest.fixture
-def actors() -> FakeActors:
-    return FakeActors()
 
 
 def combining(spec: TopologySpec) -> TopologySpec:

@@ -20,7 +20,6 @@ from protos.redo_link import RedoWatchClient
 from redo.shipping import STALLED_S
 from streams.errors import PropagationError, RedoError
 from streams.scn import ObjectNumber
-from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
@@ -45,11 +44,6 @@ def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:
 @pytest.fixture
 def spec(tmp_path: Path) -> TopologySpec:
     return downstream_spec(tmp_path)
-
-
-@pytest.fixture
-def actors() -> FakeActors:
-    return FakeActors()
 
 
 def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_other_receivers(spec, actors):

@@ -14,6 +14,7 @@ from actors.staging.propagation import (
     PropagationStatistics,
 )
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
@@ -82,6 +83,20 @@ class TwoQueues:
         while (delivery := self.far.dequeue(self.subscriber)) is not None:
             found.append(delivery.data)
         return found
+
+
+def all_durable_then_restored(folder: Path) -> tuple[TwoQueues, SubscriberSession]:
+    """Everything up to 40 was told as durable; then the destination came back from a backup that ends at 10."""
+    queues = TwoQueues(folder)
+    assert queues.far is not None
+    queues.publish(insert_batch([10, 20, 30, 40]))
+    queues.work()
+    queues.arrived()
+    queues.far.acknowledge(queues.subscriber, "dbs1", 40)
+    queues.save()
+    queues.work()
+    queues.save()
+    return queues, queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
 
 
 def test_batches_arrive_in_order_and_byte_for_byte(tmp_path: Path) -> None:
@@ -197,17 +212,8 @@ def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_
 
 
 def test_purged_redo_that_shows_while_draining_is_passed_on(tmp_path: Path) -> None:
-    queues = TwoQueues(tmp_path)
+    queues, restored = all_durable_then_restored(tmp_path)
     assert queues.near is not None
-    assert queues.far is not None
-    queues.publish(insert_batch([10, 20, 30, 40]))
-    queues.work()
-    queues.arrived()
-    queues.far.acknowledge(queues.subscriber, "dbs1", 40)
-    queues.save()
-    queues.work()
-    queues.save()
-    restored = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
     # The near queue learned that redo is gone from another stream of this propagation.
     held = queues.near.open_subscriber("to_dbs2", "9", {"dbs1": 10}, 1 << 30)
     queues.near.gone(queues.publisher, 30)
@@ -306,17 +312,8 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
 
 
 def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the_way_goes_on(tmp_path: Path) -> None:
-    queues = TwoQueues(tmp_path)
+    queues, restored = all_durable_then_restored(tmp_path)
     assert queues.near is not None
-    assert queues.far is not None
-    queues.publish(insert_batch([10, 20, 30, 40]))
-    queues.work()
-    queues.arrived()
-    queues.far.acknowledge(queues.subscriber, "dbs1", 40)
-    queues.save()
-    queues.work()
-    queues.save()
-    restored = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
     queues.work()
     queues.near.publisher_news(queues.publisher)
     queues.near.gone(queues.publisher, 30)

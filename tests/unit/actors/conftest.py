@@ -1,0 +1,23 @@
+"""Fixtures of tests of controllers: a small topology and fake actors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import one_way_spec
+from topology.spec import TopologySpec
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    """Site a to site b; a module about another topology has a fixture of its own by this name."""
+    return one_way_spec(tmp_path)
+
+
+@pytest.fixture
+def actors() -> FakeActors:
+    """Nothing runs yet."""
+    return FakeActors()
