@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any, Protocol
 
 from protos import apply_pb2 as pb
@@ -19,7 +18,7 @@ from protos.identity import Peer
 from protos.transport import PROTOCOL_VERSION, Channel, ClientStream, Server, abort, words_of
 from streams.errors import ProtocolError, StreamsError
 
-__all__ = ["HealthClient", "RunCall", "RunHandler", "fetch_health", "serve_tasks"]
+__all__ = ["HealthClient", "RunCall", "RunHandler", "serve_tasks"]
 
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
 _PEER = "the Spark application"
@@ -160,18 +159,3 @@ class HealthClient:
     def close(self) -> None:
         """Close the connection; idempotent."""
         self._channel.close()
-
-
-def fetch_health(endpoint: Peer | str, token: str, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
-    """Ask an application once; see `HealthClient`.
-
-    Args:
-        endpoint: "host:port" of the application, and whose certificate it must show.
-        token: of its incarnation.
-        timeout_s: how long to wait for the answer.
-
-    Raises:
-        PropagationError: it does not answer.
-    """
-    with closing(HealthClient(endpoint, token)) as client:
-        return client.ask(timeout_s)

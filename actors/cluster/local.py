@@ -27,7 +27,6 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -37,6 +36,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -199,7 +199,7 @@ class LocalCluster:
         self._token_file.unlink(missing_ok=True)
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(TOKEN_BYTES))
+            file.write(token_hex(TOKEN_BYTES))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from protos import apply_pb2 as pb
-from protos.spark_link import fetch_health
 from streams.errors import FencedError, ProtocolError
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import (
@@ -28,6 +27,7 @@ from tests.support.apply_driver import (
     load,
     wait_for,
 )
+from tests.support.spark_health import fetch_health
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -38,7 +38,7 @@ from protos.apply_link import ServerStream, serve_apply
 from protos.fragments import FRAGMENT_BYTES
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
-from protos.spark_link import fetch_health, serve_tasks
+from protos.spark_link import serve_tasks
 from redo.records import RedoPosition
 from redo.shipping import RedoShipping
 from spark_apply.driver.config import ApplyConfig
@@ -46,6 +46,7 @@ from spark_apply.driver.gate import Gate
 from streams.scn import Scn
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
+from tests.support.spark_health import fetch_health
 from tests.support.staging import one_way
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, TopologySpec

@@ -23,10 +23,11 @@ from protos.apply_link import fetch_access, serve_apply
 from protos.identity import CertificateError, Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
-from protos.spark_link import fetch_health, serve_tasks
+from protos.spark_link import serve_tasks
 from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
+from tests.support.spark_health import fetch_health
 from tests.support.system import wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec

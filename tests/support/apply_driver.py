@@ -30,7 +30,6 @@ from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.queue_link import EnqueueClient, QueueServer
-from protos.spark_link import fetch_health
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
@@ -41,6 +40,7 @@ from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
+from tests.support.spark_health import fetch_health
 from topology.file.reading import read_topology
 
 STARTED_S = 180.0  # Spark on a loaded two-core machine

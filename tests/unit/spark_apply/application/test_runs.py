@@ -10,7 +10,7 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
-from protos.spark_link import fetch_health, serve_tasks
+from protos.spark_link import serve_tasks
 from protos.transport import Server
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
 from spark_apply.application.runs import SparkRuns
@@ -20,6 +20,7 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.errors import PropagationError, ProtocolError, StreamsError
 from tests.support.apply_driver import wait_for
+from tests.support.spark_health import fetch_health
 
 SOON_S = 30.0
 TOKEN = "the application's token"
