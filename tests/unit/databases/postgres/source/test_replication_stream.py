@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import struct
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from databases.ports import StreamOptions
 from databases.postgres.source.lsn import format_lsn, parse_lsn
-from databases.postgres.source.replication_stream import PostgresLogStream
+from databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
 from databases.postgres.source.replication_wire import GULP_BYTES, RawWire
 from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from streams.scn import Scn
@@ -31,13 +32,13 @@ class NoConnection:
 class Pair:
     """A stream and the server's end of its socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: StreamOptions = OPTIONS) -> None:
         server, client = socket.socketpair()
         client.setblocking(False)
         self.server = server
         self.server.settimeout(5.0)
         connection: Any = NoConnection()
-        self.stream = PostgresLogStream(connection, RawWire(client), options=OPTIONS, start_scn=Scn(7))
+        self.stream = PostgresLogStream(connection, RawWire(client), options=options, start_scn=Scn(7))
 
     def send(self, data: bytes) -> None:
         self.server.sendall(data)
@@ -95,6 +96,29 @@ def test_keepalive_moves_the_position_without_data_and_is_answered(pair: Pair) -
     assert pair.status() == (200, 50, 50), "received is not durable"
     pair.send(pg.keepalive(200))
     assert pair.stream.read(0.01) is None, "the same position is no news"
+
+
+@pytest.mark.parametrize("version", [15, 16])
+def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_and_then_left_alone(version: int) -> None:
+    pair = Pair(dataclasses.replace(OPTIONS, server_version=version))
+    reminders = len(REMINDERS_S) if version >= 16 else 0
+    for _ in range(2):
+        pair.send(TRANSACTION)
+        assert pair.stream.read(1.0) is not None
+        assert pair.stream.read(2 * REMINDERS_S[-1]) is None
+        assert [pair.status()[1] for _ in range(reminders)] == [0] * reminders, "a reminder confirms nothing"
+    pair.server.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        pair.status()
+    pair.stream.close()
+    pair.server.close()
+
+
+def test_a_reminder_that_finds_the_connection_broken_ends_the_stream(pair: Pair) -> None:
+    pair.server.shutdown(socket.SHUT_RD)
+    assert pair.stream.read(2 * REMINDERS_S[0]) is None
+    with pytest.raises(DatabaseUnavailable):
+        pair.stream.read(0.0)
 
 
 def test_keepalive_in_an_open_transaction_is_answered_but_tells_nothing(pair: Pair) -> None:
