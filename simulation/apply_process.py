@@ -274,8 +274,6 @@ class Beginning:
             raise DatabaseUnavailable("the source does not answer")
         if self._snapshot is None:
             self._snapshot = database.source.open_snapshot(self._sim.topology.name)
-        if self._copied is None and not self._snapshot.is_captured():
-            return
         if self._copied is table:
             self._record(table, "DONE", self._snapshot)
             return
