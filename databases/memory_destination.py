@@ -188,7 +188,11 @@ class MemoryDestination:
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
-        found = (table for key, table in self._reach().instantiations.items() if key[:2] == (topology, apply))
+        store = self._reach()
+        found = (
+            replace(table, is_remade=bool(store.recorded.get(key)) and self._number(table) not in {0, store.recorded[key]}) for key, table in store.instantiations.items()
+            if key[:2] == (topology, apply)
+        )
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
     def record_instantiation(
@@ -198,7 +202,10 @@ class MemoryDestination:
         self._process(topology, apply, epoch)
         for identity in replaces:
             self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
-        self.store.instantiations[topology, apply, instantiation.source, instantiation.identity] = instantiation
+        key = topology, apply, instantiation.source, instantiation.identity
+        self.store.instantiations[key] = instantiation
+        if not instantiation.is_remade:
+            self.store.recorded[key] = self._number(instantiation)
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
@@ -250,6 +257,11 @@ class MemoryDestination:
 
     def close(self) -> None:
         """See `DestinationDatabase.close`."""
+
+    def _number(self, of: Instantiation) -> int:
+        """Of the table that has its name now; 0: there is none."""
+        stored = self.store.tables.get((of.owner, of.name))
+        return 0 if stored is None else stored.number
 
     def _reach(self) -> MemoryStore:
         if not self.store.is_reachable:

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "instantiations")
+_COMMITTED = ("tables", "processes", "errors", "instantiations", "recorded")
 
 
 _CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
@@ -90,6 +90,7 @@ class StoredTable:
     rows: dict[int, Row] = field(default_factory=dict)
     unique: tuple[dict[Row, int], ...] = ()
     file: int = 0  # another one when the rows are rewritten
+    number: int = 0  # another one when it is dropped and created again
 
     def __post_init__(self) -> None:
         self.unique = tuple({} for _ in self.table.unique_keys)
@@ -201,6 +202,8 @@ class MemoryStore:
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
+        self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
+        self._tables_made = 0
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0
         self.next_error = 1
@@ -239,7 +242,9 @@ class MemoryStore:
             ordered=len(unique_keys) > 1,
         )
         before = self.tables.get((owner, name))
-        made = self.tables[owner, name] = StoredTable(table)
+        if before is None:
+            self._tables_made += 1
+        made = self.tables[owner, name] = StoredTable(table, number=self._tables_made if before is None else before.number)
         if before is not None:
             place = {column.name: p for p, column in enumerate(before.table.columns)}
             for number, row in before.rows.items():

@@ -190,6 +190,8 @@ class Instantiation:
         row_count: rows copied (KEPT: not counted, 0).
         digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
+        is_remade: what has this name at the destination now is another table than when this was recorded: it was dropped and
+            created again, or exchanged. Recorded with it, the record stays of the earlier table; without, it is of this one.
     """
 
     source: str
@@ -201,6 +203,7 @@ class Instantiation:
     row_count: int = 0
     digest: str = ""
     problem: str = ""
+    is_remade: bool = False
 
     @property
     def is_kept(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation
-from spark_apply.copy.standing import Standing, rename_statement, standings
+from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -81,8 +81,11 @@ class TableRecords:
         ours = [each for each in recorded if each.source == self.config.source.site]
         found = standings(self.config.tables, ours)
         for each in found if show else ():
-            if each.table.identity not in self.gone:
-                self.show_recorded(each.table.destination, each.record)
+            if each.table.identity in self.gone:
+                continue
+            self.show_recorded(each.table.destination, each.record)
+            if each.is_remade and each.table.destination not in self.twice:
+                self._show_remade(each)
         if show:
             self._show_left(ours)
         return found
@@ -156,6 +159,14 @@ class TableRecords:
             self.show(TableProgress(
                 owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
             ))
+
+    def _show_remade(self, each: Standing) -> None:
+        """Show that the destination has another table than the one that was copied; its changes go on being applied."""
+        name, record = each.table.destination, each.record
+        assert record is not None
+        self.show(TableProgress(
+            owner=name.owner, name=name.name, state="FAILED", rows=record.row_count, scn=record.scn, problem=remade_problem(name),
+        ))
 
     def show_awaited(self, each: Standing) -> None:
         """Show that a copied table cannot join before an operator has renamed it at the destination."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
-__all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "rename_statement", "standings"]
+__all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_statement", "standings"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
@@ -65,6 +65,11 @@ class Standing:
         """Whether it is recorded under another name."""
         record, table = self.record, self.table
         return record is not None and TableName.of(record) != table.destination
+
+    @property
+    def is_remade(self) -> bool:
+        """Whether it was copied, and the destination has another table of its name since: rows of the copy may be missing there."""
+        return self.record is not None and self.is_finished and self.record.is_remade and not self.is_renamed
 
     @property
     def awaits_rename(self) -> bool:
@@ -178,6 +183,16 @@ def missing_rename(
     return None if old == TableName.of(version) else old
 
 
+def remade_problem(table: TableName) -> str:
+    """What to do about a table of the destination that is not the one that was copied (`Standing.is_remade`)."""
+    name = f"{_quoted(table.owner)}.{_quoted(table.name)}"
+    return (
+        "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing. `headrace copy FILE"
+        f" {table}` copies it again; if `headrace verify FILE {table}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
+        f" {_literal(name)}::regclass WHERE owner = {_literal(table.owner)} AND name = {_literal(table.name)}"
+    )
+
+
 def rename_statement(old: TableName, new: TableName) -> str:
     """Make the statements that give a destination table its new name, for an operator.
 
@@ -188,15 +203,21 @@ def rename_statement(old: TableName, new: TableName) -> str:
     Returns:
         One or two ALTER TABLE in one line, schema first, without a semicolon at the end.
     """
-
-    def quoted(name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
-
-    moved = f"{quoted(old.owner)}.{quoted(old.name)}"
+    moved = f"{_quoted(old.owner)}.{_quoted(old.name)}"
     statements = []
     if old.owner != new.owner:
-        statements.append(f"ALTER TABLE {moved} SET SCHEMA {quoted(new.owner)}")
-        moved = f"{quoted(new.owner)}.{quoted(old.name)}"
+        statements.append(f"ALTER TABLE {moved} SET SCHEMA {_quoted(new.owner)}")
+        moved = f"{_quoted(new.owner)}.{_quoted(old.name)}"
     if old.name != new.name:
-        statements.append(f"ALTER TABLE {moved} RENAME TO {quoted(new.name)}")
+        statements.append(f"ALTER TABLE {moved} RENAME TO {_quoted(new.name)}")
     return "; ".join(statements)
+
+
+def _quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

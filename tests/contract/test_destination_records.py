@@ -6,6 +6,7 @@ One suite over the database in memory and PostgreSQL 18; see `test_destination`.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,6 +261,28 @@ def recorded(destination, *tables, epoch: int = 0):
 
 def states(destination):
     return [(table.identity, table.name, table.scn, table.state) for table in destination.instantiations(TOPOLOGY, APPLY)]
+
+
+def test_instantiation_knows_the_table_that_it_was_recorded_of(harness, destination):
+    harness.create_table("made", [("id", "int4")], key=["id"])
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    recorded(destination, ("1", "made", 120, "DONE"), ("2", "not_there", 0, "FAILED"))
+
+    def remade() -> list[str]:
+        return [found.identity for found in destination.instantiations(TOPOLOGY, APPLY) if found.is_remade]
+
+    assert remade() == []
+    harness.drop_table("made")
+    assert remade() == [], "there is no other one"
+    harness.create_table("made", [("id", "int4")], key=["id"])
+    harness.create_table("not_there", [("id", "int4")], key=["id"])
+    assert remade() == ["1"]
+    (found,) = (each for each in destination.instantiations(TOPOLOGY, APPLY) if each.identity == "1")
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
+    destination.record_instantiation(TOPOLOGY, APPLY, epoch, replace(found, state="KEPT"))
+    assert remade() == ["1"], "a record that is moved on stays of the earlier table"
+    recorded(destination, ("1", "made", 130, "COPYING"))
+    assert remade() == []
 
 
 def test_instantiation_is_of_a_table_and_not_of_its_name(destination):

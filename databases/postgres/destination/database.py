@@ -208,7 +208,7 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                f"SELECT {_INSTANTIATION}, {_IS_REMADE} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
                 " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
         return tuple(_instantiation(row) for row in rows)
@@ -224,12 +224,15 @@ class PostgresDestination:
                 f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
                 " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply = %(apply)s"
                 " AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
-                f" INSERT INTO headrace.instantiation (topology, apply, changed_at, {_INSTANTIATION})"
-                " SELECT %(topology)s, %(apply)s, clock_timestamp(), %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
+                f" INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in, {_INSTANTIATION})"
+                " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)),"
+                " 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
                 " %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
                 " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
                 " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
-                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at",
+                " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at,"
+                " relation = CASE WHEN %(is_remade)s THEN recorded.relation ELSE excluded.relation END,"
+                " recorded_in = CASE WHEN %(is_remade)s THEN recorded.recorded_in ELSE excluded.recorded_in END",
                 {**values, "replaces": list(replaces)},
             )
             if done.rowcount == 0:
@@ -328,13 +331,16 @@ class PostgresDestination:
 
 
 _INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, problem"
+# A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
+_IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
+    AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
 
 
 def _instantiation(row: Sequence[Any]) -> Instantiation:
     """Of a row with the columns of `_INSTANTIATION`."""
     return Instantiation(
         source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
-        digest=row[7], problem=row[8],
+        digest=row[7], problem=row[8], is_remade=len(row) > 9 and row[9],
     )
 
 

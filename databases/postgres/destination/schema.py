@@ -17,7 +17,8 @@ The tables
                       one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
                       messages), the hashes of their keys in apply_error_key.
-    instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process.
+    instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
+                      the table here that it is of, `recorded_in` the number of this table when that was recorded.
 
 The views `dba_*` are for people and have the manuals' names and columns.
 
@@ -146,7 +147,14 @@ $$""",
 
 _VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+# What is recorded is of this table, and not of its name; see `databases.ports.Instantiation.is_remade`.
+_VERSION_6 = (
+    "ALTER TABLE headrace.instantiation ADD COLUMN relation oid, ADD COLUMN recorded_in oid",
+    """UPDATE headrace.instantiation SET relation = to_regclass(format('%I.%I', owner, name)),
+    recorded_in = 'headrace.instantiation'::regclass""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 VERSION = len(VERSIONS)
 
 

@@ -357,6 +357,31 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
 
 
+def test_destination_table_that_is_made_again_is_reported_until_it_is_copied_again():
+    world = World("a", "b")
+    copying = world.copying()
+    copying.run_first()
+    assert copying._records.progress[TableName("public", "a")].state == "DONE"
+    world.store.drop_table("public", "a")
+    world.store.create_table("public", "a", [destination_column("id"), destination_column("v")], key=["id"])
+
+    def shown(name: str) -> TableProgress:
+        return copying._records.progress[TableName("public", name)]
+
+    beside(world, lambda: shown("a").state == "FAILED", copying=copying)
+    assert "was dropped and created again" in shown("a").problem
+    assert "`headrace copy FILE public.a`" in shown("a").problem
+    assert shown("b").state == "DONE"
+    again = world.copying()
+    again.starts()
+    assert again._records.progress[TableName("public", "a")].state == "FAILED", "by every driver, not once"
+    again.copy_again([TableName("public", "a")])
+    beside(world, lambda: world.recorded()["a"].state == "DONE" and not world.recorded()["a"].is_remade, copying=again)
+    world.assert_same("a", "b")
+    again._records.standings()
+    assert again._records.progress[TableName("public", "a")].state == "DONE"
+
+
 def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more():
     world = with_missing_table()
     copying = world.copying()
