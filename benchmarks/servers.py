@@ -33,19 +33,20 @@ SETTINGS = {
 }
 
 
-_PREFIX = "headrace-bench-"
+PREFIX = "headrace-bench-"
 _POLL_S = 0.005
 
 
-def _remove_dead() -> None:
+def remove_dead() -> None:
     """Stop and remove the servers of a bench that was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             for state in folder.glob("*/state"):
                 LocalCluster(state).stop()
-            for name in ("source", "destination"):
-                EmbeddedServer(folder / name).destroy()
+            for place in folder.iterdir():
+                if place.is_dir() and not (place / "state").is_dir():
+                    EmbeddedServer(place).destroy()
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -113,8 +114,8 @@ def wait_slot_free(connection: psycopg.Connection, slot: str, timeout_s: float =
 @contextmanager
 def bench_servers() -> Iterator[Servers]:
     """Start both servers in a temporary folder, which is removed afterwards."""
-    _remove_dead()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    remove_dead()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     folder.chmod(0o711)  # the servers' own user passes through
     source = EmbeddedServer(folder / "source", name="bench_source", settings=SETTINGS)
     destination = EmbeddedServer(folder / "destination", name="bench_destination", settings=SETTINGS)
