@@ -214,7 +214,7 @@ def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(
         session = destination.open_session("topo", "apply_x", server=0, epoch=epoch, tag=b"\x11")
         for number, labels in enumerate([("order 7", "order 8"), ()]):
             session.begin()
-            session._connection.execute(f"INSERT INTO t VALUES ({number})")
+            session._connection.execute(f"INSERT INTO public.t VALUES ({number})")
             session.commit([ScnRange(after=number * 10, through=number * 10 + 10)], 0, labels)
         session.close()
         site.catch_up()
