@@ -180,6 +180,7 @@ class StoredCommit:
     apply: str
     tag: bytes
     changes: tuple[StoredChange, ...]
+    labels: tuple[str, ...] = ()
 
 
 class MemoryStore:
