@@ -22,6 +22,7 @@ from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
+from tests.support.writes import insert, int4
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -213,8 +214,10 @@ def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(
         epoch = destination.raise_epoch("topo", "apply_x").epoch
         session = destination.open_session("topo", "apply_x", server=0, epoch=epoch, tag=b"\x11")
         for number, labels in enumerate([("order 7", "order 8"), ()]):
+            table = session.describe("public", "t")
+            assert table is not None
             session.begin()
-            session._connection.execute(f"INSERT INTO t VALUES ({number})")
+            session.write([insert(table, [[int4(number)]])])
             session.commit([ScnRange(after=number * 10, through=number * 10 + 10)], 0, labels)
         session.close()
         site.catch_up()
