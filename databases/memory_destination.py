@@ -230,7 +230,8 @@ class MemoryDestination:
                 self.store.instantiations[key] = replace(found, state="KEPT" if found.is_kept else "DONE")
         for each in joining:
             key = (topology, apply, each.source, each.identity)
-            self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
+            if self.store.instantiations[key].state not in {"COPYING", "COMPARING", "FAILED", "LEFT"}:
+                self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
         process.low_watermark = min([through, *(each.scn for each in joining)])
         process.applied, process.ahead_scn, process.servers = (), through, {}
         progress = self.progress(topology, apply)

@@ -23,7 +23,8 @@ Durable when
 
 Beginnings
     A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
-    acknowledged. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
+    acknowledged, or at that of one that leaves with the same edit, if it is lower: the new one may be its successor under another
+    name, behind which nothing is new. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
     the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
     the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
     FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so
@@ -748,6 +749,9 @@ def _positions(
         subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
+        # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
+        left = [scn for name, scn in saved.get(source, {}).items() if name not in subscribers]
+        furthest = min([furthest, *left])
         positions[source] = {subscriber: known.get(subscriber, furthest) for subscriber in subscribers}
     return positions
 

@@ -39,8 +39,10 @@ from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
+from spark_apply.driver.coordinator import ErrorOutcome
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
+from spark_apply.groups import Failure
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
@@ -48,7 +50,7 @@ from streams.scn import Scn
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
+    from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables import TableFits
 
@@ -175,7 +177,7 @@ class CoordinatorHost:
             config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
         )
         self._join_at = 0.0
-        self._waiting_outcomes: dict[int, queue.SimpleQueue[ErrorOutcome]] = {}
+        self._waiting_outcomes: dict[int, list[queue.SimpleQueue[ErrorOutcome]]] = {}
         self._reported = Scn(0)
         self._record_at = self._alter_at = 0.0
         self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
@@ -280,13 +282,20 @@ class CoordinatorHost:
     def execute_errors(self, numbers: Iterable[int]) -> queue.SimpleQueue[ErrorOutcome]:
         """Execute error transactions; the returned queue receives one outcome for each."""
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
+        new = [number for number in dict.fromkeys(numbers) if number not in self._waiting_outcomes]
         for number in numbers:
-            self._waiting_outcomes[number] = outcomes
-        self._coordinator.execute_errors(numbers)
+            self._waiting_outcomes.setdefault(number, []).append(outcomes)
+        self._coordinator.execute_errors(new)
         return outcomes
 
     def delete_error(self, number: int) -> bool:
-        """Delete an error transaction; False when it is not there."""
+        """Delete an error transaction; False when it is not there.
+
+        Raises:
+            ApplyError: it is being executed: its row is locked, and nothing would be applied until that has ended.
+        """
+        if number in self._waiting_outcomes:
+            raise ApplyError(f"error transaction {number} is being executed", hint="look again with `headrace errors list`")
         found = self._destination.delete_error(self._config.topology, number)
         self._coordinator.error_deleted(number)
         return found
@@ -315,8 +324,11 @@ class CoordinatorHost:
             StreamsError: it cannot continue.
         """
         self.begin()
-        while not should_end():
-            self.turn(self._pause())
+        try:
+            while not should_end():
+                self.turn(self._pause())
+        finally:
+            self._forget_executions()
 
     def begin(self) -> None:
         """Start dequeuing."""
@@ -403,7 +415,7 @@ class CoordinatorHost:
 
     def _change_tables(self) -> None:
         """Bring what is accepted to its end, then let tables join or leave them out, and begin again from there."""
-        self._send()
+        self._send_unless_uncertain()
         now = self._clock.monotonic()
         if now < self._join_at:
             return
@@ -412,8 +424,13 @@ class CoordinatorHost:
                 self._dequeue_again()
         except DatabaseUnavailable as error:
             self._problem, self._join_at = error.message, now + DEQUEUE_RETRY_S
-        self._send()
+        self._send_unless_uncertain()
         self._deliver_outcomes()
+
+    def _send_unless_uncertain(self) -> None:
+        """A group carries the low watermark of before a join; committed after it, it would be taken for that of the joined tables."""
+        if not self.joins.is_uncertain:
+            self._send()
 
     def _settle(self) -> None:
         """Everything that the reader waits for is applied: it can pass on more."""
@@ -482,9 +499,19 @@ class CoordinatorHost:
 
     def _deliver_outcomes(self) -> None:
         for outcome in self._coordinator.take_outcomes():
-            waiting = self._waiting_outcomes.pop(outcome.number, None)
-            if waiting is not None:
+            for waiting in self._waiting_outcomes.pop(outcome.number, ()):
                 waiting.put(outcome)
+
+    def _forget_executions(self) -> None:
+        """Answer who waits for the execution of error transactions: this driver will not say how they end."""
+        for number, every in self._waiting_outcomes.items():
+            failure = Failure(
+                position=-1, conflict_type="", sqlstate="",
+                message=f"the apply process ended while error transaction {number} was to be executed: if `headrace errors list` still shows it, execute it again",
+            )
+            for waiting in every:
+                waiting.put(ErrorOutcome(number=number, failure=failure))
+        self._waiting_outcomes = {}
 
     # ------------------------------------------------------------------ time
 

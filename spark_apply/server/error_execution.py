@@ -16,6 +16,7 @@ from streams.lcr_batch import LcrBatch
 
 __all__ = ["ExecuteWork"]
 
+_COPIED_MEANWHILE = "a table of it was copied again while it was executed: execute it again"
 _IN_THE_COPY = (
     "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
 )
@@ -37,10 +38,11 @@ class ExecuteWork(Work):
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = 0
         labels: list[str] = []
-        copied = self._context.copied_scns()
+        copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
             batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
+            touched |= {(version.owner, version.name) for version in whole.tables}
             left_out += whole.row_count - batch.row_count
             failure = self._apply(batch)
             if failure is not None:
@@ -49,6 +51,10 @@ class ExecuteWork(Work):
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
             return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
+        # A copy that was recorded before this holds rows that may be newer than these; a later one waits for what is locked here.
+        recorded = self._context.copied_scns()
+        if any(recorded.get(name) != copied.get(name) for name in touched):
+            return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None, labels)

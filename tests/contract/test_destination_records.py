@@ -447,6 +447,16 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
     assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
 
 
+def test_table_that_is_to_be_copied_again_does_not_join_any_more(destination):
+    """The call of a copy that asked before, and was answered late."""
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    recorded(destination, ("1", "a", 120, "COPIED"), ("2", "b", 120, "COPIED"))
+    joining = destination.instantiations(TOPOLOGY, APPLY)
+    recorded(destination, ("1", "a", 120, "COPYING"))
+    destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
+    assert states(destination) == [("1", "a", 120, "COPYING"), ("2", "b", 120, "JOINING")]
+
+
 def test_only_the_current_epoch_lets_tables_join(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     destination.raise_epoch(TOPOLOGY, APPLY)

@@ -262,7 +262,8 @@ class PostgresDestination:
                     )
                     connection.execute(
                         "UPDATE headrace.instantiation SET state = 'JOINING', changed_at = clock_timestamp()"
-                        f" WHERE {of_apply} AND identity = ANY (%(identities)s)",
+                        # Not one that is to be copied again meanwhile. (One that joined in a call whose answer was lost is DONE by now.)
+                        f" WHERE {of_apply} AND identity = ANY (%(identities)s) AND state NOT IN ('COPYING', 'COMPARING', 'FAILED', 'LEFT')",
                         {**values, "identities": [each.identity for each in joining]},
                     )
             if moved.rowcount == 0:

@@ -181,6 +181,27 @@ def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_miss
     assert news.rewind_scn == 300
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(tmp_path: Path, is_running: bool) -> None:
+    """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+    for scn in (10, 20, 30):
+        queue.send(publisher, insert_batch([scn], previous=scn - 10))
+    queue.taken(first), queue.taken(second)
+    queue.core.acknowledge(first, "dbs1", 30)
+    queue.core.acknowledge(second, "dbs1", 20)
+    queue.save()
+    if is_running:
+        queue.adopt("apply_a", "to_b2")
+    else:
+        queue.restart("apply_a", "to_b2")
+    assert saved(queue) == {"apply_a": 30, "to_b2": 20}
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
+    if is_running:
+        assert queue.spans(queue.subscriber("to_b2", needed=20)) == [(20, 30)]
+
+
 def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")

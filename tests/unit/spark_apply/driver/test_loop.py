@@ -5,10 +5,11 @@ Longer than 500 lines: all of it shares the fake queue and the fake streams.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -37,7 +38,7 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.clock import VirtualClock
 from streams.cutting import resume_after
-from streams.errors import ApplyError, DestinationRestarted, FencedError, ProtocolError
+from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError, ProtocolError
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
@@ -578,6 +579,72 @@ def test_copy_that_is_asked_to_join_twice_joins_once():
     driver.host.joins.hold(None)
     driver.run()
     driver.assert_applied()
+
+
+def joining_driver(seed: int) -> JoiningDriver:
+    """A driver whose late table is copied and may join."""
+    driver = JoiningDriver(seed=seed)
+    for number in range(2):
+        driver.start_task(number)
+    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
+    driver.host.joins.hold(Scn(0))
+    while driver.coordinator.low_watermark < later:
+        driver.step()
+    driver.copy(early)
+    return driver
+
+
+def test_table_that_is_to_be_copied_again_does_not_join_by_a_call_that_waited():
+    driver = joining_driver(4)
+    driver.host.joins.join([driver.record])
+    driver.destination.record_instantiation(TOPOLOGY, APPLY, driver.epoch, dataclasses.replace(driver.record, state="COPYING"))
+    left = driver.host.joins.leave_out([("public", driver.late)])
+    while not left.is_set():
+        driver.step()
+    assert driver.state() == "COPYING"
+
+
+def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monkeypatch: pytest.MonkeyPatch):
+    """A group has the low watermark of before the join; committed behind it, the joined table would count as caught up."""
+    driver = joining_driver(4)
+    join, send, sent, lost = driver.destination.join_tables, driver.host._send, [], []
+
+    def lose(*arguments: Any, **options: Any) -> Any:
+        join(*arguments, **options)
+        lost.append(1)
+        raise DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(driver.host.joins._destination, "join_tables", lose)
+    monkeypatch.setattr(driver.host, "_send", lambda: (sent.append(driver.host.joins.is_uncertain), send()))
+    joined = driver.host.joins.join([driver.record])
+    while not lost:
+        driver.step()
+    assert driver.host.joins.is_uncertain
+    driver.host.execute_errors([7])
+    driver.step(5)
+    assert True not in sent
+    monkeypatch.undo()
+    driver.clock.advance(60)
+    while not joined.is_set():
+        driver.step()
+    driver.host.joins.hold(None)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhile(driver: Driver) -> None:
+    first, second = driver.host.execute_errors([7]), driver.host.execute_errors([7])
+    with pytest.raises(ApplyError, match="is being executed"):
+        driver.host.delete_error(7)
+    for number in range(2):
+        driver.start_task(number)
+    driver.run()
+    assert [each.get_nowait().number for each in (first, second)] == [7, 7]
+    third = driver.host.execute_errors([7])
+    driver.host.run(lambda: True)
+    outcome = third.get_nowait()
+    assert outcome.failure is not None
+    assert "ended while" in outcome.failure.message
 
 
 def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_opens_it_again():

@@ -6,6 +6,7 @@ Longer than 500 lines: all of it shares the server over one destination in memor
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -64,10 +65,10 @@ class Serving:
         self.copied: dict[tuple[str, str], int] = {}
         self.server = self.start()
 
-    def start(self) -> ApplyServer:
+    def start(self, error_batches: Callable[[int], Iterable[bytes]] | None = None) -> ApplyServer:
         server = ApplyServer(
             apply=APPLY, source=SOURCE, open_session=self._open, decode=codec.decode, encode=codec.encode,
-            error_batches=self.database.error_batches, copied_scns=lambda: self.copied,
+            error_batches=error_batches or self.database.error_batches, copied_scns=lambda: self.copied,
         )
         server.connect()
         return server
@@ -455,6 +456,25 @@ def test_an_error_that_is_older_than_the_copy_of_its_table_does_not_put_old_rows
     assert failure is not None
     assert "copied again" in failure.message
     assert (at.values(), [e.number for e in at.errors()]) == ({5: b"newer"}, [number])
+
+
+def test_an_error_whose_table_is_copied_again_while_it_is_executed_changes_nothing() -> None:
+    at = Serving()
+    number = failed_update(at)
+    at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
+
+    def begins(number: int) -> Iterator[bytes]:
+        at.copied = {("public", "plain"): at.errors()[0].commit_scn}  # recorded, emptied, copied and proved equal meanwhile
+        return iter(at.database.error_batches(number))
+
+    at.server = at.start(begins)
+    failure = execute(at, number).failure
+    assert failure is not None
+    assert "execute it again" in failure.message
+    assert (at.values(), [e.number for e in at.errors()]) == ({5: b"newer"}, [number])
+    failure = execute(at, number).failure
+    assert failure is not None
+    assert "the copies have its changes" in failure.message
 
 
 def test_of_an_error_in_several_tables_what_is_not_in_a_copy_is_executed() -> None:
