@@ -40,6 +40,7 @@ Address = Annotated[
 Component = Annotated[
     str, typer.Argument(help="A component of the topology, with or without its kind: capture:capture_hr or capture_hr.", show_default=False)
 ]
+Propagation = Annotated[str, typer.Argument(help="A propagation of the topology.", show_default=False)]
 Number = Annotated[int, typer.Argument(help="Number of an error transaction.", show_default=False)]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)]
@@ -304,6 +305,35 @@ def start(file: File, component: Component, address: Address = "") -> int:
 def stop(file: File, component: Component, address: Address = "") -> int:
     """Stop a component; it stays stopped across restarts."""
     return _switch(file, component, address, on=False)
+
+
+@app.command()
+def split(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
+    """Split a propagation off: it gets a queue and capture processes of its own, and nothing else waits for it any more.
+
+    Split off by hand, it stays so until it is merged by hand.
+    """
+    from headrace.split_streams import split_off
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        found = split_off(deployment, propagation)
+    output.json(found.document)
+    output.result(found.text)
+    return DONE if found.is_done else FINDING
+
+
+@app.command()
+def merge(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
+    """Merge a propagation that is split off, as soon as it is at most its merge_threshold behind the others."""
+    from headrace.split_streams import merge as merge_stream
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        found = merge_stream(deployment, propagation)
+    output.json(found.document)
+    output.result(found.text)
+    return DONE
 
 
 def _switch(file: Path, component: str, address: str, *, on: bool) -> int:
