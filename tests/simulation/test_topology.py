@@ -45,6 +45,10 @@ NEVER = {"apply.error_queue_write", "apply.execute_error"}
 RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", *RECEIVER}
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
+SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
+SPLITTING_SEED = 3
+SPLIT_KINDS = {"splitting", "split", "merging", "merged", "merge given up", "split by threshold"}
+SPLIT_SEEN = {"others ahead of a split stream"}
 KINDS = {
     "cut", "parted", "delayed", "sent twice", "overtaken", "clock jumped", "stream broken", "source down", "destination down",
     "commit answer lost", "second driver", "task killed", "spill damaged", "older driver fenced out", "power loss", "table altered",
@@ -115,6 +119,28 @@ def test_downstream_capture_converges_whatever_breaks() -> None:
     print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
     assert set(fired) >= DOWNSTREAM_KINDS
     assert set(seen) >= DOWNSTREAM_SEEN
+
+
+@pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
+def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
+    """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are ahead."""
+    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
+    fired: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    count = 0
+    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (SPLIT_KINDS - set(fired)) | (SPLIT_SEEN - set(seen))):
+        outcome = run(SPLITTABLE[count % len(SPLITTABLE)], first + count, Settings())
+        fired.update(outcome.fired)
+        seen.update(outcome.seen)
+        count += 1
+    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
+    assert set(fired) >= SPLIT_KINDS
+    assert set(seen) >= SPLIT_SEEN
+
+
+def test_streams_are_split_off_and_merged() -> None:
+    outcome = run("fan_out", SPLITTING_SEED, Settings())
+    assert set(outcome.fired) >= {"splitting", "split", "merging", "merged"}
 
 
 def test_nothing_breaks_without_faults() -> None:
