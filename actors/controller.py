@@ -289,7 +289,7 @@ class Controller(Host):
         spec, prepared = with_splits(self._file, wanted), self._desired()
         edit = Edit.since(prepared, spec, fingerprint_of(spec))
         for component in components_of(spec):
-            if component.name not in prepared["labels"]:
+            if component.name not in prepared.get("labels", {}):
                 self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
         self._save_desired({
             **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
@@ -416,7 +416,7 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
-        findings += [*self._stopped_though_bypassed(), *self._splitting.findings()]
+        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits]
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)

@@ -80,6 +80,11 @@ class MemorySnapshot:
     scn: Scn
     name: str
     rows: Mapping[str, tuple[Row, ...]]
+    source: MemorySource = field(repr=False, compare=False)
+
+    def is_captured(self) -> bool:
+        """See `databases.ports.Snapshot.is_captured`."""
+        return self.source.confirmed_scn >= self.scn
 
     def close(self) -> None:
         """See `databases.ports.Snapshot.close`."""
@@ -491,7 +496,7 @@ class MemorySource:
     def open_snapshot(self, topology: str) -> MemorySnapshot:
         """See `SourceDatabase.open_snapshot`."""
         rows = {name: self.rows(name) for name in self._tables}
-        return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows)
+        return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows, self)
 
     def remove(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.remove`."""

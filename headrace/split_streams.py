@@ -71,10 +71,10 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
     found = _await(deployment, propagation, lambda each: each["phase"] == "together", MERGE_TIMEOUT_S)
     if found["phase"] == "together":
         return Answer(text=f"{propagation} is merged", document=found, is_done=True)
+    behind = "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
     return Answer(
         text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])} behind the others; "
-        f"now it is {'connected' if found['connected'] else 'not connected'}, and {seconds_text(found['behind_s'])} behind"
-        .replace("unknown behind", "it is unknown how far behind"),
+        f"now it is {'connected' if found['connected'] else 'not connected'}, and {behind}",
         document=found, is_done=False,
     )
 

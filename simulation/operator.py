@@ -32,14 +32,11 @@ from topology.ways import route
 if TYPE_CHECKING:
     from simulation.world import Simulation
 
-__all__ = ["ADDED", "EDITS_WHILE_REFUSED", "Operator"]
+__all__ = ["ADDED", "Operator"]
 
 ADDED = "simulated_destination"
 """Name of the site that an edit adds."""
 
-# A combined apply process that is refused, and then switched to queues, is waited for by its new queue without end: redo is kept
-# for it, and in the end nothing goes on at its source. Until that is mended, nothing is edited while a destination is behind.
-EDITS_WHILE_REFUSED = False
 _DEED_SHARE = 0.01  # of the steps in which nothing of the kind is going on, for twenty turns
 _EDITS_MAX = 6  # else a run that is hit all the time might never come far enough
 _STOPS_MAX = 3
@@ -132,7 +129,7 @@ class Operator:
         if rng.random() < 0.1:
             self._alter_where_needed()
         self._help_the_refused()
-        if self._edits_at_all and (split := self._splits.look(may_split=self._is_busy and not self._loses())) is not None:
+        if self._edits_at_all and (split := self._splits.look(may_split=self._is_busy)) is not None:
             self._run_by(split, adopting={change.component for change in changes(sim.topology, split) if change.action == "takes over"})
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
@@ -253,7 +250,7 @@ class Operator:
 
     def _edit(self) -> None:
         sim, rng = self._sim, self._rng
-        if self._splits.pending or self._edits >= _EDITS_MAX or (self._loses() and not EDITS_WHILE_REFUSED):
+        if self._splits.pending or self._edits >= _EDITS_MAX:
             return
         self._edits += 1
         if any(site.name == ADDED for site in sim.topology.sites):
@@ -265,10 +262,6 @@ class Operator:
             chosen = rng.choice(file.applies)
             edited = replace(chosen, combined=not chosen.combined)
             self._take(replace(file, applies=tuple(edited if each is chosen else each for each in file.applies)))
-
-    def _loses(self) -> bool:
-        """A destination is behind what it had answered to be committed."""
-        return any(apply.refused or apply.observer.may_be_refused for apply in self._sim.applies.values())
 
     def _take(self, file: TopologySpec) -> None:
         """Run by another file."""
@@ -287,6 +280,7 @@ class Operator:
         sim = self._sim
         before = {component.name for component in components_of(sim.topology)}
         after = {component.name for component in components_of(topology)}
+        changed = {change.component for change in changes(sim.topology, topology) if change.action != "same"}
         if before != after:
             sim.fired["edited"] += 1
             sim.trace.note("operator", f"edit: {', '.join(sorted(before ^ after))}")
@@ -296,7 +290,7 @@ class Operator:
         for each in [each for each in sim.components if each.name in adopting]:
             self._soon(each.name, partial(self._adopt, each))
         for apply in topology.applies:
-            self._soon(f"apply:{apply.name}", partial(sim.adopts, apply.name, topology))
+            self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation", "capture"}:
@@ -306,6 +300,14 @@ class Operator:
     def _adopt(self, component: Component) -> None:
         if component in self._sim.components:
             component.adopt()
+
+    def _adopt_apply(self, name: str, topology: TopologySpec, *, is_changed: bool) -> None:
+        """As `actors.host.Host`: an aborted one tries once more with its changed part, and its new queue learns that it is refused."""
+        self._sim.adopts(name, topology)
+        apply = self._sim.applies.get(name)
+        if is_changed and apply is not None and apply.refused is not None:
+            self._sim.fired["refused one switched"] += 1
+            apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
     def _soon(self, name: str, adopt: Callable[[], object]) -> None:
         """A component learns of an edit, or begins."""
@@ -366,7 +368,7 @@ class Operator:
         sim.add_database(ADDED)
         sim.site_observers[ADDED].is_of_one_moment = False
         self._ignore_what_does_not_come(apply)
-        self._soon(f"apply:{name}", partial(self._begin_apply, topology.apply(name)))
+        self._soon(f"apply:{name} begins", partial(self._begin_apply, topology.apply(name)))
 
     def _begin_apply(self, apply: ApplySpec) -> None:
         self._sim.applies[apply.name] = self._sim.new_apply(apply, is_new=True)

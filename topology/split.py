@@ -18,15 +18,19 @@ Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from databases.ports import Finding
+from streams.errors import ConfigError
 from topology.combined import combination
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
-from topology.stored import from_json
+from topology.stored import PREPARED_FILE, from_json
 
-__all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "hindrance", "splits_of", "uncloneable", "with_splits"]
+__all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
 SPLITTING, SPLIT, MERGING = "splitting", "split", "merging"
 
@@ -55,6 +59,14 @@ class Split:
 def splits_of(prepared: Mapping[str, Any]) -> tuple[Split, ...]:
     """What is split off by the record of the topology that was prepared last (`topology.stored.PREPARED_FILE`)."""
     return tuple(from_json(Split, each) for each in prepared.get("splits", ()))
+
+
+def prepared_splits(state_dir: Path) -> tuple[Split, ...]:
+    """What is split off by the record in a state folder; nothing when there is none, or another version of Headrace wrote it."""
+    try:
+        return splits_of(json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8")))
+    except (OSError, json.JSONDecodeError, ConfigError):
+        return ()
 
 
 def clone_queue(split: Split) -> str:
@@ -99,6 +111,48 @@ def with_splits(spec: TopologySpec, splits: Iterable[Split]) -> TopologySpec:
             ),
         )
     return running
+
+
+def misfit(spec: TopologySpec, split: Split) -> str:
+    """Why a file cannot come into force while a stream is split off; empty: it can.
+
+    Args:
+        spec: routed, of the file.
+        split: of a propagation that the file has.
+    """
+    propagation = spec.propagation(split.propagation)
+    if propagation.from_queue != split.queue:
+        return f"it reads {propagation.from_queue}"
+    # What else reads the queue may be gone: then nobody is relieved any more, and it can be merged all the same.
+    return uncloneable(spec, propagation)
+
+
+def misfits(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Finding, ...]:
+    """Streams that are split off and do not fit a file.
+
+    Args:
+        spec: routed, of the file.
+        splits: those of propagations that the file does not have any more are of no concern.
+    """
+    named = {each.name for each in spec.propagations}
+    return tuple(
+        Finding(
+            path=f"propagations.{each.propagation}", problem=f"is split off from queue {each.queue}, and by this file {reason}",
+            fix=f"merge it by the file of before: headrace merge {spec.file} {each.propagation}; or take it out of the file",
+        )
+        for each in splits if each.propagation in named and (reason := misfit(spec, each))
+    )
+
+
+def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:
+    """The streams that stay split off by a file.
+
+    Args:
+        spec: routed, of the file.
+        splits: recorded.
+    """
+    named = {each.name for each in spec.propagations}
+    return tuple(each for each in splits if each.propagation in named and not misfit(spec, each))
 
 
 def uncloneable(spec: TopologySpec, propagation: PropagationSpec) -> str:

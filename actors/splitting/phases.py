@@ -43,7 +43,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from databases.ports import Finding
 from streams.clock import Clock, SystemClock
 from streams.errors import ConfigError
 from streams.scn import Scn
@@ -56,8 +55,9 @@ from topology.split import (
     Split,
     clone_captures,
     clone_queue,
+    fitting,
     hindrance,
-    uncloneable,
+    misfits,
     with_splits,
 )
 
@@ -104,16 +104,13 @@ class Splitting:
 
     Args:
         spec: the topology of the file, routed.
-        splits: what is recorded; propagations that the file does not have any more are left out.
+        splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
         clock: measures how long a merge takes.
     """
 
     def __init__(self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None) -> None:
         self._file, self._clock = spec, clock or SystemClock()
-        named = {each.name: each for each in spec.propagations}
-        left = tuple(each for each in splits if each.propagation in named)
-        self.splits = tuple(each for each in left if not self._misfit(each))
-        self.misfits = tuple(each for each in left if self._misfit(each))
+        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
         self._merging_since: dict[str, float] = {}
         self._asked: dict[str, bool] = {}  # by propagation: split it off, or merge it
 
@@ -121,24 +118,6 @@ class Splitting:
     def spec(self) -> TopologySpec:
         """The topology that runs."""
         return with_splits(self._file, self.splits)
-
-    def findings(self) -> tuple[Finding, ...]:
-        """Why the file cannot come into force: it takes away what a split stream is made of."""
-        return tuple(
-            Finding(
-                path=f"propagations.{each.propagation}",
-                problem=f"is split off from queue {each.queue}, and by this file {self._misfit(each)}",
-                fix=f"merge it by the file of before: headrace merge {self._file.file} {each.propagation}; or take it out of the file",
-            )
-            for each in self.misfits
-        )
-
-    def _misfit(self, split: Split) -> str:
-        propagation = self._file.propagation(split.propagation)
-        if propagation.from_queue != split.queue:
-            return f"it reads {propagation.from_queue}"
-        # What else reads the queue may be gone: then nobody is relieved any more, and it can be merged all the same.
-        return uncloneable(self._file, propagation)
 
     # ------------------------------------------------------------------ what an operator asks
 

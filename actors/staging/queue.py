@@ -66,7 +66,7 @@ from typing import Any
 
 from actors.staging.positions import PositionsFile
 from actors.staging.queue_log import Entry, SourceLog, fitted, mark
-from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
@@ -383,7 +383,7 @@ class QueueCore:
         what the older one had acknowledged.
 
         Raises:
-            ProtocolError: the session did not subscribe to the source.
+            ProtocolError: the session did not subscribe to the source, or acknowledges more than there ever was; nothing is changed.
         """
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
@@ -392,8 +392,11 @@ class QueueCore:
         is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
-        subscription.acknowledged_scn = scn
         log = self._logs[source]
+        if scn > max(subscription.sent_scn, log.position):
+            # Believed, it would let the publisher purge what the destination does not have.
+            raise unsent(session.component, source, scn, subscription.sent_scn)
+        subscription.acknowledged_scn = scn
         self._dropped(log, log.release(self._floor(log)))
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:

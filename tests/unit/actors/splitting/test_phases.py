@@ -162,10 +162,10 @@ def test_what_cannot_be_done_is_refused_at_once(spec, tmp_path):
 
 def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and_one_that_takes_the_stream_away_does(spec, tmp_path):
     other = Splitting(replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT))
-    assert [finding.problem for finding in other.findings()] == ["is split off from queue qa, and by this file it reads qb"]
+    assert [finding.problem for finding in other.misfits] == ["is split off from queue qa, and by this file it reads qb"]
     assert other.splits == ()
     without = replace(spec, propagations=spec.propagations[1:])
-    assert Splitting(without, recorded(SPLIT)).findings() == ()
+    assert Splitting(without, recorded(SPLIT)).misfits == ()
     assert Splitting(without, recorded(SPLIT)).spec == without
     alone = Splitting(one_way_spec(tmp_path), recorded(SPLIT))
-    assert (alone.findings(), len(alone.splits)) == ((), 1)
+    assert (alone.misfits, len(alone.splits)) == ((), 1)
