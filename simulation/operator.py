@@ -130,7 +130,8 @@ class Operator:
             self._alter_where_needed()
         self._help_the_refused()
         if self._edits_at_all and (split := self._splits.look(may_split=self._is_busy)) is not None:
-            self._run_by(split, adopting={change.component for change in changes(sim.topology, split) if change.action == "takes over"})
+            concerned = {each.component for each in changes(sim.topology, split) if each.action == "takes over"}
+            self._run_by(split, adopting=[each for each in sim.components if each.name in concerned])
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
@@ -265,17 +266,19 @@ class Operator:
 
     def _take(self, file: TopologySpec) -> None:
         """Run by another file."""
-        sim = self._sim
-        self._run_by(self._splits.edit(file), adopting={
-            each.name for each in (*sim.sites.values(), *sim.receivers.values(), *sim.queues.values(), *sim.propagations.values(), *sim.captures.values())
-        })
+        sim, topology = self._sim, self._splits.edit(file)
+        keepers = {each.component for each in changes(sim.topology, topology) if each.action == "takes over"}
+        self._run_by(topology, adopting=[
+            *sim.queues.values(), *sim.propagations.values(), *sim.captures.values(),
+            *(each for each in (*sim.sites.values(), *sim.receivers.values()) if each.name in keepers),
+        ])
 
-    def _run_by(self, topology: TopologySpec, *, adopting: set[str]) -> None:
+    def _run_by(self, topology: TopologySpec, *, adopting: list[Component]) -> None:
         """Run by another topology.
 
         Args:
             topology: of the file, with the streams that are split off.
-            adopting: full names of the components that go on, and that it concerns; apply processes learn of it in any case.
+            adopting: the components that it concerns, if they go on; apply processes learn of it in any case.
         """
         sim = self._sim
         before = {component.name for component in components_of(sim.topology)}
@@ -287,8 +290,9 @@ class Operator:
         sim.edit(topology, self._splits.file)
         for component in [each for each in sim.components if each.name in before - after]:
             self._end(component)
-        for each in [each for each in sim.components if each.name in adopting]:
-            self._soon(each.name, partial(self._adopt, each))
+        for each in adopting:
+            if each.name in after:
+                self._soon(each.name, partial(self._adopt, each))
         for apply in topology.applies:
             self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
         for name in sorted(after - before):
@@ -311,11 +315,12 @@ class Operator:
 
     def _soon(self, name: str, adopt: Callable[[], object]) -> None:
         """A component learns of an edit, or begins."""
-        self._splits.pending.add(name)
+        self._splits.pending[name] += 1
         self._sim.is_edited = True
 
         def do() -> None:
-            self._splits.pending.discard(name)
+            self._splits.pending.subtract([name])
+            self._splits.pending = +self._splits.pending
             self._sim.is_edited = bool(self._splits.pending)
             adopt()
 

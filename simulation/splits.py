@@ -7,6 +7,7 @@ when the operator says so. Every phase is an edit that each component learns of 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ __all__ = ["SplitStreams"]
 
 _LOOKS = 0.04  # of the steps: the controller looks once a second, and a component takes a turn more often
 _ASKED_SHARE = 0.02  # of the looks: an operator says so
+_AWAY_SHARE = 0.01  # of the looks: a destination goes away
+_AWAY_MAX_S = 20.0  # until redo is purged that it needs, if nobody keeps that for it
 _SPLITS_MAX = 6  # of one run by the operator: else one that is hit all the time might never come far enough
 
 
@@ -43,7 +46,7 @@ class SplitStreams:
         self._sim, self._rng = sim, random.Random(f"splits {sim.seed}")
         self._after_s = self._rng.choice([None, 2.0, 5.0])
         self._within_s = self._rng.choice([0.5, 3.0, 60.0])
-        self.pending: set[str] = set()  # components that have not adopted their last change yet
+        self.pending: Counter[str] = Counter()  # components that have not adopted their last change yet, or several
         self._samples: dict[str, PositionSamples] = {}
         self._asked = 0
         self._splitting = Splitting(self._with_thresholds(file), clock=sim.clock)
@@ -74,6 +77,8 @@ class SplitStreams:
             self._samples.setdefault(site, PositionSamples()).add(int(sim.clock.monotonic() * 1e6), database.source.current_scn())
         if may_split and rng.random() < _ASKED_SHARE:
             self._ask()
+        if may_split and rng.random() < _AWAY_SHARE:
+            self._send_away()
         if rng.random() < _ASKED_SHARE:  # a controller that died: what it knows is what is recorded
             self._splitting = Splitting(self._with_thresholds(self.file), self._splitting.splits, clock=sim.clock)
         before = self._splitting.splits
@@ -95,6 +100,17 @@ class SplitStreams:
         except ConfigError:
             return
         self._asked += 1
+
+    def _send_away(self) -> None:
+        """A destination is away for longer than faults last: nothing comes into its queue."""
+        sim = self._sim
+        queues = [sim.queues[each.to_queue] for each in self.file.propagations if each.to_queue in sim.queues]
+        queue = self._rng.choice(queues) if queues else None
+        if queue is None or not queue.is_open:
+            return
+        sim.fired["destination away"] += 1
+        queue.stop()
+        sim.later(_AWAY_MAX_S, lambda: queue.start() if queue.is_stopped else None)
 
     def _note(self, wanted: tuple[Any, ...]) -> None:
         before = {each.propagation: each.phase for each in self._splitting.splits}
@@ -130,18 +146,25 @@ class SplitStreams:
     # ------------------------------------------------------------------ facts
 
     def is_quiet(self) -> bool:
-        """See `Facts.is_quiet`."""
-        return not self.pending
+        """See `Facts.is_quiet`: one that is down does not answer, and is not waited for."""
+        return not any(self._answers(component) for component in self.pending)
 
     def is_current(self, component: str) -> bool:
         """See `Facts.is_current`."""
-        kind, _, name = component.partition(":")
-        return component not in self.pending and (kind != "queue" or name in self._sim.queues)
+        return component not in self.pending and self._answers(component)
+
+    def _answers(self, component: str) -> bool:
+        return any(each.is_open for each in self._sim.components if each.name == component)
 
     def queue(self, name: str) -> Mapping[str, Any]:
         """See `Facts.queue`."""
         queue = self._sim.queues.get(name)
         return {} if queue is None or queue.core is None else queue.core.status()
+
+    def required_scn(self, capture: str) -> Scn | None:
+        """See `Facts.required_scn`."""
+        process = self._sim.captures[capture]
+        return process.host.details()["required_checkpoint_scn"] or None if process.is_open else None
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

@@ -39,6 +39,10 @@ class ObservedFacts:
         status = self._statuses.get(f"queue:{name}", {})
         return status if "subscribers" in status else {}
 
+    def required_scn(self, capture: str) -> Scn | None:
+        """See `Facts.required_scn`. A capture process that has not opened yet reports 0."""
+        return self._statuses.get(f"capture:{capture}", {}).get("required_checkpoint_scn") or None
+
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""
         samples = self._samples.get(source)

@@ -18,7 +18,8 @@ Phases
 Where a stream is merged
     When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of its most
     advanced one (`actors.staging.queue`, Beginnings): on disk before anything else happens, from then on nothing after F is dropped or
-    reported as DURABLE without it. The propagation reads its own queue until its destination has F durably. Then it reads the
+    reported as DURABLE without it. Redo may be gone beyond F, up to what was reported as DURABLE before its most advanced subscriber lost
+    commits: then that position counts as F. The propagation reads its own queue until its destination has F durably. Then it reads the
     original queue, and asks for what follows its destination's position, which is F or later: nothing is missing, the
     queue need not ask for anything again, and what the destination has is cut off, as after any broken connection.
 
@@ -86,6 +87,14 @@ class Facts(Protocol):
 
     def queue(self, name: str) -> Mapping[str, Any]:
         """The last status of a queue; empty: it does not answer."""
+        ...
+
+    def required_scn(self, capture: str) -> Scn | None:
+        """From where on redo is kept for a capture process; None: it does not answer, or kept is whatever there is.
+
+        Args:
+            capture: its name.
+        """
         ...
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
@@ -259,12 +268,20 @@ class Splitting:
         return found
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
-        """Whether the destination has durably what the original queue does not hold for it."""
+        """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
         if not facts.is_current(f"queue:{split.queue}"):
             return False
         held = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, split.queue, split.propagation)}
         own = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, clone_queue(split), split.propagation)}
-        return bool(held) and own.keys() == held.keys() and all(own[source] >= held[source] for source in held)
+        if not held or own.keys() != held.keys():
+            return False
+        for capture in self._file.captures:
+            if capture.queue == split.queue and capture.source in held:
+                # Where the most advanced subscriber lost commits, it stands below what was told to be durable before.
+                required_scn = facts.required_scn(capture.name)
+                if required_scn is None or own[capture.source] < max(held[capture.source], required_scn):
+                    return False
+        return True
 
 
 def _entries(facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:

@@ -27,6 +27,7 @@ class Known:
     connected: bool = True
     quiet: bool = True
     seconds_per_scn: float | None = 1.0
+    required: int | None = 30
 
     def is_quiet(self) -> bool:
         return self.quiet
@@ -42,6 +43,9 @@ class Known:
             for each, scn in self.positions[name].items()
         ]
         return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
+
+    def required_scn(self, capture: str) -> Scn | None:
+        return None if f"capture:{capture}" in self.away else self.required
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         return None if self.seconds_per_scn is None else self.seconds_per_scn * (other - scn)
@@ -127,10 +131,13 @@ def test_a_stream_is_merged_when_it_is_connected_and_close(spec, change, is_clos
 def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_does_not_hold_for_it(spec):
     splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 89}})
     assert phases(splitting, facts) is None
-    facts.away = {"queue:qa"}
     facts.positions["qa.p"]["p"] = 90
+    for away in ("queue:qa", "capture:c"):
+        facts.away = {away}
+        assert phases(splitting, facts) is None
+    facts.away, facts.required = set(), 91  # redo is not kept from 90 on: the most advanced one stood there, and lost commits
     assert phases(splitting, facts) is None
-    facts.away = set()
+    facts.required = 90
     assert phases(splitting, facts) == []
 
 
