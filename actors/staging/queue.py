@@ -74,6 +74,7 @@ from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
+from streams.tracking import TrackLog
 from topology.changes import interests_of, published_by, published_to
 from topology.spec import TopologySpec
 
@@ -98,16 +99,20 @@ class QueueCore:
         name: the queue's name there.
         folder: of this queue: spill files and acknowledged positions.
         clock: for periods and statistics.
+        tracks: takes notes of labelled transactions.
 
     Raises:
         QueueError: the acknowledged positions are damaged.
         OSError: the folder cannot be used.
     """
 
-    def __init__(self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None, *, tracks: TrackLog | None = None,
+    ) -> None:
         self.topology_name, self.name = topology.name, name
         self._spec = topology.queue(name)
         self._clock = clock or SystemClock()
+        self._tracks = tracks or TrackLog(self._clock)
         self._file = PositionsFile(folder)
         saved = self._file.load()
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
@@ -257,6 +262,8 @@ class QueueCore:
                 for subscription in self._of(session.source):
                     subscription.number = min(subscription.number, log.end)
             self._append(log, delivery)
+            for label in delivery.header.labels:
+                self._tracks.note(label, session.source, "ENQUEUED", peer=session.component)
             self._make_room()
             failpoint("queue.after_enqueue")
         session.accepted_bytes += len(data)
@@ -413,6 +420,8 @@ class QueueCore:
                 subscription.begins = False
                 subscription.dequeued_rows += delivery.header.row_count
                 subscription.dequeued_us = self._clock.time_us()
+                for label in delivery.header.labels:
+                    self._tracks.note(label, source, "DEQUEUED", peer=session.component)
                 return delivery
         return None
 
