@@ -126,6 +126,7 @@ class SourceSite(Component):
     def __init__(self, sim: Simulation, site: str) -> None:
         super().__init__(sim, f"site:{site}", site)
         self.database = sim.databases[site]
+        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
         self.folder = site_folder(sim.topology, site) / "redo"
         self.writer: LogWriter | None = None
         self._stream: Any = None
@@ -145,7 +146,7 @@ class SourceSite(Component):
                 segment_bytes=sim.topology.segment_bytes, redo_bytes_max=sim.topology.redo_bytes_max,
                 record_bytes=1500, clock=sim.clock,
             )
-            self.adopt()
+            self._keep_redo()
             if receivers := receivers_from(sim.topology, self.site):
                 self.writer.shipping.register({each.name: each.is_sync for each in receivers})
             has_redo = self.writer.options is not None
@@ -165,8 +166,12 @@ class SourceSite(Component):
 
     def adopt(self) -> None:
         """As `DatabaseSite`: keeps redo for the capture processes of the changed topology only."""
+        self._topology = self.sim.topology
+        self._keep_redo()
+
+    def _keep_redo(self) -> None:
         if self.writer is not None:
-            captures = [each.name for each in self.sim.topology.captures if each.source == self.site == each.site]
+            captures = [each.name for each in self._topology.captures if each.source == self.site == each.site]
             for capture in captures:
                 self.writer.required_checkpoints.register(capture)
             self.writer.required_checkpoints.forget_others(captures)

@@ -95,10 +95,8 @@ def _acknowledge_unsynced(sync: Any, self: Any) -> None:
     self.durable = durable  # what a power loss leaves
 
 
-def _keep_from_the_highest(register: Any, self: RequiredCheckpoints, capture: str) -> Scn:
-    if capture not in self._required and "." in capture:
-        self._required[capture] = max(self._required.values(), default=Scn(0))
-    return Scn(register(self, capture))
+def _keep_no_redo_for_clones(register: Any, self: RequiredCheckpoints, capture: str) -> Scn:
+    return Scn(0) if "." in capture else Scn(register(self, capture))
 
 
 # --------------------------------------------------------------------------- split streams
@@ -109,10 +107,9 @@ def _merge_at_once(advanced: Any, self: Splitting, stream: Any, facts: Any) -> A
     return None if found is not None and found.phase == split.MERGING else found
 
 
-def _sent_is_enough(has_all: Any, self: Splitting, stream: Any, facts: Any) -> bool:
-    own = facts.queue(split.clone_queue(stream)).get("subscribers", ())
-    held = {each["source"]: each["acknowledged_scn"] for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation}
-    return bool(own) and bool(held) and all(each["sent_scn"] >= held[each["source"]] for each in own)
+def _held_is_enough(has_all: Any, self: Splitting, stream: Any, facts: Any) -> bool:
+    held = [each for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation]
+    return bool(held) or bool(has_all(self, stream, facts))
 
 
 def _hold_on(with_splits: Any, spec: Any, splits: Any) -> Any:
@@ -299,9 +296,8 @@ PLANTED = (
     Planted("a combined capture process goes on where it was, whoever asks", _around(CombinedCore, "open_subscriber", _begin_where_it_was), "one_way"),
     Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way"),
     Planted("a queue forgets a stream before redo is kept for its own capture process", _set(Splitting, "_needed", lambda self, split: ()), "fan_out", seeds=12),
-    Planted("redo is kept for the capture process of a split stream from where the others are", _around(
-        RequiredCheckpoints, "register", _keep_from_the_highest), "fan_out"),
+    Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
     Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", seeds=12),
-    Planted("a stream is merged when it was sent what its destination lacks", _around(Splitting, "_has_all", _sent_is_enough), "fan_out", seeds=12),
+    Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", seeds=12),
     Planted("a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"),
 )
