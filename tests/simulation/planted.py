@@ -295,7 +295,6 @@ PLANTED = (
     Planted("a combined capture process takes delivered for committed", _around(CombinedCore, "progress", _delivered_is_committed), "one_way"),
     Planted("a combined capture process goes on where it was, whoever asks", _around(CombinedCore, "open_subscriber", _begin_where_it_was), "one_way"),
     Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way"),
-    Planted("a queue forgets a stream before redo is kept for its own capture process", _set(Splitting, "_needed", lambda self, split: ()), "fan_out", seeds=12),
     Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
     Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", seeds=12),
     Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", seeds=12),
