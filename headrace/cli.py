@@ -420,7 +420,7 @@ def track(
     with _deployment(file, address) as deployment:
         actors = deployment.connect()
         return track_label(
-            output, lambda: look(deployment.spec, actors, wanted, deployment.overview()), watch=watch, timeout_s=timeout,
+            output, lambda: look(deployment.running, actors, wanted, deployment.overview()), watch=watch, timeout_s=timeout,
         )
 
 
@@ -441,7 +441,7 @@ def explain(
     question = RowQuestion(table=TableName(*table_name(table)), key=parsed_key(key), at=at)
     with _deployment(file, address) as deployment, live_lines(output, "explain") as show:
         actors = deployment.connect()
-        return explain_row(output, deployment.spec, actors, question, overview=deployment.overview(), progress=show)
+        return explain_row(output, deployment.running, actors, question, overview=deployment.overview(), progress=show)
 
 
 @app.command()
