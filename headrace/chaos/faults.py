@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,9 +176,12 @@ class _ServerDown(Fault):
 class _Freeze(Fault):
     """SIGSTOP of a process: it answers nobody, and does not know that time passes. SIGCONT undoes it."""
 
+    _processes: Sequence[psutil.Process] = ()
+
     def fire(self) -> None:
-        self._processes = self._find()
-        self.field.in_force.freeze(self._processes)
+        found = self._find()
+        self._processes = found
+        self.field.in_force.freeze(found)
         deadline = time.monotonic() + GONE_TIMEOUT_S
         while not is_stopped(self._processes[0]):
             if time.monotonic() > deadline:
@@ -221,9 +224,13 @@ class _FreezeWorker(_Freeze):
 class _OnLinks(Fault):
     """A fault of one link, or of all links of a site."""
 
+    proxies: Sequence[Proxy] = ()
+    _before: Sequence[int] = ()
+
     def fire(self) -> None:
         self.proxies = self.field.links.of(self.target)
         self._before = [self._count(proxy) for proxy in self.proxies]
+        self._used = [proxy for proxy in self.proxies if proxy.connections]
         for proxy in self.proxies:
             self._break(proxy)
 
@@ -248,7 +255,7 @@ class _OnLinks(Fault):
 
     def missing(self) -> str:
         # A component that had no connection before has no need of one.
-        return "" if all(proxy.connections for proxy in self.proxies) else f"{self.target}: not connected again"
+        return "" if all(proxy.connections for proxy in self._used) else f"{self.target}: not connected again"
 
 
 class _Cut(_OnLinks):

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["INVARIANTS", "Invariants", "Violated"]
 
 INVARIANTS: Mapping[str, str] = {
-    "watermarks": "low watermarks never go back",
+    "watermarks": "low watermarks never go back, nor below what was acknowledged",
     "errors": "no transaction enters an error queue",
     "home": "no change comes home",
     "refused": "nobody is refused, and no component gives up",
@@ -47,7 +47,10 @@ class Invariants:
     checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
     """How many values were looked at, by invariant: one that was never looked at proves nothing."""
     during: str = ""
-    _watermarks: dict[str, int] = field(default_factory=dict)
+    _watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By apply process and epoch."""
+    _acknowledged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By apply process: the SCN, and when it was first seen, as the time of day in microseconds."""
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
 
@@ -63,15 +66,35 @@ class Invariants:
             wire = component.get("wire") or {}
             self._look_at_count("refused", name, wire.get("refused_calls"), "calls were refused", restarts=True)
             self._look_at_refusals(name, component)
+        # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news to them.
+        for component in overview["components"]:
+            for subscriber in component.get("subscribers", ()):
+                self._note_acknowledged(f"apply:{subscriber['subscriber']}", int(subscriber.get("acknowledged_scn") or 0), int(overview["at_us"]))
+
+    def _note_acknowledged(self, name: str, scn: int, at_us: int) -> None:
+        """Remember what was acknowledged.
+
+        Args:
+            name: of the apply process; a propagation's name matches none.
+            scn: that was acknowledged.
+            at_us: when that was seen.
+        """
+        if scn > self._acknowledged.get(name, (0, 0))[0]:
+            self._acknowledged[name] = scn, at_us
 
     def _look_at_watermark(self, name: str, component: Mapping[str, Any]) -> None:
         if not (watermark := int(component.get("low_watermark_scn") or 0)):
             return  # unknown, while it starts
         self.checked["watermarks"] += 1
-        before = self._watermarks.get(name, 0)
+        key = name, int(component.get("epoch") or 0)
+        before = self._watermarks.get(key, 0)
         if watermark < before:
-            self._violated("watermarks", name, f"the low watermark went back from {before} to {watermark}")
-        self._watermarks[name] = max(watermark, before)
+            self._violated("watermarks", name, f"the low watermark went back from {before} to {watermark} in epoch {key[1]}")
+        self._watermarks[key] = max(watermark, before)
+        acknowledged, seen_us = self._acknowledged.get(name, (0, 0))
+        # Its status may be older than the overview that it is in.
+        if watermark < acknowledged and int(component.get("answered_us") or 0) > seen_us:
+            self._violated("watermarks", name, f"the low watermark is {watermark}, and {acknowledged} was acknowledged")
 
     def _look_at_count(self, invariant: str, name: str, value: Any, words: str, *, restarts: bool = False) -> None:  # noqa: ANN401 - of a status
         """A count that must not grow.

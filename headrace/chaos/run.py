@@ -162,13 +162,14 @@ class Chaos:
             fired.problem = error.message
         finally:
             with uninterrupted():
-                self._undo(fault)
+                fault.undo()
+                self.ground.in_force.undo()
         fired.evidence = fault.evidence
         fired.in_force_s = round(time.monotonic() - began, 2)
         if not fired.evidence and not fired.problem:
             fired.problem = "nothing passed while it was in force"
         try:
-            self._wait_healed(fault, what)
+            self._wait_healed(lambda: "" if fired.problem and not fired.evidence else fault.missing(), what)
         except (NotHealed, NotCaughtUp) as error:
             fired.unhealed = error.message
             return False
@@ -184,11 +185,6 @@ class Chaos:
                 return
             self._look()
             time.sleep(POLL_S)
-
-    def _undo(self, fault: Fault) -> None:
-        with contextlib.suppress(AttributeError):  # it found no target: there is nothing to undo
-            fault.undo()
-        self.ground.in_force.undo()
 
     def finish(self) -> None:
         """End the load, wait until all is applied, and compare everything."""
@@ -217,9 +213,19 @@ class Chaos:
 
     # ------------------------------------------------------------------ healing
 
-    def _wait_healed(self, fault: Fault, what: str) -> None:
+    def _wait_healed(self, still_missing: Callable[[], str], what: str) -> None:
+        """Wait until everything is as before.
+
+        Args:
+            still_missing: tells what of the fault's own harm has not healed; empty: nothing.
+            what: the fault, for people.
+
+        Raises:
+            NotHealed: it was not in time.
+            NotCaughtUp: changes did not arrive in time.
+        """
         deadline = time.monotonic() + self.options.heal_within_s
-        while missing := fault.missing():
+        while missing := still_missing():
             self.tell(f"{what}: waiting: {missing}")
             if time.monotonic() > deadline:
                 raise NotHealed(f"not healed within {self.options.heal_within_s:g} s: {missing}")

@@ -209,16 +209,28 @@ def test_limit_that_the_system_refuses_is_a_fault_that_did_not_fire(sleeper: psu
 # --------------------------------------------------------------------------- what must hold
 
 
-def overview(**status: object) -> dict[str, object]:
-    return {"components": [{"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}]}
+def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> dict[str, object]:
+    queue = {"name": "queue:q", "kind": "queue", "state": "ENABLED", "subscribers": [{"subscriber": "a", "acknowledged_scn": acknowledged}]}
+    return {"at_us": at_us, "components": [{"name": "apply:a", "kind": "apply", "state": "ENABLED", **status}, queue]}
 
 
-def test_watermark_that_goes_back_is_seen_also_across_a_restart_where_it_is_unknown():
+def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_those_of_a_restarted_process_are_not():
     found = Invariants()
-    for watermark in (10, 20, 0, None, 20, 30, 19):
-        found.look(overview(low_watermark_scn=watermark))
-    assert [(each.invariant, each.problem) for each in found.violated] == [("watermarks", "the low watermark went back from 30 to 19")]
+    for epoch, watermark in ((1, 10), (1, 20), (1, 0), (1, None), (2, 15), (2, 30)):
+        found.look(overview(low_watermark_scn=watermark, epoch=epoch))
+    assert found.violated == []
+    found.look(overview(low_watermark_scn=29, epoch=2))
+    assert [(each.invariant, each.problem) for each in found.violated] == [("watermarks", "the low watermark went back from 30 to 29 in epoch 2")]
     assert found.checked["watermarks"] == 5
+
+
+def test_watermark_below_what_was_acknowledged_is_seen_once_the_status_is_newer_than_the_acknowledgement():
+    found = Invariants()
+    found.look(overview(at_us=100, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
+    found.look(overview(at_us=200, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
+    assert found.violated == []
+    found.look(overview(at_us=300, acknowledged=15, low_watermark_scn=19, answered_us=101, epoch=2))
+    assert [each.problem for each in found.violated] == ["the low watermark is 19, and 20 was acknowledged"]
 
 
 def test_new_errors_and_changes_that_come_home_are_seen_and_old_ones_are_not():
