@@ -34,6 +34,7 @@ __all__ = ["ACTIONS", "Action", "Fault", "Field", "action_of"]
 
 GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, a loaded machine tells it later
 _DELAY_S = 0.3  # per direction of a slow link: a round trip across the world, twice
+_DISK_FULL = "PAUSED: DISK IS FULL"  # a state of the log writer
 _REDO_ROOM_BYTES = 4096  # a full disk lets the next page be written, and what follows is written in part
 
 
@@ -330,8 +331,8 @@ class _DiskFull(Fault):
 
     def watch(self) -> None:
         status = self.field.processes.status(f"site:{self.target}")
-        if str(status.get("state", "")).startswith("PAUSED") and "no space" in str(status.get("problem", "")):
-            self.evidence = f"site:{self.target}: {status['problem']}"
+        if status.get("state") == _DISK_FULL:
+            self.evidence = f"site:{self.target}: {_DISK_FULL}"
         elif not self.evidence:
             # Its own log grows by this even where nobody else writes.
             with contextlib.suppress(StreamsError):
