@@ -85,7 +85,7 @@ class ApplyHost(Host):
         from spark_apply.driver.apply_driver import ApplyDriver
 
         self._latest = {"state": "INITIALIZING"}
-        self._driver = ApplyDriver(self._configuration(), queue=self._queue_endpoint, application=self._application)
+        self._driver = ApplyDriver(self._configuration(), queue=self._queue_endpoint, application=self._application, tracks=self.tracks)
         self._driver.start()
 
     def step(self) -> float:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
+    from redo.mined_labels import MinedLabel
     from redo.mining import Miner
     from topology.spec import ApplySpec, TopologySpec
 
@@ -171,6 +172,8 @@ class CaptureHost(Host):
             return IDLE_PAUSE_S
         failpoint("capture.after_enqueue")
         self._bytes_sent += len(self._waiting[1])
+        for label in self._waiting[0].labels:
+            self.tracks.note(label, self._capture.source, "ENQUEUED" if self._combined is None else "SENT", peer=self._receiver)
         self._waiting = None
         self._capture_state = "CAPTURING CHANGES"
         return 0.0
@@ -223,6 +226,7 @@ class CaptureHost(Host):
                 "transactions_dropped": statistics.transactions_dropped, "rows_total": statistics.rows_kept,
                 "rows_discarded": statistics.rows_discarded, "batches": statistics.batches, "marks": statistics.marks,
                 "full_evaluations": statistics.full_evaluations, "last_commit_time_us": statistics.last_commit_time_us,
+                "labels_left_out": statistics.labels_left_out,
             }
         return details
 
@@ -312,10 +316,28 @@ class CaptureHost(Host):
 
         durable = redo.poll()
         batch = miner.next_batch(RedoPosition(durable.segment, durable.offset, durable.scn))
+        for mined in miner.take_labelled():
+            self._note(mined)
         if batch is None:
             self._unmatched = tuple(str(rule) for rule in miner.unmatched_rules)
             return None
         return header_of(batch), encode(batch)
+
+    @property
+    def _receiver(self) -> str:
+        """Where its batches go: its queue, or the apply process that it is combined with."""
+        apply = apply_of(self._spec, self._capture)
+        return f"queue:{self._capture.queue}" if apply is None else f"apply:{apply.name}"
+
+    def _note(self, mined: MinedLabel) -> None:
+        """Note what became of a labelled transaction."""
+        label, source = mined.label, self._capture.source
+        if label.rows:
+            self.tracks.note(label, source, "CAPTURED")
+        if mined.rows_discarded:
+            self.tracks.note(label, source, "DISCARDED", detail="by the rules of the capture process", rows=mined.rows_discarded)
+        if not mined.rows_found:
+            self.tracks.note(label, source, "DISCARDED", detail="it changed no row of a captured table")
 
     def _tell_checkpoint(self, redo: RedoWatchClient, durable_scn: Scn) -> None:
         self._durable_scn = durable_scn

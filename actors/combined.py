@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older
+from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older, unsent
 from protos.admission import Admission
 from protos.queue_link import DequeueService, EnqueueProgress
 from protos.staging import Delivery
@@ -238,12 +238,14 @@ class CombinedCore:
             scn: of the source.
 
         Raises:
-            ProtocolError: the session did not subscribe to the source.
+            ProtocolError: the session did not subscribe to the source, or acknowledges more than it was sent; nothing is changed.
         """
         if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
         subscription = self._subscription
         if session.ended is None and subscription.session in {None, session}:
+            if scn > max(subscription.sent_scn, subscription.acknowledged_scn):
+                raise unsent(session.component, source, scn, subscription.sent_scn)
             subscription.acknowledged_scn = max(subscription.acknowledged_scn, scn)
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:

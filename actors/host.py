@@ -36,6 +36,7 @@ from actors.records.wanted import Wanted
 from streams.backoff import Backoff
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, RedoError, Retry, StreamsError
+from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
@@ -73,6 +74,7 @@ class Host:
         self.name = name
         self._wanted_file = Wanted(state_dir, name)
         self._clock = clock or SystemClock()
+        self.tracks = TrackLog(self._clock)  # as long as the process lives, however often the component is opened
         self._wake = threading.Event()
         # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is also
         # called when something breaks, which would then be retried without any pause.
@@ -180,6 +182,10 @@ class Host:
         self._changed = spec, fingerprint
         self._wanted_changed.set()
         self._wake.set()
+
+    def tracked(self, label: str) -> dict[str, Any]:
+        """What the component did with the transactions of a label (`streams.tracking.TrackLog.answer`); always returns at once."""
+        return self.tracks.answer(label)
 
     def status(self) -> dict[str, Any]:
         """The status; always returns at once."""

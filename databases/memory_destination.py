@@ -320,7 +320,7 @@ class MemorySession:
         self._undo_to(0)
         self._end()
 
-    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn) -> None:
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`."""
         self._in_transaction()
         store = self._store
@@ -345,7 +345,7 @@ class MemorySession:
         self._changes.clear()
         self._end()
         if store.on_commit is not None:
-            store.on_commit(StoredCommit(self._topology, self._apply, self._tag, changes))
+            store.on_commit(StoredCommit(self._topology, self._apply, self._tag, changes, tuple(labels)))
         if lost:
             self.close()
             raise DatabaseUnavailable("the connection broke after COMMIT")

@@ -27,6 +27,7 @@ from databases.ports import DecodedChunk, StreamOptions
 from streams.errors import ProtocolError
 from streams.lcr_batch import NULL, UNCHANGED, Column, Command, OldImage, TableVersion
 from streams.tags import Tag
+from streams.tracking import TRACK_PREFIX
 
 __all__ = ["Change", "Committed", "MemoryLogDecoder", "Row", "frames_of", "is_truncate"]
 
@@ -68,6 +69,7 @@ class Committed:
     tag: Tag | None
     changes: tuple[Change, ...]
     message: tuple[str, bytes] | None = None
+    labels: tuple[str, ...] = ()  # of a tracked transaction
 
 
 # --------------------------------------------------------------------------- writing
@@ -87,6 +89,8 @@ def frames_of(transaction: Committed, described: dict[int, TableVersion]) -> Ite
     yield _frame("B", _BEGIN.pack(transaction.order_scn, transaction.commit_time_us, transaction.transaction_id)), 0, 0
     if tag is not None:
         yield _frame("O", json.dumps([tag.value.hex(), tag.topology, tag.apply]).encode()), 0, 0
+    for label in transaction.labels:
+        yield _message_frame(TRACK_PREFIX, label.encode()), 0, 0
     for change in transaction.changes:
         for version in change.truncated or (change.version,):
             if described.get(version.object_number) != version:
@@ -94,14 +98,17 @@ def frames_of(transaction: Committed, described: dict[int, TableVersion]) -> Ite
                 yield _frame("R", _describe(version)), version.object_number, 0
         yield _encode_change(change), 0, 0
     if transaction.message is not None:
-        prefix, content = transaction.message
-        yield _frame("M", json.dumps([prefix, base64.b64encode(content).decode()]).encode()), 0, 0
+        yield _message_frame(*transaction.message), 0, 0
     yield _frame("C", _SCN.pack(transaction.commit_scn)), 0, transaction.commit_scn
 
 
 def is_truncate(frame: bytes) -> bool:
     """Whether a frame of `frames_of` is a TRUNCATE."""
     return bool(_FRAME.unpack_from(frame)[1] == ord("T"))
+
+
+def _message_frame(prefix: str, content: bytes) -> bytes:
+    return _frame("M", json.dumps([prefix, base64.b64encode(content).decode()]).encode())
 
 
 def _frame(kind: str, body: bytes) -> bytes:

@@ -80,6 +80,11 @@ class MemorySnapshot:
     scn: Scn
     name: str
     rows: Mapping[str, tuple[Row, ...]]
+    source: MemorySource = field(repr=False, compare=False)
+
+    def is_captured(self) -> bool:
+        """See `databases.ports.Snapshot.is_captured`."""
+        return self.source.confirmed_scn >= self.scn
 
     def close(self) -> None:
         """See `databases.ports.Snapshot.close`."""
@@ -90,6 +95,7 @@ class MemoryTransaction:
 
     def __init__(self, source: MemorySource) -> None:
         self._source = source
+        self.labels: list[str] = []  # of a tracked transaction; see `streams.tracking`
         self._changes: list[Change] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -315,7 +321,7 @@ class MemorySource:
         except BaseException:
             transaction.rollback()
             raise
-        self._commit(tag, transaction.changes())
+        self._commit(tag, transaction.changes(), labels=tuple(transaction.labels))
 
     def other_activity(self) -> None:
         """Move the log by changes that are not ours to see."""
@@ -353,7 +359,8 @@ class MemorySource:
         return self._scn
 
     def _commit(
-        self, tag: Tag | None, changes: tuple[Change, ...], message: tuple[str, bytes] | None = None
+        self, tag: Tag | None, changes: tuple[Change, ...], message: tuple[str, bytes] | None = None,
+        labels: tuple[str, ...] = (),
     ) -> Scn:
         self._transaction_id += 1
         self._scn += _SCN_STEP * len(changes)
@@ -361,7 +368,7 @@ class MemorySource:
         self.log.append(
             Committed(
                 order_scn=order_scn, commit_scn=commit_scn, commit_time_us=_START_US + 1000 * len(self.log),
-                transaction_id=self._transaction_id, tag=tag, changes=changes, message=message,
+                transaction_id=self._transaction_id, tag=tag, changes=changes, message=message, labels=labels,
             )
         )
         return Scn(commit_scn)
@@ -491,7 +498,7 @@ class MemorySource:
     def open_snapshot(self, topology: str) -> MemorySnapshot:
         """See `SourceDatabase.open_snapshot`."""
         rows = {name: self.rows(name) for name in self._tables}
-        return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows)
+        return MemorySnapshot(self.current_scn(), f"{topology}-{self._scn}", rows, self)
 
     def remove(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.remove`."""

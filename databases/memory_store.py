@@ -179,6 +179,7 @@ class StoredCommit:
     apply: str
     tag: bytes
     changes: tuple[StoredChange, ...]
+    labels: tuple[str, ...] = ()
 
 
 class MemoryStore:

@@ -375,6 +375,27 @@ def wait(
 
 
 @app.command()
+def track(
+    file: File, label: Annotated[str, typer.Option("--label", help="The transactions' label, as headrace.track('LABEL') set it.", show_default=False)],
+    address: Address = "", as_json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look until they have arrived everywhere; with --json, print one document per line.")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Longest --watch in seconds; unlimited by default.")] = None,
+) -> int:
+    """Follow labelled transactions through every component, with times; exits with 1 when one has not arrived everywhere."""
+    from headrace.tracing.track import checked_label, look
+    from headrace.tracing.track import track as track_label
+
+    output, wanted = Output(as_json=as_json, in_lines=watch), checked_label(label)
+    with _deployment(file, address) as deployment:
+        actors = deployment.connect()
+        return track_label(
+            output, lambda: look(deployment.spec, actors, wanted, deployment.overview()), watch=watch, timeout_s=timeout,
+        )
+
+
+@app.command()
 def verify(
     file: File, tables: Tables = None, address: Address = "", as_json: Json = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,

@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from protos import lcr_pb2
+from protos.labels import labels_from_messages, labels_to_messages
 from streams.errors import ProtocolError
 from streams.lcr_batch import (
     ABSENT,
@@ -36,6 +37,8 @@ from streams.tags import Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from streams.tracking import Label
 
     Buffer = bytes | memoryview
 
@@ -61,6 +64,7 @@ class BatchHeader:
         transaction_count: transactions that have rows in the batch.
         row_count: row LCRs.
         last_commit_time_us: of the last committed transaction, microseconds since the epoch; 0 when there is none.
+        labels: of tracked transactions in the batch.
     """
 
     source: str
@@ -71,6 +75,7 @@ class BatchHeader:
     transaction_count: int = 0
     row_count: int = 0
     last_commit_time_us: int = 0
+    labels: tuple[Label, ...] = ()
 
     @property
     def is_progress_mark(self) -> bool:
@@ -87,6 +92,7 @@ def header_of(batch: LcrBatch) -> BatchHeader:
         continues=batch.continues, is_open=batch.is_open, transaction_count=len(transactions),
         row_count=batch.row_count,
         last_commit_time_us=int(transactions.commit_time_us[committed - 1]) if committed else 0,
+        labels=batch.labels,
     )
 
 
@@ -96,6 +102,7 @@ def header_to_message(header: BatchHeader) -> lcr_pb2.BatchHeader:
         source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
         continues=header.continues, is_open=header.is_open, transaction_count=header.transaction_count,
         row_count=header.row_count, last_commit_time_us=header.last_commit_time_us,
+        labels=labels_to_messages(header.labels) if header.labels else (),
     )
 
 
@@ -109,6 +116,7 @@ def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
         source=message.source, previous_scn=Scn(message.previous_scn), through_scn=Scn(message.through_scn),
         continues=message.continues, is_open=message.is_open, transaction_count=message.transaction_count,
         row_count=message.row_count, last_commit_time_us=message.last_commit_time_us,
+        labels=labels_from_messages(message.labels) if message.labels else (),
     )
     _check_header(header)
     return header
@@ -204,7 +212,7 @@ def decode(data: bytes) -> LcrBatch:
     return LcrBatch(
         source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
         continues=header.continues, first_position=message.first_position, tables=tables, tags=tags,
-        transactions=transactions, groups=groups, truncates=truncates,
+        transactions=transactions, groups=groups, truncates=truncates, labels=header.labels,
     )
 
 

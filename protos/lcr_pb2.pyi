@@ -116,8 +116,22 @@ class Transactions(_message.Message):
     first_row: bytes
     def __init__(self, transaction_id: _Optional[bytes] = ..., order_scn: _Optional[bytes] = ..., commit_scn: _Optional[bytes] = ..., commit_time_us: _Optional[bytes] = ..., tag: _Optional[bytes] = ..., first_row: _Optional[bytes] = ...) -> None: ...
 
+class Label(_message.Message):
+    __slots__ = ("text", "transaction_id", "order_scn", "commit_scn", "rows")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ORDER_SCN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SCN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    transaction_id: int
+    order_scn: int
+    commit_scn: int
+    rows: int
+    def __init__(self, text: _Optional[str] = ..., transaction_id: _Optional[int] = ..., order_scn: _Optional[int] = ..., commit_scn: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
 class BatchHeader(_message.Message):
-    __slots__ = ("source", "previous_scn", "through_scn", "continues", "is_open", "transaction_count", "row_count", "last_commit_time_us")
+    __slots__ = ("source", "previous_scn", "through_scn", "continues", "is_open", "transaction_count", "row_count", "last_commit_time_us", "labels")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_SCN_FIELD_NUMBER: _ClassVar[int]
     THROUGH_SCN_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +140,7 @@ class BatchHeader(_message.Message):
     TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     source: str
     previous_scn: int
     through_scn: int
@@ -134,7 +149,8 @@ class BatchHeader(_message.Message):
     transaction_count: int
     row_count: int
     last_commit_time_us: int
-    def __init__(self, source: _Optional[str] = ..., previous_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., continues: _Optional[bool] = ..., is_open: _Optional[bool] = ..., transaction_count: _Optional[int] = ..., row_count: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedCompositeFieldContainer[Label]
+    def __init__(self, source: _Optional[str] = ..., previous_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., continues: _Optional[bool] = ..., is_open: _Optional[bool] = ..., transaction_count: _Optional[int] = ..., row_count: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ...) -> None: ...
 
 class LcrBatch(_message.Message):
     __slots__ = ("header", "first_position", "tables", "tags", "transactions", "groups", "truncates")

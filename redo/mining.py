@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
 from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
+from redo.mined_labels import MinedLabel, MinedLabels
 from redo.mined_tables import TAGS_KEPT, MinedTables
 from redo.mining_kernels import (
     DISCARDED_ROWS,
@@ -88,6 +89,7 @@ class MiningStatistics:
         batches: batches given, progress marks aside.
         marks: progress marks given.
         last_commit_time_us: of the last transaction mined, at the source.
+        labels_left_out: labels that are not tracked, because there were too many at a time.
     """
 
     captured_scn: Scn
@@ -101,6 +103,7 @@ class MiningStatistics:
     batches: int
     marks: int
     last_commit_time_us: int
+    labels_left_out: int
 
 
 class Miner:
@@ -143,6 +146,7 @@ class Miner:
         self._unmatched: tuple[tuple[int, Scn], tuple[Rule, ...]] | None = None
 
         self._assembly = Assembly(source, self._tables.versions, self._tables.tags)
+        self._labels = MinedLabels()
         self._start_scn = start_scn
         self._mined_commit_scn = start_scn  # commit SCN of the last transaction mined
         self._mined_scn = start_scn
@@ -179,13 +183,17 @@ class Miner:
             self._unmatched = (known, self._rules.unmatched(self._dictionary.names()))
         return self._unmatched[1]
 
+    def take_labelled(self) -> tuple[MinedLabel, ...]:
+        """What became of labelled transactions that the batches given so far cover, since the last call."""
+        return self._labels.take_finished()
+
     def statistics(self) -> MiningStatistics:
         """Return what the miner did so far."""
         return MiningStatistics(
             captured_scn=self._mined_scn, sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
             transactions=self._transactions, transactions_dropped=self._dropped, rows_kept=self._kept,
             rows_discarded=self._discarded, full_evaluations=self._full_evaluations, batches=self._batches,
-            marks=self._marks, last_commit_time_us=self._last_commit_time_us,
+            marks=self._marks, last_commit_time_us=self._last_commit_time_us, labels_left_out=self._labels.left_out,
         )
 
     def close(self) -> None:
@@ -231,8 +239,7 @@ class Miner:
             if batch is None:
                 batch = self._mark(is_due=more)
             if batch is not None:
-                self._give(batch)
-                return batch
+                return self._give(batch)
             if not more and not is_full:
                 if self._names.left is not None:
                     raise self._names.left
@@ -254,7 +261,7 @@ class Miner:
             return None
         return LcrBatch(source=self._source, previous_scn=self._sent_scn, through_scn=self._mined_scn)
 
-    def _give(self, batch: LcrBatch) -> None:
+    def _give(self, batch: LcrBatch) -> LcrBatch:
         self._sent_scn = batch.through_scn
         self._gave_at = self._clock.monotonic()
         self._unmarked_bytes = 0
@@ -262,6 +269,7 @@ class Miner:
             self._marks += 1
         else:
             self._batches += 1
+        return self._labels.give(batch)
 
     # ------------------------------------------------------------------ reading redo
 
@@ -321,6 +329,7 @@ class Miner:
     def _resume(self) -> None:
         """A new stream begins in redo: what is open comes again, whole."""
         self._assembly.drop_open()
+        self._labels.drop_open()
         assert self._decoder is not None
         self._decoder.reset()
 
@@ -362,6 +371,7 @@ class Miner:
         dropped = chunk.order_scn < mined[:-1]
         self._mined_commit_scn = Scn(int(mined[-1]))
         self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
+        self._labels.find(chunk, dropped)
 
         if len(self._tables.tags) > TAGS_KEPT:
             waiting = self._assembly.tags

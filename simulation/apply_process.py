@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simulation.history import Table
     from simulation.world import Simulation
     from streams.lcr_batch import TableVersion
+    from streams.tracking import TrackLog
     from topology.spec import ApplySpec
 
 __all__ = ["Beginning", "Driver", "Task"]
@@ -305,6 +306,7 @@ class Driver:
 
     def __init__(
         self, sim: Simulation, spec: ApplySpec, store: MemoryStore, progress: ApplyProgress, scns: dict[tuple[str, str], Scn],
+        tracks: TrackLog,
     ) -> None:
         self._sim, self._spec, self._store = sim, spec, store
         self._destination = destination = MemoryDestination(store=store)
@@ -323,11 +325,11 @@ class Driver:
         self.reader = ApplyReader(
             source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
-            returned_from=config.returned_from,
+            returned_from=config.returned_from, tracks=tracks,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
-            group_transactions=spec.group_transactions, group_rows=spec.group_rows,
+            group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
         )
         self.feed = _Feed(sim, spec)
         self.host = self.feed.host = CoordinatorHost(

@@ -24,6 +24,7 @@ from simulation.violations import Invariant, Violation, require
 from streams.errors import DatabaseUnavailable, FencedError, LogGone, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
+from streams.tracking import TrackLog
 from topology.combined import apply_of
 from topology.downstream import receivers_from
 
@@ -49,6 +50,7 @@ class Component:
     def __init__(self, sim: Simulation, name: str, site: str) -> None:
         self.sim, self.name, self.site = sim, name, site
         self.is_open = self.is_stopped = False
+        self.tracks = TrackLog(sim.clock)
         self._start_at = 0.0
 
     def tick(self) -> None:
@@ -80,7 +82,7 @@ class Component:
         """The process is gone, and starts again in a while; `where`: a failpoint it died at."""
         self.sim.trace.note(self.name, f"killed{f' at {where}' if where else ''}")
         self.forget()
-        self.is_open = False
+        self.is_open, self.tracks = False, TrackLog(self.sim.clock)
         self._start_at = self.sim.clock.monotonic() + self.sim.rng.uniform(0.05, 1.0)
 
     def stop(self) -> None:
@@ -271,9 +273,10 @@ class Outlet:
 class _Capture(CaptureHost):
     """The real capture process, on the simulated network."""
 
-    def __init__(self, sim: Simulation, topology: TopologySpec, name: str) -> None:
+    def __init__(self, sim: Simulation, topology: TopologySpec, name: str, tracks: TrackLog) -> None:
         super().__init__(topology, name, "")
         self._sim, self._clock = sim, sim.clock
+        self.tracks = tracks
 
     def open(self) -> None:
         """See `CaptureHost.open`."""
@@ -301,7 +304,7 @@ class CaptureProcess(Component):
         super().__init__(sim, f"capture:{spec.name}", spec.site)
         self.capture = spec.name
         self.topology = sim.topology
-        self.host = _Capture(sim, self.topology, spec.name)
+        self.host = _Capture(sim, self.topology, spec.name, self.tracks)
 
     @property
     def core(self) -> CombinedCore | None:
@@ -311,7 +314,7 @@ class CaptureProcess(Component):
 
     def open(self) -> None:
         """See `Component.open`."""
-        self.host = _Capture(self.sim, self.topology, self.capture)
+        self.host = _Capture(self.sim, self.topology, self.capture, self.tracks)
         try:
             self.host.open()
         except BaseException:
@@ -352,7 +355,7 @@ class BufferedQueue(Component):
 
     def open(self) -> None:
         """Begin from what the disk holds."""
-        self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock)
+        self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks)
 
     def adopt(self) -> None:
         """As `QueueHost`: the queue continues with the subscribers of the changed topology; a dead queue starts with them."""
@@ -411,7 +414,9 @@ class PropagationProcess(Component):
     def open(self) -> None:
         """See `Component.open`."""
         # A new process each time: what an earlier one held died with it.
-        self._runner = PropagationRunner(self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends)
+        self._runner = PropagationRunner(
+            self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends, tracks=self.tracks,
+        )
         self._runner.open()
 
     def _ends(self) -> Ends:
@@ -481,7 +486,7 @@ class ApplyProcess(Component):
             scns = self._beginning.step()
             if scns is None:
                 return
-            self.driver = Driver(self.sim, self.spec, self.store, self._beginning.progress, scns)
+            self.driver = Driver(self.sim, self.spec, self.store, self._beginning.progress, scns, self.tracks)
         try:
             self.driver.step(rng)
         except FencedError as error:

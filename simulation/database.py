@@ -104,6 +104,7 @@ class SiteDatabase:
         if self.has_log and commit.changes:
             tag = Tag(value=commit.tag, topology=commit.topology, apply=commit.apply) if commit.tag else None
             with self.source.transaction(tag) as transaction:
+                transaction.labels += commit.labels
                 for change in commit.changes:
                     self._log(transaction, change)
             scn = Scn(self.source.log[-1].commit_scn)

@@ -24,21 +24,18 @@ from redo.segments import list_segments
 from simulation.components import ApplyProcess, BufferedQueue, Component, PropagationProcess
 from simulation.workload import Stream
 from streams.scn import FIRST_SCN
-from topology.changes import components_of
+from topology.changes import changes, components_of
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
 if TYPE_CHECKING:
     from simulation.world import Simulation
 
-__all__ = ["ADDED", "EDITS_WHILE_REFUSED", "Operator"]
+__all__ = ["ADDED", "Operator"]
 
 ADDED = "simulated_destination"
 """Name of the site that an edit adds."""
 
-# A combined apply process that is refused, and then switched to queues, is waited for by its new queue without end: redo is kept
-# for it, and in the end nothing goes on at its source. Until that is mended, nothing is edited while a destination is behind.
-EDITS_WHILE_REFUSED = False
 _DEED_SHARE = 0.01  # of the steps in which nothing of the kind is going on, for twenty turns
 _EDITS_MAX = 6  # else a run that is hit all the time might never come far enough
 _STOPS_MAX = 3
@@ -246,7 +243,7 @@ class Operator:
 
     def _edit(self) -> None:
         sim, rng = self._sim, self._rng
-        if self._adopting or self._edits >= _EDITS_MAX or (self._loses() and not EDITS_WHILE_REFUSED):
+        if self._adopting or self._edits >= _EDITS_MAX:
             return
         self._edits += 1
         if any(site.name == ADDED for site in sim.topology.sites):
@@ -258,15 +255,12 @@ class Operator:
             edited = replace(chosen, combined=not chosen.combined)
             self._take(replace(sim.topology, applies=tuple(edited if each is chosen else each for each in sim.topology.applies)))
 
-    def _loses(self) -> bool:
-        """A destination is behind what it had answered to be committed."""
-        return any(apply.refused or apply.observer.may_be_refused for apply in self._sim.applies.values())
-
     def _take(self, topology: TopologySpec) -> None:
         """Run by another topology."""
         sim = self._sim
         before = {component.name for component in components_of(sim.topology)}
         after = {component.name for component in components_of(topology)}
+        changed = {change.component for change in changes(sim.topology, topology) if change.action != "same"}
         if before != after:
             sim.fired["edited"] += 1
             sim.trace.note("operator", f"edit: {', '.join(sorted(before ^ after))}")
@@ -277,7 +271,7 @@ class Operator:
         for each in (*sim.queues.values(), *sim.propagations.values(), *sim.captures.values()):
             self._soon(partial(self._adopt, each))
         for apply in topology.applies:
-            self._soon(partial(sim.adopts, apply.name, topology))
+            self._soon(partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation"}:
@@ -287,6 +281,14 @@ class Operator:
     def _adopt(self, component: Component) -> None:
         if component in self._sim.components:
             component.adopt()
+
+    def _adopt_apply(self, name: str, topology: TopologySpec, *, is_changed: bool) -> None:
+        """As `actors.host.Host`: an aborted one tries once more with its changed part, and its new queue learns that it is refused."""
+        self._sim.adopts(name, topology)
+        apply = self._sim.applies.get(name)
+        if is_changed and apply is not None and apply.refused is not None:
+            self._sim.fired["refused one switched"] += 1
+            apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
     def _soon(self, adopt: Callable[[], object]) -> None:
         self._adopting += 1

@@ -14,6 +14,7 @@ import numpy as np
 from streams.cells import Cells
 from streams.lcr_batch import ColumnValues, LcrBatch, RowGroup, TableVersion, Transactions
 from streams.scn import Scn
+from streams.tracking import relabelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,14 +66,14 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
                 group, row_numbers=numbers[group.row_numbers[mine]],
                 old=select_values(group.old, mine), new=select_values(group.new, mine),
             ))
-    return replace(
+    return relabelled(replace(
         batch, groups=tuple(groups),
         truncates=tuple(
             replace(truncate, row_number=int(numbers[truncate.row_number]))
             for truncate in batch.truncates if kept[truncate.row_number]
         ),
         transactions=replace(batch.transactions, first_row=numbers[batch.transactions.first_row]),
-    )
+    ))
 
 
 def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
@@ -89,7 +90,7 @@ def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
         return batch
     first_row, last_row = int(found.first_row[first]), int(found.first_row[last])
     groups = (_group_between(group, first_row, last_row) for group in batch.groups)
-    return replace(
+    return relabelled(replace(
         batch,
         previous_scn=batch.previous_scn if first == 0 else Scn(int(found.commit_scn[first - 1])),
         through_scn=batch.through_scn if last == count else Scn(int(found.commit_scn[last - 1])),
@@ -104,7 +105,7 @@ def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
             replace(truncate, row_number=truncate.row_number - first_row)
             for truncate in batch.truncates if first_row <= truncate.row_number < last_row
         ),
-    )
+    ))
 
 
 def resume_after(batch: LcrBatch, scn: Scn) -> LcrBatch | None:
@@ -159,7 +160,7 @@ def without_unused(batch: LcrBatch) -> LcrBatch:
     used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
     tables = sorted(used)
     place = {table: number for number, table in enumerate(tables)}
-    return replace(
+    return relabelled(replace(
         batch, tables=tuple(batch.tables[table] for table in tables), tags=tuple(batch.tags[tag] for tag in tags),
         transactions=Transactions(
             transaction_id=before.transaction_id[left], order_scn=before.order_scn[left],
@@ -172,7 +173,7 @@ def without_unused(batch: LcrBatch) -> LcrBatch:
         ),
         # An empty batch that is no part of anything has nothing to continue.
         continues=batch.continues and bool(left.any()),
-    )
+    ))
 
 
 def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from streams.cells import Cells
     from streams.scn import ObjectNumber, Scn
     from streams.tags import Tag
+    from streams.tracking import Label
 
 __all__ = [
     "ABSENT", "NULL", "UNCHANGED", "Column", "ColumnValues", "Command", "LcrBatch", "OldImage", "Partition",
@@ -293,6 +294,7 @@ class LcrBatch:
         transactions: see `Transactions`.
         groups: see `RowGroup`.
         truncates: see `Truncate`; ascending by row number.
+        labels: transactions of the batch that users want to have tracked (`streams.tracking`); hardly ever any.
     """
 
     source: str
@@ -305,6 +307,7 @@ class LcrBatch:
     transactions: Transactions = field(default_factory=Transactions.none)
     groups: tuple[RowGroup, ...] = ()
     truncates: tuple[Truncate, ...] = ()
+    labels: tuple[Label, ...] = ()
 
     @cached_property
     def row_count(self) -> int:

@@ -64,6 +64,7 @@ from streams.clock import Clock, SystemClock
 from streams.errors import LogGone, PropagationError, WouldBlock
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
+from streams.tracking import TrackLog
 from topology.spec import PropagationSpec
 
 __all__ = ["Connect", "Ends", "PropagationCore", "PropagationRunner"]
@@ -146,12 +147,14 @@ class PropagationCore:
         statistics: counters to continue.
         clock: of the statistics, and of the pace.
         pacer: the pace of the whole propagation; None: as fast as credit allows.
+        tracks: takes notes of labelled transactions.
     """
 
     def __init__(
         self, source: str, rules: RuleSet, destination: Destination, origin: Callable[[], Origin], *,
-        statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None,
+        statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None, tracks: TrackLog | None = None,
     ) -> None:
+        self._tracks = tracks or TrackLog(clock)
         self._source, self._rules = source, RuleEvaluation(rules)
         self._destination, self._make_origin = destination, origin
         self._origin: Origin | None = None
@@ -274,6 +277,10 @@ class PropagationCore:
         if kept is batch:
             return delivery
         self._statistics.filtered_msgs += batch.row_count - kept.row_count
+        rows = {label.order_scn: label.rows for label in kept.labels} if batch.labels else {}
+        for label in batch.labels:
+            if (discarded := label.rows - rows.get(label.order_scn, 0)) > 0:
+                self._tracks.note(label, self._source, "DISCARDED", detail="by the rules of the propagation", rows=discarded)
         return Delivery(header=codec.header_of(kept), data=codec.encode(kept))
 
     def _send(self, delivery: Delivery, size: int) -> bool:
@@ -296,6 +303,8 @@ class PropagationCore:
         statistics.total_bytes += len(delivery.data)
         statistics.total_msgs += delivery.header.row_count
         statistics.high_water_mark = delivery.header.through_scn
+        for label in delivery.header.labels:
+            self._tracks.note(label, self._source, "SENT")
         if delivery.header.last_commit_time_us:
             statistics.last_commit_time_us = delivery.header.last_commit_time_us
             statistics.last_sent_us = self._clock.time_us()
@@ -334,16 +343,19 @@ class PropagationRunner:
         wake: called on a gRPC thread when the next step is worthwhile; must not block.
         clock: of the statistics, the pace and the schedule.
         connect: makes both ends of every source; None: gRPC clients.
+        tracks: takes notes of labelled transactions.
     """
 
     def __init__(
         self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
         wake: Callable[[], None] | None = None, clock: Clock | None = None, connect: Connect | None = None,
+        tracks: TrackLog | None = None,
     ) -> None:
         self._topology, self._spec, self._resolve = topology, spec, resolve
         self._bell = Bell()
         self._wake = wake or self._bell.ring
         self._clock = clock or SystemClock()
+        self._tracks = tracks or TrackLog(self._clock)
         self._connect = connect or self._clients
         self._gate = Gate(spec.schedule, self._clock)
         self._pacer = None if spec.bandwidth_max is None else Pacer(spec.bandwidth_max)
@@ -365,6 +377,7 @@ class PropagationRunner:
         for source, ends in self._connect().items():
             core = PropagationCore(
                 source, self._spec.rules, *ends, statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
+                tracks=self._tracks,
             )
             self._cores.append(core)
             core.open()

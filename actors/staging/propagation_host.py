@@ -34,7 +34,7 @@ class PropagationHost(Host):
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site
             resolve = peers_of(self._spec, site, resolver(self._spec.name, site))
-            self._runner = PropagationRunner(self._spec.name, self._propagation, resolve, wake=self.wake)
+            self._runner = PropagationRunner(self._spec.name, self._propagation, resolve, wake=self.wake, tracks=self.tracks)
         self._runner.open()
 
     def step(self) -> float:

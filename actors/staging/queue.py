@@ -66,7 +66,7 @@ from typing import Any
 
 from actors.staging.positions import PositionsFile
 from actors.staging.queue_log import Entry, SourceLog, fitted, mark
-from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
@@ -74,6 +74,7 @@ from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
+from streams.tracking import TrackLog
 from topology.changes import interests_of, published_by, published_to
 from topology.spec import TopologySpec
 
@@ -98,16 +99,20 @@ class QueueCore:
         name: the queue's name there.
         folder: of this queue: spill files and acknowledged positions.
         clock: for periods and statistics.
+        tracks: takes notes of labelled transactions.
 
     Raises:
         QueueError: the acknowledged positions are damaged.
         OSError: the folder cannot be used.
     """
 
-    def __init__(self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None, *, tracks: TrackLog | None = None,
+    ) -> None:
         self.topology_name, self.name = topology.name, name
         self._spec = topology.queue(name)
         self._clock = clock or SystemClock()
+        self._tracks = tracks or TrackLog(self._clock)
         self._file = PositionsFile(folder)
         saved = self._file.load()
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
@@ -257,6 +262,8 @@ class QueueCore:
                 for subscription in self._of(session.source):
                     subscription.number = min(subscription.number, log.end)
             self._append(log, delivery)
+            for label in delivery.header.labels:
+                self._tracks.note(label, session.source, "ENQUEUED", peer=session.component)
             self._make_room()
             failpoint("queue.after_enqueue")
         session.accepted_bytes += len(data)
@@ -383,7 +390,7 @@ class QueueCore:
         what the older one had acknowledged.
 
         Raises:
-            ProtocolError: the session did not subscribe to the source.
+            ProtocolError: the session did not subscribe to the source, or acknowledges more than there ever was; nothing is changed.
         """
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
@@ -392,8 +399,11 @@ class QueueCore:
         is_over = session.ended is not None or (subscription is not None and subscription.session not in {None, session})
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
-        subscription.acknowledged_scn = scn
         log = self._logs[source]
+        if scn > max(subscription.sent_scn, log.position):
+            # Believed, it would let the publisher purge what the destination does not have.
+            raise unsent(session.component, source, scn, subscription.sent_scn)
+        subscription.acknowledged_scn = scn
         self._dropped(log, log.release(self._floor(log)))
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:
@@ -410,6 +420,8 @@ class QueueCore:
                 subscription.begins = False
                 subscription.dequeued_rows += delivery.header.row_count
                 subscription.dequeued_us = self._clock.time_us()
+                for label in delivery.header.labels:
+                    self._tracks.note(label, source, "DEQUEUED", peer=session.component)
                 return delivery
         return None
 

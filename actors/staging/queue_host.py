@@ -49,7 +49,7 @@ class QueueHost(Host):
 
         folder = _folder(self._spec, self._queue)
         folder.mkdir(parents=True, exist_ok=True)
-        self._core = QueueCore(self._spec, self._queue.name, folder)
+        self._core = QueueCore(self._spec, self._queue.name, folder, tracks=self.tracks)
         self._admission = admission_of(self._spec, self.name)
         self._server = QueueServer(self._core, host=own_host(), admission=self._admission)
 

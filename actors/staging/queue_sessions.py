@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from protos.staging import PublisherNews
-from streams.errors import COPY_ONE_AGAIN, LogGone, QueueError, StreamsError
+from streams.errors import COPY_ONE_AGAIN, LogGone, ProtocolError, QueueError, StreamsError, printable
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older"]
+__all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older", "unsent"]
 
 # What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the newest one's
 # stream is broken. It notices that within 15 s (`protos.transport`), tries again every 5 s at most, and a driver starts within half a minute.
@@ -118,6 +118,21 @@ class Subscription:
             f" {scn_text(gone_scn)} they are gone from the redo log: its destination has less than it had acknowledged",
             hint=COPY_ONE_AGAIN, source=self.source, needed_scn=needed_scn, first_scn=gone_scn,
         )
+
+
+def unsent(component: str, source: str, scn: Scn, sent: Scn) -> ProtocolError:
+    """The error for an acknowledgement of what was never sent.
+
+    Args:
+        component: that acknowledges.
+        source: whose changes.
+        scn: that it acknowledges.
+        sent: the SCN up to which it was sent something.
+    """
+    return ProtocolError(
+        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, and was sent those up to {scn_text(sent)}",
+        hint="it connects again; if that recurs, it is another version of Headrace, or not Headrace",
+    )
 
 
 def end_older(session: PublisherSession | SubscriberSession, incarnation: str, queue: str) -> None:

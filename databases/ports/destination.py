@@ -269,12 +269,14 @@ class DestinationSession(TableWriter, Protocol):
         """Undo what came after the savepoint; the transaction can go on."""
         ...
 
-    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn) -> None:
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """Record progress and commit, atomically.
 
         Args:
             applied: what this transaction applied.
             low_watermark: the coordinator's, to fold older ranges into.
+            labels: of tracked transactions among them (`streams.tracking`): they go on in this database's log, where a capture
+                process finds them as a user's. A database without such a log leaves them out.
 
         Raises:
             DatabaseUnavailable: the outcome is unknown. `ask_outcome` on a new session tells.

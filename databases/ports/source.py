@@ -59,6 +59,17 @@ class Snapshot(Protocol):
         """What other sessions of the same source need to see it."""
         ...
 
+    def is_captured(self) -> bool:
+        """Whether the topology's log writer has confirmed everything in it, to the very server that it is of.
+
+        Before that a copy may hold what redo never has: a standby that is promoted now may lack it, and have other
+        transactions of the same SCNs, which would be dropped as copied. Redo that has it is refused there.
+
+        Raises:
+            DatabaseUnavailable: the server is gone, and the snapshot with it.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of it; idempotent."""
         ...

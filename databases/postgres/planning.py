@@ -124,6 +124,7 @@ _EFFECTS = {
     "headrace.apply_error_key": "the error queue: which keys later transactions are checked against",
     "headrace.instantiation": "the instantiation SCN of each table",
     "headrace.set_tag": "for people: tags a transaction's own changes",
+    "headrace.track": "for people: labels a transaction, which `headrace track` follows",
 }
 
 

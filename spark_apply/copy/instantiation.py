@@ -27,7 +27,7 @@ States (of a table; recorded at the destination)
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
     when the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others
-    keep theirs. What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+    keep theirs. Nothing is copied before redo has what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
 
 One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
@@ -47,21 +47,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.copying import copied_columns
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
+from spark_apply.copy.obstacles import refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
-from spark_apply.copy.rounds import CopyRound, TableCopy
+from spark_apply.copy.rounds import CopyRound
 from spark_apply.copy.sessions import CopySessions
-from spark_apply.copy.standing import rename_statement
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
-from streams.scn import Scn
+from streams.scn import Scn, scn_text
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, DestinationSession, SourceDatabase, SourceTable
+    from databases.ports import DestinationDatabase, DestinationSession, Snapshot, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
     from spark_apply.driver.config import ApplyConfig
@@ -72,6 +71,10 @@ __all__ = ["TableInstantiation", "table_starts"]
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
+# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
+# paused, e.g. until something is applied, is asked again under a new one.
+_CAPTURED_TIMEOUT_S = 60.0
+_CAPTURED_POLL_S = 0.02
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 # Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
 # and a snapshot that keeps the source from vacuuming is not older than one large table needs.
@@ -307,6 +310,8 @@ class TableInstantiation:
                 this.snapshot, this.scn = snapshot.name, snapshot.scn
                 if self._joins is not None:
                     self._joins.hold(snapshot.scn if self._awaited_scn is None else min(snapshot.scn, self._awaited_scn))
+                if not self._wait_captured(snapshot):
+                    return 0.0
                 self._begin(this)
                 if this.copies:
                     self._copy(this)
@@ -315,6 +320,25 @@ class TableInstantiation:
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
+
+    def _wait_captured(self, snapshot: Snapshot) -> bool:
+        """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
+
+        Raises:
+            DatabaseUnavailable: the log writer does not get there, or the source is gone.
+        """
+        deadline = time.monotonic() + _CAPTURED_TIMEOUT_S
+        while not self.should_end():
+            if snapshot.is_captured():
+                return True
+            if time.monotonic() > deadline:
+                raise DatabaseUnavailable(
+                    f"the log writer of site {self.config.source.site} has not made redo durable up to SCN {scn_text(snapshot.scn)}, which the"
+                    f" copy would hold, for {_CAPTURED_TIMEOUT_S:.0f} s",
+                    hint="`headrace status` says whether it is stopped, its redo log is full, or a receiver that it waits for is away",
+                )
+            time.sleep(_CAPTURED_POLL_S)
+        return False
 
     def _without_dropped(
         self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str],
@@ -342,13 +366,13 @@ class TableInstantiation:
         """Find out whether a table can be copied, and put it into the round; records why it cannot."""
         table = each.table
         try:
-            copy, problem = self._fit(session, each, facts)
+            copy, problem = table_copy(session, each, facts)
             if captured.get(table.source) != table.identity:
                 problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = each.is_begun or (each.is_outdated and table.may_empty)
             if not problem and not may_empty and copy.target is not None and session.has_rows(copy.target):
-                problem = _refused(each)
+                problem = refused(each)
                 if not problem:
                     this.kept.append(each)
                     return
@@ -373,27 +397,6 @@ class TableInstantiation:
             ))
             return
         self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
-
-    def _fit(
-        self, session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
-    ) -> tuple[TableCopy, str]:
-        """What is to be copied and where to, and why it cannot be."""
-        table = each.table
-        there, target = facts.get(table.source), session.describe(*table.destination, fresh=True)
-        copy = TableCopy(table, {}, Scn(0), 0 if there is None else there.row_estimate, target, each.replaced_identities)
-        if there is None:
-            return copy, "the source has no such table any more"
-        if target is None:
-            return copy, "the destination has no such table: create it there, with the same columns"
-        writable = set(copied_columns(target))
-        missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
-        if missing:
-            return copy, f"the destination table lacks columns of the source's: {', '.join(missing)}"
-        types = {column.name: column.type_name for column in target.columns}
-        copy.columns = {name: types[name] for name in there.columns if name in writable}
-        if not copy.columns:
-            return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
-        return copy, ""
 
     def _begin(self, this: CopyRound) -> None:
         """Record that the copies begin, and empty the tables whose rows are ours."""
@@ -446,32 +449,6 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     return starts
-
-
-def _refused(each: Standing) -> str:
-    """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
-
-    No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
-    """
-    table = each.table
-    if each.occupant is not None:
-        renamed = each.occupant
-        return (
-            f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
-            f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
-        )
-    if each.is_outdated:
-        return (
-            "the table was copied once, and is another one now, or its changes did not come for a while: the rows at the "
-            "destination are out of date, and as other tables' changes or users may have written there as well, they are not "
-            "removed unasked: empty the destination table, and it is copied again"
-        )
-    if table.keep_existing:
-        return ""
-    return (
-        "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
-        "with `headrace up --keep-existing`: what was changed at the source before is not applied"
-    )
 
 
 def _has_failed(each: Standing) -> bool:

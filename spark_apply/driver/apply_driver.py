@@ -50,6 +50,7 @@ from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN
+from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
@@ -78,11 +79,14 @@ class ApplyDriver:
         config: of the apply process.
         queue: returns the current endpoint of its queue.
         application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is none.
+        tracks: takes notes of labelled transactions.
     """
 
     def __init__(
         self, config: ApplyConfig, *, queue: Callable[[], Peer | str], application: Callable[[], ApplicationAccess],
+        tracks: TrackLog | None = None,
     ) -> None:
+        self._tracks = tracks
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
         self.admission = Admission(f"apply {config.apply}", config.identity)
@@ -252,11 +256,11 @@ class ApplyDriver:
         reader = ApplyReader(
             source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
             tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
-            returned_from=config.returned_from,
+            returned_from=config.returned_from, tracks=self._tracks,
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
-            group_rows=config.group_rows,
+            group_rows=config.group_rows, source=config.source.site, tracks=self._tracks,
         )
         host = CoordinatorHost(
             config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,

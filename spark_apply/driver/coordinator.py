@@ -46,7 +46,8 @@ from databases.ports import ApplyProgress, ScnRange
 from spark_apply.dependencies import DependencyTracker, KeyHashes
 from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
 from spark_apply.driver.holds import ErrorHolds
-from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece
+from spark_apply.driver.labelled import LabelledTransactions
+from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.groups import (
     PARTS_AHEAD,
     AppliedRange,
@@ -70,6 +71,7 @@ from spark_apply.groups import (
 from streams.errors import BugError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
+from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,12 +166,16 @@ class ApplyCoordinator:
         encode: serializes a batch.
         group_transactions: most source transactions in one group.
         group_rows: most rows in one group (a single transaction may have more).
+        source: the site whose transactions are applied, for the notes of labelled ones.
+        tracks: takes these notes.
     """
 
     def __init__(
         self, *, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]],
-        encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int,
+        encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int, source: str = "",
+        tracks: TrackLog | None = None,
     ) -> None:
+        self._labels = LabelledTransactions(source, tracks or TrackLog())
         self._new_former = functools.partial(
             GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
         )
@@ -193,6 +199,7 @@ class ApplyCoordinator:
         self._low_watermark = self._formed_through = self._received_through = progress.low_watermark
         self._above = list(progress.above)
         self._replay = False
+        self._labels.clear()
 
     # ------------------------------------------------------------------ what the host asks
 
@@ -309,6 +316,8 @@ class ApplyCoordinator:
 
     def accept(self, piece: Piece) -> None:
         """Accept a piece from the reader, in order; call this only while `wants` is true."""
+        if isinstance(piece, LargePart | Run) and piece.batch.labels:
+            self._labels.accepted(piece.batch.labels)
         if isinstance(piece, LargePart):
             self._accept_part(piece)
         elif isinstance(piece, LargeDropped):
@@ -392,6 +401,7 @@ class ApplyCoordinator:
         elif not group.abandoned:
             self._count(message.statistics)
             self._add_errors(message.errors)
+            self._labels.reported(server, message.applied, message.errors)
             if not message.statistics.commits:
                 group.watermark_sent = FIRST_SCN  # nothing was committed that would have recorded it
             if isinstance(message, GroupRetry):
@@ -656,6 +666,7 @@ class ApplyCoordinator:
         covered = group.commit_scns <= progress.low_watermark
         for found in progress.above:
             covered |= (group.commit_scns > found.after) & (group.commit_scns <= found.through)
+        self._labels.settled(group.server, group.commit_scns[covered])
         if covered.shape[0] and covered.all():
             self._finish(group, None)
         elif group.is_large:

@@ -49,6 +49,7 @@ from streams.cutting import renamed, row_transactions, select_rows, slice_transa
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion
 from streams.scn import Scn
+from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,12 +157,14 @@ class ApplyReader:
         tables: which tables arrive, and from where each is applied.
         returned_from: names of the apply processes of the source that apply this site's own changes: what
             they tagged comes home.
+        tracks: takes notes of labelled transactions.
     """
 
     def __init__(
         self, *, source: str, progress: ApplyProgress, rules: RuleEvaluation, fits: TableFits,
-        tables: ArrivingTables, returned_from: Collection[str] = (),
+        tables: ArrivingTables, returned_from: Collection[str] = (), tracks: TrackLog | None = None,
     ) -> None:
+        self._tracks = tracks or TrackLog()
         self._source, self._rules, self._fits = source, rules, fits
         self._tables, self._returned = tables, frozenset(returned_from)
         self._pieces: deque[Piece] = deque()
@@ -263,6 +266,8 @@ class ApplyReader:
         if not batch.continues and not batch.is_progress_mark:
             self._drop_open()
         self._count(batch)
+        for label in batch.labels:
+            self._tracks.note(label, self._source, "DEQUEUED")
         self._through = batch.through_scn
         self._versions.note(batch.tables)
         self._split(batch, data)
@@ -393,9 +398,20 @@ class ApplyReader:
         new = select_rows(batch, kept)
         left = without_copied(new, self._first_scn)
         filtered = self._rules.filter(left)
+        if batch.labels:
+            self._note_dropped(batch, new, "applied before")
+            self._note_dropped(new, left, "as of its instantiation SCN the copy has it, or its table is not copied yet")
+            self._note_dropped(left, filtered, "by the rules of the apply process, or of a client on the way")
         self.statistics.rows_instantiated += new.row_count - left.row_count
         self.statistics.rows_discarded += left.row_count - filtered.row_count
         return filtered
+
+    def _note_dropped(self, before: LcrBatch, after: LcrBatch, why: str) -> None:
+        """Note which rows of labelled transactions were left out."""
+        rows = {(label.text, label.order_scn): label.rows for label in after.labels}
+        for label in before.labels:
+            if (dropped := label.rows - rows.get((label.text, label.order_scn), 0)) > 0:
+                self._tracks.note(label, self._source, "DISCARDED", detail=why, rows=dropped)
 
     def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
         # Applied up to X means order_scn < X: commit records do not overlap.

@@ -36,6 +36,7 @@ class ExecuteWork(Work):
 
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = 0
+        labels: list[str] = []
         copied = self._context.copied_scns()
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
@@ -45,11 +46,12 @@ class ExecuteWork(Work):
             if failure is not None:
                 return failure
             rows += batch.row_count
+            labels += (label.text for label in batch.labels)
         if left_out and not rows:
             return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
         failpoint("apply.execute_error")
         try:
-            self._commit((), lambda: None)
+            self._commit((), lambda: None, labels)
         except DataError as error:
             return refused_at_commit(error, batch)
         self.totals.commits += 1

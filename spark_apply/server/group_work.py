@@ -13,7 +13,7 @@ The kinds: `set_groups` (whole transactions), `large_transactions` (streamed one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, ErrorTransaction, ScnRange
@@ -36,6 +36,7 @@ from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
+from streams.tracking import LABELS_PER_BATCH_MAX
 
 __all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
 
@@ -171,11 +172,11 @@ class Work(ABC):
             doubt.succeed()
         return None
 
-    def _commit(self, applied: tuple[ScnRange, ...], succeed: Callable[[], None]) -> None:
+    def _commit(self, applied: tuple[ScnRange, ...], succeed: Callable[[], None], labels: Iterable[str] = ()) -> None:
         assert self._go is not None
         failpoint("apply.before_commit")
         try:
-            self._context.session.commit(applied, Scn(self._go.low_watermark))
+            self._context.session.commit(applied, Scn(self._go.low_watermark), tuple(dict.fromkeys(labels))[:LABELS_PER_BATCH_MAX])
         except DatabaseUnavailable:
             if applied:
                 self._doubt = _Doubt(applied, succeed)

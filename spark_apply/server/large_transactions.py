@@ -44,6 +44,7 @@ class _LargeBase(Work):
         self._parts: deque[GroupPart] = deque()
         self._begun = False
         self._committed: GroupResult | None = None
+        self._labels: list[str] = []  # of a tracked transaction, from all its parts
 
     @property
     def is_ready(self) -> bool:
@@ -65,6 +66,7 @@ class _LargeBase(Work):
         """Process one part."""
         part = self._parts[0]
         batch = self._context.decode(part.batch)
+        self._labels += (label.text for label in batch.labels if label.text not in self._labels)
         if not self._begun:
             self._context.session.begin()
             self._begun = True
@@ -84,7 +86,7 @@ class _LargeBase(Work):
     def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
         found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
         try:
-            self._commit((found,), lambda: self._succeed(found, batch))
+            self._commit((found,), lambda: self._succeed(found, batch), self._labels)
         except DataError as error:
             return refused_at_commit(error, batch)
         return None
@@ -147,6 +149,7 @@ class LargeErrorWork(_LargeBase):
 
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:
         failpoint("apply.error_queue_write")
+        self._labels.clear()  # nothing of it is applied
         failure = self._assignment.failure or HELD
         hashes = stored_hashes(hash_batch(batch, self._context.fit_of).hashes)
         if sum(found.shape[0] for found in self._stored) + hashes.shape[0] > HASHES_PER_ERROR_MAX:

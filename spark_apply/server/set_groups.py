@@ -51,6 +51,7 @@ class _Outcome:
     errors: dict[int, _Queued]
     rows: int
     written: int
+    labels: tuple[str, ...] = ()  # of tracked transactions that are applied
 
 
 class SetsWork(Work):
@@ -161,7 +162,7 @@ class SetsWork(Work):
             written = execute_steps(self._context.session, steps)
             if written is not None:
                 errors = self._put_held([] if behind is None else [t for t in range(first, last) if behind[t] >= 0])
-                self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written))
+                self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written, _labels(batches)))
                 return True
         except DataError:
             # A write failed, or a constraint that is checked at COMMIT.
@@ -176,7 +177,7 @@ class SetsWork(Work):
         failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
         if failure is None:
             try:
-                self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count))
+                self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
                 return
             except DataError as error:
                 failure = refused_at_commit(error, batch)
@@ -212,7 +213,7 @@ class SetsWork(Work):
 
     def _finish_range(self, first: int, last: int, outcome: _Outcome) -> None:
         found = self._range(first, last)
-        self._commit((found,), lambda: self._done(first, last, outcome, found))
+        self._commit((found,), lambda: self._done(first, last, outcome, found), outcome.labels)
 
     def _done(self, first: int, last: int, outcome: _Outcome, found: ScnRange) -> None:
         self._ranges.pop()
@@ -253,3 +254,8 @@ class SetsWork(Work):
         self._behind = np.full(self._count, -1, np.int64)
         self._behind[first:] = np.where(behind >= 0, behind + first, -1)
         self._behind_stale = False
+
+
+def _labels(batches: Sequence[LcrBatch]) -> tuple[str, ...]:
+    """The labels of tracked transactions with rows in the batches."""
+    return tuple(label.text for batch in batches for label in batch.labels if label.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -170,4 +171,22 @@ def test_snapshot_has_what_committed_before_it_and_nothing_later(harness: Source
     before, after = (t.commit_scn for t in found.transactions if t.rows)
     assert before <= snapshot.scn < after
     snapshot.close()
+    snapshot.close()
+
+
+def test_snapshot_is_captured_when_the_log_writer_has_confirmed_all_of_it(harness: SourceHarness) -> None:
+    found = reading(harness)
+    with harness.transaction() as user:
+        user.insert("u", id="before")
+    snapshot = harness.source.open_snapshot(TOPOLOGY)
+    found.through(harness.source.write_marker(b"end"))
+    assert not snapshot.is_captured(), "read, and not durable yet"
+    commits = [t.commit_scn for t in found.transactions if t.rows]
+    found.stream.confirm(Scn(commits[-1] - 1))
+    assert not snapshot.is_captured()
+    found.stream.confirm(Scn(found.end_scn))
+    deadline = time.monotonic() + 30
+    while not snapshot.is_captured():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     snapshot.close()

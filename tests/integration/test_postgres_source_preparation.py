@@ -170,6 +170,18 @@ def test_preflight_says_what_the_server_lacks_and_the_printed_settings_mend_it(p
         source.prepare("t", rules)
         assert [f for f in source.preflight(rules, streams=2) if f.is_error] == [], "our own slot is counted as free"
         source.close()
+        server.stop()
+        server = EmbeddedServer(server.folder, settings={
+            "wal_level": "logical", "max_replication_slots": "3", "max_wal_senders": "3", "synchronized_standby_slots": "gone, away",
+        })
+        server.start()
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            session.execute("SELECT pg_create_physical_replication_slot('away')")
+        awaited = [f for f in source.preflight(rules, streams=2) if "synchronized_standby_slots names" in f.problem]
+        assert [(f.is_error, f.problem.partition(":")[0].partition("names ")[2]) for f in awaited] == [
+            (False, "slot away, which no standby reads"), (True, "slot gone, which does not exist"),
+        ]
+        source.close()
     finally:
         server.destroy()
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.embedded_place import client_binary
+from databases.ports import ScnRange
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
+from redo.mining import MARK_INTERVAL_S
+from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
+from tests.support.writes import insert, int4
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -153,3 +161,70 @@ def test_position_moves_when_only_other_tables_change(site: RedoSite) -> None:
         return row is not None and int(row[0]) >= target
 
     wait_until(is_confirmed)
+
+
+def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_savepoint_takes_them_back(site: RedoSite) -> None:
+    site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    prepare_schema(site.user)
+    site.source.prepare("topo", (RULES,))
+    site.attach()
+    with site.user.transaction():
+        site.user.execute("SELECT headrace.set_tag('0b'), headrace.track('Bestellung 7 ü')")
+        site.user.execute("INSERT INTO t SELECT generate_series(1, 3)")
+    site.user.execute("INSERT INTO t VALUES (4)")
+    with site.user.transaction():
+        with site.user.transaction():
+            site.user.execute("SELECT headrace.track('taken back')")
+            raise psycopg.Rollback
+        site.user.execute("INSERT INTO t VALUES (5)")
+    with site.user.transaction():
+        site.user.execute("INSERT INTO t VALUES (6)")
+        site.user.execute("SELECT pg_logical_emit_message(true, 'headrace.track', 'late'::bytea)")
+    with site.user.transaction():
+        site.user.execute("SELECT headrace.track('no row of it is captured')")
+    site.catch_up()
+    everything = RuleSet(include=(Rule(owner="public", tags=ANY_TAG),))
+    miner = site.miner(rules=everything)
+    batches = list(site.mine(miner))
+    commits = [int(scn) for batch in batches for scn in batch.transactions.commit_scn]
+    assert [(label.text, label.commit_scn, label.rows) for batch in batches for label in batch.labels] == [
+        ("Bestellung 7 ü", commits[0], 3), ("late", commits[3], 1),
+    ]
+    time.sleep(MARK_INTERVAL_S)
+    list(site.mine(miner))
+    assert [(each.label.text, each.rows_found) for each in miner.take_labelled()][-1] == ("no row of it is captured", 0)
+
+
+@pytest.mark.parametrize("argument", ["NULL", "''", "repeat('x', 201)", "repeat('ü', 101)"])
+def test_label_that_is_none_or_too_long_is_refused(site: RedoSite, argument: str) -> None:
+    prepare_schema(site.user)
+    site.source.prepare("topo", (RULES,))
+    site.attach()
+    with site.user.transaction(), pytest.raises(psycopg.Error, match="1 to 200 bytes"):
+        site.user.execute(f"SELECT headrace.track({argument})")
+
+
+def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(site: RedoSite) -> None:
+    site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    destination = PostgresDestination(site.dsn, site="dbs1")
+    try:
+        destination.prepare("topo")
+        site.source.prepare("topo", (RULES,))
+        site.attach()
+        epoch = destination.raise_epoch("topo", "apply_x").epoch
+        session = destination.open_session("topo", "apply_x", server=0, epoch=epoch, tag=b"\x11")
+        for number, labels in enumerate([("order 7", "order 8"), ()]):
+            table = session.describe("public", "t")
+            assert table is not None
+            session.begin()
+            session.write([insert(table, [[int4(number)]])])
+            session.commit([ScnRange(after=number * 10, through=number * 10 + 10)], 0, labels)
+        session.close()
+        site.catch_up()
+        everything = RuleSet(include=(Rule(owner="public", tags=ANY_TAG),))
+        batches = [batch for batch in site.mine(site.miner(rules=everything)) if batch.row_count]
+        assert [label.text for batch in batches for label in batch.labels] == ["order 7", "order 8"]
+        assert {tag.value for batch in batches for tag in batch.tags} == {b"\x11"}
+    finally:
+        destination.remove("topo")
+        destination.close()

@@ -18,10 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation import operator
 from simulation.faults import EVERY_FAULT
 from simulation.run import Outcome, Settings, simulate
-from simulation.violations import Invariant
 from streams.errors import ConfigError
 from streams.failpoints import FAILPOINTS
 from topology.file.reading import read_topology
@@ -151,11 +149,10 @@ def test_other_seed_is_another_run() -> None:
     assert first != second
 
 
-@pytest.mark.xfail(strict=True, reason="a refused apply process that is switched to queues is waited for without end")
-def test_nothing_is_kept_for_a_refused_apply_process_that_is_switched_to_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "EDITS_WHILE_REFUSED", True)
-    found = (simulate(example("one_way"), seed, Settings()) for seed in range(1, 16))
-    assert not any(outcome.invariant == Invariant.LIVENESS.value and "(refused)" in outcome.problem for outcome in found)
+def test_nothing_is_kept_for_a_refused_apply_process_that_is_switched_to_queues() -> None:
+    found = [simulate(example("one_way"), seed, Settings()) for seed in range(1, 16)]
+    assert not [outcome.problem for outcome in found if outcome.problem]
+    assert sum(outcome.fired.get("refused one switched", 0) for outcome in found) > 0
 
 
 def test_topology_that_cannot_be_simulated_is_refused_by_name(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from streams.cutting import resume_after
 from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
+from streams.tracking import TrackLog
 
 TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
@@ -70,6 +71,7 @@ class Engine:
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
     ) -> None:
+        self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.rng = random.Random(seed)
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
@@ -95,11 +97,11 @@ class Engine:
         self.fits = TableFits(self.destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
-            tables=ArrivingTables(starts), returned_from=self.returned_from,
+            tables=ArrivingTables(starts), returned_from=self.returned_from, tracks=self.tracks,
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=self.destination.error_key_hashes(self.topology, self.apply), encode=codec.encode,
-            **self.bounds,
+            source=self.source, tracks=self.tracks, **self.bounds,
         )
         copied = [each.scn for each in recorded if each.state == "COPIED"]
         self.joins = TableJoins(

@@ -146,7 +146,23 @@ $$""",
 
 _VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+# A user's label: see `streams.tracking`.
+_VERSION_6 = (
+    """CREATE FUNCTION headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF label IS NULL OR pg_catalog.length(pg_catalog.convert_to(label, 'UTF8')) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'a label has 1 to 200 bytes' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'to take a label back, roll back to a savepoint before it; the next transaction has none';
+    END IF;
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp() THEN
+        RAISE WARNING 'headrace.track labels the transaction it is in: call it between BEGIN and COMMIT';
+    END IF;
+    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.track', pg_catalog.convert_to(label, 'UTF8'));
+END
+$$""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 VERSION = len(VERSIONS)
 
 

@@ -88,6 +88,7 @@ from streams.errors import (
 )
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
+from streams.tracking import TRACK_PREFIX
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,6 +130,8 @@ _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 
 # Fails when the row is not as this session left it: a division by zero stops the transaction before its COMMIT,
 # without a round trip in between.
+_LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to($1::text, 'UTF8'))"
+
 _ADVANCE = """WITH moved AS (
     UPDATE headrace.apply_progress
     SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
@@ -278,7 +281,7 @@ class PostgresSession:
         self._has_savepoint = False
         self._forget_wrappers()
 
-    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn) -> None:
+    def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
         self._in_transaction()
         identity = self._identity
@@ -290,7 +293,7 @@ class PostgresSession:
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
         )
-        statements = [*self._pending, advance, _COMMIT]
+        statements = [*self._pending, *(Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels), advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:

@@ -64,8 +64,12 @@ _IS_VISIBLE = """
 class PostgresSnapshot:
     """See `databases.ports.Snapshot`: a temporary slot's snapshot, alive as long as its session."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, scn: Scn, name: str) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], session: psycopg.Connection[Any], *, slot: str, scn: Scn, name: str
+    ) -> None:
         self._connection = connection
+        self._session = session
+        self._slot = slot
         self._scn = scn
         self._name = name
 
@@ -78,6 +82,14 @@ class PostgresSnapshot:
     def name(self) -> str:
         """See `Snapshot.name`: for `SET TRANSACTION SNAPSHOT` in the same database."""
         return self._name
+
+    def is_captured(self) -> bool:
+        """See `Snapshot.is_captured`: what the log writer's slot was confirmed up to. A command on its own session would end it."""
+        with translated("asking how far the log was read"):
+            row = self._session.execute(
+                "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", (self._slot,)
+            ).fetchone()
+        return row is not None and row[0] is not None and int(row[0]) >= self._scn
 
     def close(self) -> None:
         """See `Snapshot.close`."""
@@ -319,12 +331,13 @@ class PostgresSource:
 
         connection = connect(self._dsn, application_name=f"headrace {topology} snapshot", replication="database")
         try:
-            slot = f"headrace_snapshot_{secrets.token_hex(8)}"
-            command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+            made = f"headrace_snapshot_{secrets.token_hex(8)}"
+            command = f"CREATE_REPLICATION_SLOT {made} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
             with translated("exporting a snapshot"):
                 row = connection.execute(command).fetchone()
             assert row is not None
-            snapshot = PostgresSnapshot(connection, scn=parse_lsn(row[1]), name=row[2])
+            slot = self._name(topology)
+            snapshot = PostgresSnapshot(connection, self._session(), slot=slot, scn=parse_lsn(row[1]), name=row[2])
             self._wait_visible(snapshot)
             return snapshot
         except BaseException:

@@ -52,7 +52,8 @@ class _Server:
     keeps_mb: int
     idle_slot_timeout: str
     encoding: str
-    standbys: tuple[str, ...]
+    standbys: tuple[str, ...]  # slots that standbys read and synchronized_standby_slots does not name
+    awaited: tuple[tuple[str, bool], ...]  # slots that it names and no standby reads, and whether there is one of the name
 
 
 def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
@@ -123,7 +124,10 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
                coalesce({idle}, '0'), current_setting('server_encoding'),
                -- NULL before version 17: nothing can be set there
                (SELECT array_agg(slot_name::text ORDER BY slot_name) FROM pg_replication_slots WHERE slot_type = 'physical' AND active
-                AND NOT slot_name = ANY (string_to_array(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ',')))
+                AND NOT slot_name = ANY (string_to_array(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ','))),
+               (SELECT array_agg(ARRAY[named, coalesce(s.slot_type, '')] ORDER BY named)
+                FROM unnest(string_to_array(nullif(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ''), ',')) AS named
+                LEFT JOIN pg_replication_slots s ON s.slot_name = named AND s.slot_type = 'physical' WHERE s.active IS NOT TRUE)
         FROM (SELECT count(*) > 0, count(s.active_pid) > 0 FROM pg_replication_slots s
               JOIN pg_publication p ON p.pubname = s.slot_name AND p.pubname ~ '^headrace_'
               WHERE s.database = current_database()) AS ours (has_slot, has_sender)
@@ -134,7 +138,7 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
         wal_level=row[0], is_standby=row[1], role=row[2], database=row[3], can_replicate=row[4], can_create=row[5],
         slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
         has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
-        standbys=tuple(row[15] or ()),
+        standbys=tuple(row[15] or ()), awaited=tuple((name, bool(kind)) for name, kind in row[16] or ()),
     )
 
 
@@ -175,6 +179,13 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
             problem=f"the standby of slot {slot} is not in synchronized_standby_slots: changes that it does not have are captured, and after its"
             " promotion the redo log would be refused",
             fix="ALTER SYSTEM SET synchronized_standby_slots = '<the slots of all standbys that may be promoted>'; SELECT pg_reload_conf();",
+        )
+    for slot, is_there in server.awaited:
+        why = "no standby reads" if is_there else "does not exist"
+        yield Finding(
+            path=path, is_error=not is_there,
+            problem=f"synchronized_standby_slots names slot {slot}, which {why}: the server sends no changes to anybody before the standby has them",
+            fix="start the standby; or ALTER SYSTEM SET synchronized_standby_slots = '<without it>'; SELECT pg_reload_conf();",
         )
     if server.encoding == "SQL_ASCII":
         yield Finding(

@@ -161,12 +161,18 @@ def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone() -> None:
 def test_only_what_the_newest_session_acknowledged_counts_as_committed() -> None:
     combined = Combined(acknowledged=30)
     older = combined.begin(40)
+    combined.offer(40, 50)
+    assert combined.taken(older) == [(40, 50)]
     combined.core.acknowledge(older, "dbs1", Scn(50))
     assert combined.core.progress().durable_scn == 50
     newer = combined.begin(45)  # from a backup
     assert combined.core.progress().durable_scn == 45
     combined.core.acknowledge(older, "dbs1", Scn(50))
     assert combined.core.progress().durable_scn == 45
+    combined.offer(45, 47)
+    assert combined.taken(newer) == [(45, 47)]
+    with pytest.raises(ProtocolError, match="was sent those up to 0/0000002F"):
+        combined.core.acknowledge(newer, "dbs1", Scn(48))
     combined.core.acknowledge(newer, "dbs1", Scn(47))
     assert combined.core.progress().durable_scn == 47
     with pytest.raises(ProtocolError, match="which it does not take"):
@@ -262,6 +268,8 @@ def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees
     combined = Combined(acknowledged=50)
     combined.begin(60)
     newest = combined.begin(60)
+    combined.offer(60, 65)
+    combined.taken(newest)
     combined.core.acknowledge(newest, "dbs1", Scn(65))
     combined.core.close_subscriber(newest)
     combined.begin(20)  # of the old one, which slept since 20

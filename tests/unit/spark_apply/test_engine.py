@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
 from streams.lcr_batch import Command, OldImage
+from streams.tracking import Label
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order
@@ -157,3 +158,26 @@ def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_t
     engine.run()
     assert (key, b"v", b"b", b"new") in world.place.rows(wide)
     assert world.errors() == ()
+
+
+@pytest.mark.parametrize("large", [0, 4])
+def test_labelled_transactions_are_noted_as_applied_or_in_the_error_queue_each_with_its_server(large: int) -> None:
+    world = World(12, MemoryPlace(), count=30, conflicts=4, large=large)
+    world.batches = [
+        replace(batch, labels=tuple(
+            Label(text="all", transaction_id=int(each), order_scn=int(order), commit_scn=int(commit), rows=1)
+            for each, order, commit in zip(
+                batch.transactions.transaction_id, batch.transactions.order_scn, batch.transactions.commit_scn, strict=True,
+            )
+        ))
+        for batch in world.batches
+    ]
+    engine = world.engine(12, parallelism=2)
+    engine.run()
+    world.check()
+    notes = engine.tracks.answer("all")["notes"]
+    outcome = {note["transaction_id"]: note["action"] for note in notes if note["action"] in {"APPLIED", "ERROR QUEUE"}}
+    in_queue = {error.transaction_id for error in world.errors()}
+    assert in_queue
+    assert outcome == {each.number: "ERROR QUEUE" if each.number in in_queue else "APPLIED" for each in world.history}
+    assert all(note["peer"].startswith("apply server ") for note in notes if note["action"] == "APPLIED")

@@ -82,7 +82,7 @@ def test_restarted_queue_asks_for_everything_after_the_lowest_acknowledged_posit
 
 def test_close_saves_the_last_positions(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    queue.core.acknowledge(queue.subscriber(), "dbs1", 70)
+    queue.core.acknowledge(queue.subscriber(needed=70), "dbs1", 70)
     queue.core.close()
     queue.restart()
     assert queue.core.resume(queue.publisher())[0] == 70
@@ -90,7 +90,7 @@ def test_close_saves_the_last_positions(tmp_path: Path) -> None:
 
 def test_positions_are_saved_at_most_once_a_period(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    subscriber = queue.subscriber()
+    subscriber = queue.subscriber(needed=20)
     queue.core.acknowledge(subscriber, "dbs1", 10)
     queue.save()
     queue.core.acknowledge(subscriber, "dbs1", 20)
@@ -101,7 +101,7 @@ def test_positions_are_saved_at_most_once_a_period(tmp_path: Path) -> None:
 
 def test_positions_that_cannot_be_saved_are_not_told_and_the_problem_is_shown(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    publisher, subscriber = queue.publisher(), queue.subscriber()
+    publisher, subscriber = queue.publisher(), queue.subscriber(needed=10)
     queue.core.publisher_news(publisher)
     queue.core.acknowledge(subscriber, "dbs1", 10)
     queue.clock.advance(1)
@@ -112,6 +112,20 @@ def test_positions_that_cannot_be_saved_are_not_told_and_the_problem_is_shown(tm
     assert "No space" in queue.core.status()["problem"]
     queue.save()
     assert queue.core.status()["problem"] == ""
+
+
+def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    publisher, subscriber = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10]))
+    queue.taken(subscriber)
+    with pytest.raises(ProtocolError, match="up to SCN 0/0000000B, and was sent those up to 0/0000000A"):
+        queue.core.acknowledge(subscriber, "dbs1", 11)
+    queue.save()
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 0
+    queue.core.acknowledge(subscriber, "dbs1", 10)
+    queue.save()
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
 
 
 def test_gap_is_refused(tmp_path: Path) -> None:

@@ -117,16 +117,15 @@ def test_nothing_is_durable_without_the_new_subscriber(tmp_path: Path) -> None:
     assert news.durable_scn == 60
     queue.restart()
     assert queue.core.resume(queue.publisher())[0] == 60
-    new = queue.subscriber("to_c")
-    queue.core.acknowledge(new, "dbs1", 80)
+    queue.core.acknowledge(queue.subscriber("to_c", needed=80), "dbs1", 80)
     queue.save()
     assert queue.core.resume(queue.publisher())[0] == 80
 
 
 def test_new_subscriber_stays_where_it_was_put_down_however_far_the_others_come(tmp_path: Path) -> None:
     queue = grown(tmp_path)
-    queue.core.acknowledge(queue.subscriber("apply_a", needed=60), "dbs1", 600)
-    queue.core.acknowledge(queue.subscriber("to_b", needed=60), "dbs1", 600)
+    queue.core.acknowledge(queue.subscriber("apply_a", needed=600), "dbs1", 600)
+    queue.core.acknowledge(queue.subscriber("to_b", needed=600), "dbs1", 600)
     queue.save()
     queue.restart()
     queue.subscriber("to_c")
@@ -137,7 +136,7 @@ def test_subscriber_that_is_gone_does_not_come_back_to_a_position_of_long_ago(tm
     queue = grown(tmp_path)
     queue.restart("apply_a")
     assert saved(queue) == {"apply_a": 60}
-    queue.core.acknowledge(queue.subscriber(needed=60), "dbs1", 900)
+    queue.core.acknowledge(queue.subscriber(needed=900), "dbs1", 900)
     queue.save()
     queue.restart("apply_a", "to_b")
     assert saved(queue) == {"apply_a": 900, "to_b": 900}

@@ -80,9 +80,9 @@ def test_what_becomes_durable_while_the_feed_connects_is_told_to_the_queue_once_
 def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_stream_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):
-    """The destination came back from a backup of 20; the older driver, which slept before it connected, had told 60."""
+    """The destination came back from a backup of 25; the older driver, which slept before it connected, had told 60."""
     core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
-    newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(20)}, 1)
+    newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
     core.acknowledge(newest, "dbs1", Scn(25))
     core.close_subscriber(newest)
 

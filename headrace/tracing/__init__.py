@@ -1,0 +1,1 @@
+"""Where a transaction, or a row's change, went and where it stopped."""

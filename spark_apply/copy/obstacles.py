@@ -1,0 +1,79 @@
+"""Why a table cannot be copied: it does not fit the destination's, or rows are there that are not ours to remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from databases.copying import copied_columns
+from spark_apply.copy.rounds import TableCopy
+from spark_apply.copy.standing import rename_statement
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from databases.ports import DestinationSession, SourceTable
+    from spark_apply.copy.standing import Standing
+    from streams.table_name import TableName
+
+__all__ = ["refused", "table_copy"]
+
+
+def table_copy(
+    session: DestinationSession, each: Standing, facts: Mapping[TableName, SourceTable],
+) -> tuple[TableCopy, str]:
+    """What is to be copied and where to.
+
+    Args:
+        session: of the destination.
+        each: where the table stands.
+        facts: the source's tables, by their names there.
+
+    Returns:
+        The copy, and why it cannot be made; empty: it can.
+
+    Raises:
+        DatabaseError: the destination cannot describe the table.
+    """
+    table = each.table
+    there, target = facts.get(table.source), session.describe(*table.destination, fresh=True)
+    copy = TableCopy(table, {}, Scn(0), 0 if there is None else there.row_estimate, target, each.replaced_identities)
+    if there is None:
+        return copy, "the source has no such table any more"
+    if target is None:
+        return copy, "the destination has no such table: create it there, with the same columns"
+    writable = set(copied_columns(target))
+    missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
+    if missing:
+        return copy, f"the destination table lacks columns of the source's: {', '.join(missing)}"
+    types = {column.name: column.type_name for column in target.columns}
+    copy.columns = {name: types[name] for name in there.columns if name in writable}
+    if not copy.columns:
+        return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
+    return copy, ""
+
+
+def refused(each: Standing) -> str:
+    """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
+
+    No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
+    """
+    table = each.table
+    if each.occupant is not None:
+        renamed = each.occupant
+        return (
+            f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
+            f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
+        )
+    if each.is_outdated:
+        return (
+            "the table was copied once, and is another one now, or its changes did not come for a while: the rows at the "
+            "destination are out of date, and as other tables' changes or users may have written there as well, they are not "
+            "removed unasked: empty the destination table, and it is copied again"
+        )
+    if table.keep_existing:
+        return ""
+    return (
+        "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
+        "with `headrace up --keep-existing`: what was changed at the source before is not applied"
+    )
