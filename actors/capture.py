@@ -49,13 +49,17 @@ from topology.combined import apply_of
 from topology.downstream import receiver_at
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.combined import CombinedCore, CombinedOutlet
     from actors.records.refusal import Refusal
     from protos.codec import BatchHeader
     from protos.queue_link import EnqueueProgress
     from protos.redo_link import RedoWatchClient
+    from redo.key_search import SearchedRedo
     from redo.mined_labels import MinedLabel
     from redo.mining import Miner
+    from redo.records import RedoPosition
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CaptureHost", "build"]
@@ -102,6 +106,7 @@ class CaptureHost(Host):
         self._unmatched: tuple[str, ...] = ()
         self._left: TableLeftRules | None = None
         self._left_at = 0.0
+        self._redo_end: RedoPosition | None = None  # of the redo that may be read, as it was last told
 
     # ------------------------------------------------------------------ hosting
 
@@ -230,6 +235,31 @@ class CaptureHost(Host):
             }
         return details
 
+    def find_changes(self, owner: str, name: str, key: Sequence[tuple[str, str, bytes]], start_scn: int) -> SearchedRedo:
+        """Search the redo that is kept here for changes of one row, a piece at a time; on the thread of the call.
+
+        Args:
+            owner: schema of the table in the log.
+            name: of the table in it.
+            key: of each key column its name, and its value in text and in binary form.
+            start_scn: `through_scn` of the piece before; 0: begin with the oldest redo.
+
+        Raises:
+            PropagationError: it does not know yet how far redo may be read.
+            LogGone: redo was purged meanwhile: begin again with 0.
+        """
+        from redo.key_search import KeyPart, KeySearch
+
+        end = self._redo_end
+        if end is None:
+            raise PropagationError(f"{self.name} has not read redo yet", hint="wait for it; see `headrace status`")
+        search = KeySearch(
+            folder=redo_folder(self._spec, source=self._capture.source, site=self._capture.site), source=self._capture.source,
+            decoder_factory=decoder_for, owner=owner, name=name,
+            key=tuple(KeyPart(column=column, text=text, binary=binary) for column, text, binary in key),
+        )
+        return search.run(end, Scn(start_scn))
+
     # ------------------------------------------------------------------ inside
 
     def _begin(self, start_scn: Scn) -> None:
@@ -315,7 +345,8 @@ class CaptureHost(Host):
         from redo.records import RedoPosition
 
         durable = redo.poll()
-        batch = miner.next_batch(RedoPosition(durable.segment, durable.offset, durable.scn))
+        self._redo_end = RedoPosition(durable.segment, durable.offset, durable.scn)
+        batch = miner.next_batch(self._redo_end)
         for mined in miner.take_labelled():
             self._note(mined)
         if batch is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
-__all__ = ["ColumnSequence", "ColumnSequences", "RowReader", "TopologyClaim"]
+__all__ = ["ColumnSequence", "ColumnSequences", "KeyValue", "RowReader", "TopologyClaim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,21 @@ class ColumnSequences(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """One column's value of a row's key, as the database writes it.
+
+    Args:
+        column: its name.
+        text: the value's text form.
+        binary: its binary form.
+    """
+
+    column: str
+    text: str
+    binary: bytes
+
+
 class RowReader(Protocol):
     """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
 
@@ -93,6 +108,36 @@ class RowReader(Protocol):
 
         Returns:
             Empty: there is no such row or table, or the values do not tell the key.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
+        """A row's key in the database's own forms, from what a person typed.
+
+        Args:
+            owner: the table's schema.
+            name: the table.
+            given: column and value; column empty: those of the primary key, or of what identifies a row, in order.
+
+        Raises:
+            ConfigError: there is no such table or column, it has no key, or a value is none of its column's type.
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
+    def rows_of(self, owner: str, name: str, key: Sequence[KeyValue]) -> tuple[dict[str, str | None], ...] | None:
+        """The rows with these values as they are now: texts by column, two at most.
+
+        Args:
+            owner: the table's schema.
+            name: the table.
+            key: values of some columns.
+
+        Returns:
+            None: there is no such table.
 
         Raises:
             DatabaseUnavailable: the database does not answer.

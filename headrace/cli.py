@@ -396,6 +396,26 @@ def track(
 
 
 @app.command()
+def explain(
+    file: File, table: Annotated[str, typer.Argument(help="The table, with its schema, as the source calls it.")],
+    key: Annotated[str, typer.Argument(help="The row: 42, or id=42, or order=7,line=1.")],
+    address: Address = "", as_json: Json = False,
+    at: Annotated[str, typer.Option("--at", help="Only at this destination.")] = "",
+) -> int:
+    """Say why a row is missing or different at its destinations: the first place where its change stopped."""
+    from headrace.progress import live_lines
+    from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
+    from headrace.verification import table_name
+    from streams.table_name import TableName
+
+    output = Output(as_json=as_json)
+    question = RowQuestion(table=TableName(*table_name(table)), key=parsed_key(key), at=at)
+    with _deployment(file, address) as deployment, live_lines(output, "explain") as show:
+        actors = deployment.connect()
+        return explain_row(output, deployment.spec, actors, question, overview=deployment.overview(), progress=show)
+
+
+@app.command()
 def verify(
     file: File, tables: Tables = None, address: Address = "", as_json: Json = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,

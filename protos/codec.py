@@ -98,12 +98,14 @@ def header_of(batch: LcrBatch) -> BatchHeader:
 
 def header_to_message(header: BatchHeader) -> lcr_pb2.BatchHeader:
     """Turn a header into its message (`lcr_pb2.BatchHeader`)."""
-    return lcr_pb2.BatchHeader(
+    message = lcr_pb2.BatchHeader(
         source=header.source, previous_scn=header.previous_scn, through_scn=header.through_scn,
         continues=header.continues, is_open=header.is_open, transaction_count=header.transaction_count,
         row_count=header.row_count, last_commit_time_us=header.last_commit_time_us,
-        labels=labels_to_messages(header.labels) if header.labels else (),
     )
+    if header.labels:
+        message.labels.extend(labels_to_messages(header.labels))
+    return message
 
 
 def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:

@@ -94,6 +94,28 @@ def test_deleted_error_transaction_is_gone_and_nothing_of_it_is_applied(one_way:
     assert one_way.execute("dst", "SELECT * FROM notes") == [(7, "in the way")]
 
 
+def test_labelled_transaction_is_tracked_to_the_destination_and_its_rows_are_explained(one_way: System, conflict: int):
+    with one_way.connection("src") as session, session.transaction():
+        session.execute("SELECT pg_logical_emit_message(true, 'headrace.track', 'order 4711'::bytea)")
+        session.execute("INSERT INTO notes VALUES (4711, 'tracked')")
+    code, out, err = headrace(one_way, "track", "--label", "order 4711", "--watch", "--timeout", 60)
+    assert code == DONE, out + err
+    assert out.strip().splitlines()[-1] == "label order 4711: APPLIED at dst"
+    (transaction,) = answer(one_way, "track", "--label", "order 4711")["transactions"]
+    seen = [(step["component"].partition(":")[0], step["action"]) for step in transaction["steps"]]
+    assert sorted(step for step in seen if step[1] != "DEQUEUED") == sorted([
+        ("capture", "CAPTURED"), ("capture", "ENQUEUED"), ("queue", "ENQUEUED"), ("propagation", "SENT"), ("queue", "ENQUEUED"), ("apply", "APPLIED"),
+    ])
+    assert headrace(one_way, "track", "--label", "no such label")[0] == FINDING
+
+    assert answer(one_way, "explain", "public.notes", "4711")["verdicts"][0]["verdict"] == "SAME"
+    (found,) = answer(one_way, "explain", "public.notes", "id=8", code=FINDING)["verdicts"]
+    assert (found["verdict"], f"error transaction {conflict}" in found["text"]) == ("ERROR QUEUE", True)
+    one_way.execute("dst", "UPDATE notes SET body = 'by hand' WHERE id = 4711")
+    code, out, _ = headrace(one_way, "explain", "public.notes", "4711")
+    assert (code, "ARRIVED" in out) == (FINDING, True)
+
+
 def test_error_transaction_that_is_not_there_is_wrong_use_with_a_hint(one_way: System):
     code, out, err = headrace(one_way, "errors", "execute", 987654, verb_end=2)
     assert (code, out) == (WRONG_USE, "")

@@ -15,15 +15,20 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
-from databases.postgres.connection import connect, quote, translated
+from databases.operator_ports import KeyValue
+from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.value_text import value_text
+from streams.errors import ConfigError, DatabaseError
 from streams.lcr_batch import Column
 
 __all__ = ["PostgresRowReader"]
 
 _FIRST_USER_TYPE = 16384  # types below have the same number in every database
 _ROWS_MAX = 2  # one is expected; a second one says that the key does not tell them apart
+_TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
 
 
@@ -70,6 +75,51 @@ class PostgresRowReader:
             return ()
         return tuple(
             {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)} for row in range(result.ntuples)
+        )
+
+    def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
+        """See `RowReader.key_of`."""
+        found = describe_table(self._session(), owner, name)
+        if found is None:
+            raise ConfigError(f"there is no table {owner}.{name}", hint="name it as the source does, with its schema")
+        key = [found.table.columns[place].name for place in found.table.key]
+        columns = [column for column, _ in given]
+        if not any(columns):
+            columns = key
+        if not columns or len(columns) != len(given) or not all(columns):
+            raise ConfigError(
+                f"{owner}.{name} is identified by {', '.join(key) or 'no key'}, not by {len(given)} values",
+                hint="name the columns: column=value,column=value",
+            )
+        with translated("reading the key's types"):
+            types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
+        return tuple(self._key_value(column, text, types) for column, (_, text) in zip(columns, given, strict=True))
+
+    def _key_value(self, column: str, text: str, types: Mapping[str, str]) -> KeyValue:
+        if column not in types:
+            raise ConfigError(f"there is no column {column}", hint=f"known: {', '.join(types)}")
+        query = f"SELECT $1::{types[column]}".encode()
+        forms = []
+        for form in (0, 1):
+            result = self._session().pgconn.exec_params(query, [text.encode()], [0], [0], form)
+            if result.status != ExecStatus.TUPLES_OK:
+                raise ConfigError(f"{text!r} is no {types[column]}", hint=f"column {column} has that type")
+            forms.append(result.get_value(0, 0) or b"")
+        return KeyValue(column=column, text=forms[0].decode("utf-8", "replace"), binary=forms[1])
+
+    def rows_of(self, owner: str, name: str, key: Sequence[KeyValue]) -> tuple[dict[str, str | None], ...] | None:
+        """See `RowReader.rows_of`."""
+        with translated("reading a row"):
+            types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
+            if any(part.column not in types for part in key):
+                return None
+            condition = " AND ".join(f"{quote(part.column)} = ${number}::{types[part.column]}" for number, part in enumerate(key, 1))
+            query = f"SELECT {', '.join(map(quote, types))} FROM {qualified(owner, name)} WHERE {condition} LIMIT {_ROWS_MAX}"
+            result = self._session().pgconn.exec_params(query.encode(), [part.text.encode() for part in key])
+        if result.status != ExecStatus.TUPLES_OK:
+            raise DatabaseError(f"the row in {owner}.{name} cannot be read: {result.error_message.decode('utf-8', 'replace').strip()}")
+        return tuple(
+            {column: _text(result.get_value(row, number)) for number, column in enumerate(types)} for row in range(result.ntuples)
         )
 
     def close(self) -> None:

@@ -144,6 +144,17 @@ def test_unknown_component_names_the_nearest(run, topology, monkeypatch, capsys)
     assert "capture:capture_a" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    (("track", "--label", ""), "1 to 200 bytes"), (("explain", "t", "1"), "'t' is no table"), (("explain", "public.t", "id=1,2"), "is no key"),
+])
+def test_label_table_or_key_that_cannot_be_is_wrong_use_before_anything_is_asked(run, topology, capsys, words, said):
+    verb, *rest = words
+    assert run(verb, topology, *rest) == WRONG_USE
+    told = capsys.readouterr().err
+    assert said in told
+    assert "fix: " in told
+
+
 def test_failure_shows_message_and_fix_only(run, topology, monkeypatch, capsys):
     def fail(self: Deployment) -> None:
         raise DatabaseUnavailable("the server does not answer", hint="start it")

@@ -1,0 +1,344 @@
+"""Why a row is missing or different at a destination: the first place where one of its changes stopped.
+
+Job
+    From what was found out about a row (`Evidence`) to a verdict, with the positions that prove it and what to do next.
+
+How a change is followed
+    Over its way to the destination, in order: is it in the redo that is kept; do the rules of capture, of every propagation and of apply
+    take a change of this table with this tag; has the destination's copy of the table it already, or is there no copy yet; is its
+    transaction in the error queue; is the low watermark above it, and if not, which component is the last that has it. Where all
+    of that is passed, the change was applied.
+
+Verdicts
+    SAME             the rows are equal now, or there is none at both sites: nothing is to be explained.
+    RULE             the rules of a client on the way leave out the table.
+    TAG              they leave out changes with this tag.
+    NOT CAPTURED     no change of the row is in the redo that is kept, or the table is not in the source's log at all.
+    NOT COPIED       the table is not copied yet, or could not be: its changes are left out until then.
+    IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the row differs all the same.
+    ERROR QUEUE      its transaction could not be applied, or waits behind one that could not.
+    ON THE WAY       a component on the way has it not yet, or does not go on.
+    ARRIVED          every change that is known was applied: something at the destination changed the row afterwards, or before.
+    UNKNOWN          somebody who had to be asked did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.console import scn_text
+from topology.combined import apply_of
+
+if TYPE_CHECKING:
+    from databases.ports import ErrorTransaction, Instantiation
+    from redo.key_search import FoundChange
+    from streams.table_name import TableName
+    from topology.spec import TopologySpec
+    from topology.ways import Way
+
+__all__ = ["Evidence", "Verdict", "explain"]
+
+_COPIED = frozenset({"DONE", "KEPT"})
+_FINE = frozenset({"SAME"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was found out about one row and one destination.
+
+    Args:
+        spec: the topology.
+        way: from the source to the destination's apply process.
+        table: as the source calls it.
+        source_row, destination_row: the row now, texts by column; None: there is none.
+        is_captured: the source's log has changes of the table; None: not known.
+        searched: (from, through) SCN of the redo that was searched; None: it was not.
+        changes: of the row, in source order, the newest ones.
+        left_out: older changes of it in that redo.
+        instantiation: of the table at the destination; None: there is no record.
+        errors: the apply process's error queue; None: not known.
+        statuses: by component, its status.
+        unknown: what could not be found out, a sentence each.
+    """
+
+    spec: TopologySpec
+    way: Way
+    table: TableName
+    source_row: Mapping[str, str | None] | None
+    destination_row: Mapping[str, str | None] | None
+    is_captured: bool | None
+    searched: tuple[int, int] | None
+    changes: Sequence[FoundChange]
+    left_out: int
+    instantiation: Instantiation | None
+    errors: Sequence[ErrorTransaction] | None
+    statuses: Mapping[str, Mapping[str, Any]]
+    unknown: Sequence[str] = ()
+
+    @property
+    def low_watermark_scn(self) -> int:
+        """Of the apply process; 0: not known."""
+        return int(self.statuses.get(f"apply:{self.way.apply.name}", {}).get("low_watermark_scn", 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why the row is as it is at one destination.
+
+    Args:
+        site, apply, source: the destination, its apply process and the source.
+        verdict: see the module.
+        place: the component at which it stopped; empty: none.
+        text: the reason, for people.
+        evidence: the facts behind it, with SCNs, a sentence each.
+        fix: what to do next.
+        scn: commit SCN of the change that stopped; 0: none.
+    """
+
+    site: str
+    apply: str
+    source: str
+    verdict: str
+    place: str
+    text: str
+    evidence: tuple[str, ...]
+    fix: str
+    scn: int = 0
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is to be done."""
+        return self.verdict in _FINE
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """Where a change stopped."""
+
+    verdict: str
+    place: str
+    text: str
+    fix: str
+
+
+def explain(found: Evidence) -> Verdict:
+    """Find the first place where a change of the row stopped."""
+    facts = [*_row_facts(found), *_redo_facts(found)]
+    if found.source_row == found.destination_row or _same(found.source_row, found.destination_row):
+        words = "the rows are equal now" if found.source_row is not None else "there is no such row at both sites"
+        return _verdict(found, _Stop("SAME", "", words, ""), facts)
+    if (stop := _left_out_always(found)) is not None:
+        return _verdict(found, stop, facts)
+    for change in found.changes:
+        stop = _stop_of(found, change)
+        if stop is not None:
+            return _verdict(found, stop, [*facts, *_change_facts(found, change)], scn=change.commit_scn)
+    if found.unknown:
+        return _verdict(found, _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat it when everything runs: headrace status"), facts)
+    if not found.changes:
+        return _verdict(found, _without_changes(found), facts)
+    newest = found.changes[-1]
+    record = found.instantiation
+    if record is not None and newest.commit_scn <= record.scn:
+        return _verdict(found, _in_the_copy(found, record), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn)
+    text = (
+        f"every change of the row that redo still has was applied, the last one at SCN {scn_text(newest.commit_scn)}: the row was changed or"
+        f" deleted at {found.way.apply.site} itself, or differed before"
+    )
+    return _verdict(found, _Stop("ARRIVED", "", text, _mend(found)), [*facts, *_change_facts(found, newest)], scn=newest.commit_scn)
+
+
+# --------------------------------------------------------------------------- the places in their order
+
+
+def _left_out_always(found: Evidence) -> _Stop | None:
+    """The client whose rules leave out the table, whatever the tag; or the log, which does not have it."""
+    for client, name in _clients(found):
+        if not client.rules.keeps(*found.table):
+            return _Stop("RULE", name, f"the rules of {name} leave out table {found.table}", f"add the table to the rules of {name}")
+    if found.is_captured is False:
+        return _Stop(
+            "NOT CAPTURED", f"site:{found.way.capture.source}",
+            f"the log of {found.way.capture.source} has no changes of {found.table}: it was created after the last `up`",
+            f"headrace up {found.spec.file}",
+        )
+    return None
+
+
+def _stop_of(found: Evidence, change: FoundChange) -> _Stop | None:
+    """Where a change stopped; None: it was applied, or a later copy has it."""
+    if (stop := _discarded(found, change)) is not None:
+        return stop
+    if (stop := _not_copied(found)) is not None:
+        return stop
+    record = found.instantiation
+    if record is not None and change.commit_scn <= record.scn:
+        return None  # the copy has it: `_in_the_copy`, when nothing else stopped
+    if (stop := _in_error_queue(found, change)) is not None:
+        return stop
+    return _under_way(found, change)
+
+
+def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
+    for client, name in _clients(found):
+        if client.rules.keeps(*found.table, tag=change.tag):
+            continue
+        tag = "NULL" if change.tag is None else change.tag.hex()
+        by = f" of apply process {change.tagged_by}" if change.tagged_by else ""
+        return _Stop(
+            "TAG", name, f"the rules of {name} leave out changes with tag {tag}{by}",
+            f"let the rules of {name} take this tag, if that makes no cycle (headrace check); else correct the row at the destination",
+        )
+    return None
+
+
+def _not_copied(found: Evidence) -> _Stop | None:
+    record = found.instantiation
+    place = f"apply:{found.way.apply.name}"
+    if record is None:
+        if any("instantiation" in each for each in found.unknown):
+            return None
+        return _Stop("NOT COPIED", place, f"{found.table} was never copied to {found.way.apply.site}: its changes are left out", _restart(found))
+    if record.state in _COPIED or record.state == "JOINING":
+        return None
+    why = f": {record.problem}" if record.problem else ""
+    fix = f"headrace copy {found.spec.file} {found.table}" if record.state in {"LEFT", "FAILED"} else "wait: headrace status shows the copy"
+    return _Stop("NOT COPIED", place, f"the copy of {found.table} is {record.state}{why}; its changes are left out until it is done", fix)
+
+
+def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
+    for error in found.errors or ():
+        if error.commit_scn == change.commit_scn:
+            why = f"it waits behind error transaction {error.depends_on}" if error.depends_on else error.message
+            return _Stop(
+                "ERROR QUEUE", f"apply:{found.way.apply.name}", f"its transaction is error transaction {error.number}: {why}",
+                f"headrace errors show {found.spec.file} {error.number}, correct what it names, then headrace errors execute",
+            )
+    return None
+
+
+def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
+    """The component that has the change not yet; None: it is applied, or nobody knows."""
+    if found.low_watermark_scn == 0:
+        return None  # `unknown` says so
+    if change.commit_scn <= found.low_watermark_scn:
+        return None
+    place, text = _first_behind(found, change.commit_scn)
+    status = found.statuses.get(place, {})
+    detail = str(status.get("detail") or status.get("problem") or status.get("last_error", {}).get("message", ""))
+    state = f", which is {status['state']}" if status.get("state") else ""
+    return _Stop(
+        "ON THE WAY", place, f"{text}{state}{f': {detail}' if detail else ''}",
+        str(status.get("hint") or "") or f"wait (headrace wait {found.spec.file} --caught-up), or see headrace status for what holds {place} up",
+    )
+
+
+def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
+    """The first component on the way whose position is below `scn`, and in words what it lacks."""
+    way, source, statuses = found.way, found.way.capture.source, found.statuses
+    capture = f"capture:{way.capture.name}"
+    at = int(statuses.get(capture, {}).get("sent_scn", 0))
+    if at < scn:
+        return capture, f"{capture} has sent what was committed up to SCN {scn_text(at)}"
+    combined = apply_of(found.spec, way.capture)
+    if combined is None or combined.name != way.apply.name:
+        for name, next_queue in ((None, way.capture.queue), *((each.name, each.to_queue) for each in way.propagations)):
+            position = statuses.get(f"queue:{next_queue}", {}).get("sources", {}).get(source, {}).get("position_scn", 0)
+            if int(position) < scn:
+                place = capture if name is None else f"propagation:{name}"
+                return place, f"{place} has not brought it to queue {next_queue}, which has what was committed up to SCN {scn_text(int(position))}"
+    apply = f"apply:{way.apply.name}"
+    received = int(statuses.get(apply, {}).get("received_scn", 0))
+    if received < scn:
+        return apply, f"{apply} has read what was committed up to SCN {scn_text(received)}"
+    return apply, f"{apply} has read it, and has applied everything up to SCN {scn_text(found.low_watermark_scn)}"
+
+
+def _in_the_copy(found: Evidence, record: Instantiation) -> _Stop:
+    """Every change that is known is older than the table's copy."""
+    kept = "the rows that were there were kept as they were (--keep-existing)" if record.is_kept else "the copy had it"
+    return _Stop(
+        "IN THE COPY", f"apply:{found.way.apply.name}",
+        f"no change of the row was committed after the instantiation SCN {scn_text(record.scn)} of {found.table}: changes up to it are not applied,"
+        f" because {kept}; the row was changed at {found.way.apply.site} itself, or differed then", _mend(found),
+    )
+
+
+def _without_changes(found: Evidence) -> _Stop:
+    """The redo that is kept has no change of the row."""
+    record, capture = found.instantiation, f"capture:{found.way.capture.name}"
+    if found.searched is None:
+        return _Stop("UNKNOWN", capture, "redo was not searched", "repeat it when everything runs: headrace status")
+    if (stop := _not_copied(found)) is not None:
+        return stop
+    since = scn_text(found.searched[0])
+    where = "the table's copy, or a change before that SCN, should have brought the row as it is at the source"
+    if record is not None and record.scn > found.searched[0]:
+        where = f"the table was copied as of SCN {scn_text(record.scn)}, and nothing changed the row since"
+    return _Stop(
+        "NOT CAPTURED", capture, f"redo of {found.way.capture.source} since SCN {since} has no change of the row; {where}", _mend(found),
+    )
+
+
+# --------------------------------------------------------------------------- facts
+
+
+def _row_facts(found: Evidence) -> list[str]:
+    facts = []
+    for site, row in ((found.way.capture.source, found.source_row), (found.way.apply.site, found.destination_row)):
+        facts.append(f"{site} now: {'no row' if row is None else 'the row is there'}")
+    if found.source_row is not None and found.destination_row is not None:
+        differing = [name for name, value in found.source_row.items() if name in found.destination_row and found.destination_row[name] != value]
+        if differing:
+            facts[-1] += f"; different in {', '.join(differing)}"
+    return facts
+
+
+def _redo_facts(found: Evidence) -> list[str]:
+    if found.searched is None:
+        return []
+    first, through = found.searched
+    more = f", and {found.left_out} older ones" if found.left_out else ""
+    return [f"redo from SCN {scn_text(first)} to {scn_text(through)} has {len(found.changes)} changes of the row{more}"]
+
+
+def _change_facts(found: Evidence, change: FoundChange) -> list[str]:
+    tag = "no tag" if change.tag is None else f"tag {change.tag.hex()}"
+    facts = [f"{change.command} in transaction {change.transaction_id}, commit SCN {scn_text(change.commit_scn)}, {tag}"]
+    if found.instantiation is not None:
+        facts.append(f"{found.table} at {found.way.apply.site}: {found.instantiation.state}, instantiation SCN {scn_text(found.instantiation.scn)}")
+    if found.low_watermark_scn:
+        facts.append(f"low watermark of {found.way.apply.name}: SCN {scn_text(found.low_watermark_scn)}")
+    return facts
+
+
+def _same(source: Mapping[str, str | None] | None, destination: Mapping[str, str | None] | None) -> bool:
+    """Whether the columns that both have are equal; further columns of the destination are its own."""
+    if source is None or destination is None:
+        return False
+    return all(destination.get(name, value) == value for name, value in source.items())
+
+
+def _clients(found: Evidence) -> list[tuple[Any, str]]:
+    way = found.way
+    return [
+        (way.capture, f"capture:{way.capture.name}"), *((each, f"propagation:{each.name}") for each in way.propagations),
+        (way.apply, f"apply:{way.apply.name}"),
+    ]
+
+
+def _restart(found: Evidence) -> str:
+    return f"headrace stop {found.spec.file} {found.way.apply.name}, then headrace start: it copies the table"
+
+
+def _mend(found: Evidence) -> str:
+    return f"correct the row at {found.way.apply.site}, or copy the table again: headrace copy {found.spec.file} {found.table}"
+
+
+def _verdict(found: Evidence, stop: _Stop, facts: Sequence[str], *, scn: int = 0) -> Verdict:
+    return Verdict(
+        site=found.way.apply.site, apply=found.way.apply.name, source=found.way.capture.source, verdict=stop.verdict, place=stop.place,
+        text=stop.text, evidence=tuple(facts), fix=stop.fix, scn=scn,
+    )

@@ -1,0 +1,255 @@
+"""`headrace explain`: find out everything about one row, and say for each destination why it is as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.console import DONE, FINDING, bytes_text
+from headrace.tracing.causes import Evidence, Verdict, explain
+from redo.key_search import CHANGES_MAX
+from streams.errors import ConfigError, LogGone, StreamsError
+from streams.scn import FIRST_SCN
+from topology.ways import ways_to
+
+if TYPE_CHECKING:
+    from actors.runtime import RayActors
+    from databases.connectors import DatabaseAccess
+    from databases.operator_ports import KeyValue
+    from databases.ports import ErrorTransaction, Instantiation
+    from headrace.console import Output
+    from redo.key_search import FoundChange, SearchedRedo
+    from streams.table_name import TableName
+    from topology.spec import ApplySpec, CaptureSpec, TopologySpec
+    from topology.ways import Way
+
+__all__ = ["Findings", "RowQuestion", "explain_row", "parsed_key", "searched"]
+
+SEARCH_TIMEOUT_S = 300.0  # one piece of redo, on a busy machine
+CALL_TIMEOUT_S = 60.0  # as the other questions about tables
+RESTARTS_MAX = 3  # of a search whose beginning was purged meanwhile: redo is purged every few seconds at most
+
+
+def parsed_key(text: str) -> tuple[tuple[str, str], ...]:
+    """Read `value`, `value,value` or `column=value,column=value`; the column is empty where none is named.
+
+    Raises:
+        ConfigError: it is empty, or names columns for some values only.
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    given = tuple((name.strip(), value) if equals else ("", name) for name, equals, value in parts)
+    if not text or len({bool(name) for name, _ in given}) != 1:
+        raise ConfigError(f"{text!r} is no key", hint="write 42, or id=42, or id=42,line=1")
+    return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowQuestion:
+    """Which row is asked about.
+
+    Args:
+        table: as the source calls it.
+        key: see `parsed_key`.
+        at: only this destination; empty: all.
+    """
+
+    table: TableName
+    key: tuple[tuple[str, str], ...]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the redo of one capture process has of the row."""
+
+    searched: tuple[int, int] | None
+    changes: tuple[FoundChange, ...] = ()
+    left_out: int = 0
+    problem: str = ""
+
+
+def searched(
+    ask: Callable[[int], SearchedRedo], progress: Callable[[str], None], *, restarts_max: int = RESTARTS_MAX,
+) -> Findings:
+    """Search all redo that a capture process can read, a piece at a time.
+
+    Args:
+        ask: searches the piece that begins at an SCN.
+        progress: receives lines of text.
+        restarts_max: how often it begins again when redo was purged meanwhile.
+    """
+    first, start, read, left_out, restarts = 0, int(FIRST_SCN), 0, 0, 0
+    changes: list[FoundChange] = []
+    while True:
+        try:
+            piece = ask(start)
+        except LogGone as error:
+            restarts += 1
+            if restarts > restarts_max:
+                return Findings(searched=None, problem=error.message)
+            first, start, read, left_out = 0, int(FIRST_SCN), 0, 0
+            changes.clear()
+            continue
+        except StreamsError as error:
+            return Findings(searched=None, problem=error.message)
+        first = first or piece.first_scn
+        read += piece.redo_bytes
+        changes += piece.changes
+        left_out += piece.left_out + max(0, len(changes) - CHANGES_MAX)
+        del changes[:-CHANGES_MAX]
+        progress(f"{bytes_text(read)} of redo searched, {len(changes)} changes of the row")
+        # A piece that is not the last and moved nothing would be asked for for ever.
+        if piece.is_done or piece.through_scn <= start:
+            return Findings(searched=(first, piece.through_scn), changes=tuple(changes), left_out=left_out)
+        start = piece.through_scn
+
+
+def explain_row(
+    output: Output, spec: TopologySpec, actors: RayActors, question: RowQuestion, *, overview: Mapping[str, Any],
+    progress: Callable[[str], None],
+) -> int:
+    """Explain a row for each destination, and print it.
+
+    Args:
+        output: where it is printed.
+        spec: the topology.
+        actors: its actors.
+        question: which row.
+        overview: of the topology.
+        progress: receives lines of text about the search.
+
+    Returns:
+        The exit code: a finding when the row is missing or different somewhere, or that could not be found out.
+
+    Raises:
+        ConfigError: no apply process there takes changes of that source, there is no such table, or the key is none.
+        DatabaseUnavailable: a database does not answer.
+    """
+    asked = _Asked(spec=spec, actors=actors, question=question, overview=overview, progress=progress)
+    verdicts = tuple(asked.verdicts())
+    if not verdicts:
+        raise ConfigError(
+            f"no apply process{f' at {question.at}' if question.at else ''} takes changes from elsewhere",
+            hint="headrace plan FILE shows who gets what",
+        )
+    output.json({
+        "table": str(question.table), "key": {part.column: part.text for part in asked.key}, "verdicts": [asdict(v) for v in verdicts],
+    })
+    for verdict in verdicts:
+        output.result("\n".join(_lines(verdict)))
+    return DONE if all(verdict.is_fine for verdict in verdicts) else FINDING
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    place = f" at {verdict.place}" if verdict.place else ""
+    yield f"{verdict.site} ({verdict.apply}, from {verdict.source}): {verdict.verdict}{place}: {verdict.text}"
+    for fact in verdict.evidence:
+        yield f"  {fact}"
+    if verdict.fix:
+        yield f"  fix: {verdict.fix}"
+
+
+class _Asked:
+    """The questions to databases and components, each asked once."""
+
+    def __init__(
+        self, *, spec: TopologySpec, actors: RayActors, question: RowQuestion, overview: Mapping[str, Any],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._spec, self._actors, self._question, self._progress = spec, actors, question, progress
+        self._statuses = {each["name"]: each for each in overview["components"]}
+        self._rows: dict[str, Mapping[str, str | None] | None] = {}
+        self._redo: dict[str, Findings] = {}
+        self._captured: dict[str, bool | None] = {}
+        self.key: tuple[KeyValue, ...] = ()
+
+    def verdicts(self) -> Iterator[Verdict]:
+        for apply in self._spec.applies:
+            if self._question.at not in {"", apply.site}:
+                continue
+            for way in ways_to(self._spec, apply)[:1]:
+                yield explain(self._evidence(way))
+
+    def _evidence(self, way: Way) -> Evidence:
+        apply, source = way.apply, way.capture.source
+        self._find_key(source)
+        source_row, destination_row = self._row(source), self._row(apply.site)
+        redo = self._searched(way.capture) if source_row != destination_row else Findings(searched=None)
+        unknown = [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
+        instantiation, errors = None, None
+        try:
+            instantiation, errors = self._recorded(apply)
+        except StreamsError as error:
+            unknown.append(f"the instantiation and the error queue at {apply.site}: {error.message}")
+        if not self._statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn"):
+            unknown.append(f"apply:{apply.name} does not tell its low watermark")
+        return Evidence(
+            spec=self._spec, way=way, table=self._question.table, source_row=source_row, destination_row=destination_row,
+            is_captured=self._is_captured(source), searched=redo.searched, changes=redo.changes, left_out=redo.left_out,
+            instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
+        )
+
+    def _find_key(self, site: str) -> None:
+        if not self.key:
+            from databases.connectors import open_row_reader
+
+            with closing(open_row_reader(self._access(site))) as reader:
+                self.key = reader.key_of(*self._question.table, self._question.key)
+
+    def _row(self, site: str) -> Mapping[str, str | None] | None:
+        if site not in self._rows:
+            from databases.connectors import open_row_reader
+
+            with closing(open_row_reader(self._access(site))) as reader:
+                found = reader.rows_of(*self._question.table, self.key) or ()
+            if len(found) > 1:
+                raise ConfigError(f"the key finds several rows of {self._question.table} at {site}", hint="name all columns of the key")
+            self._rows[site] = found[0] if found else None
+        return self._rows[site]
+
+    def _searched(self, capture: CaptureSpec) -> Findings:
+        if capture.name not in self._redo:
+            key = [(part.column, part.text, part.binary) for part in self.key]
+            name = f"capture:{capture.name}"
+
+            def ask(start_scn: int) -> SearchedRedo:
+                found: SearchedRedo = self._actors.call(
+                    name, "find_changes", *self._question.table, key, start_scn, timeout_s=SEARCH_TIMEOUT_S,
+                )
+                return found
+
+            self._redo[capture.name] = searched(ask, lambda text: self._progress(f"{name}: {text}"))
+        return self._redo[capture.name]
+
+    def _is_captured(self, source: str) -> bool | None:
+        if source not in self._captured:
+            try:
+                captured = self._actors.call(f"site:{source}", "captured", timeout_s=CALL_TIMEOUT_S)
+            except StreamsError:
+                self._captured[source] = None
+            else:
+                self._captured[source] = any((t.owner, t.name) == self._question.table for t in captured)
+        return self._captured[source]
+
+    def _recorded(self, apply: ApplySpec) -> tuple[Instantiation | None, Sequence[ErrorTransaction]]:
+        from databases.connectors import open_destination
+
+        with closing(open_destination(self._access(apply.site))) as destination:
+            records = [
+                each for each in destination.instantiations(self._spec.name, apply.name)
+                if (each.owner, each.name) == self._question.table and each.source == apply.source
+            ]
+            errors = destination.errors(self._spec.name, apply.name)
+        # A table of the same name that was dropped may have a record too; the one that takes part was recorded with the greatest SCN.
+        return max(records, key=lambda each: each.scn, default=None), tuple(errors)
+
+    def _access(self, site: str) -> DatabaseAccess:
+        from actors.site.connection import access_to, running_access
+
+        found = self._spec.site(site)
+        try:
+            return running_access(self._spec, found)
+        except ConfigError:
+            return access_to(found, str(self._actors.call(f"site:{site}", "database_dsn")))

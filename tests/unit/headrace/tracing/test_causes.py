@@ -1,0 +1,231 @@
+"""Each cause for a row that is missing or different at a destination, planted alone, is the one that is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.ports import ErrorTransaction, Instantiation
+from headrace.tracing.causes import Evidence, Verdict, explain
+from redo.key_search import FoundChange
+from streams.scn import Scn
+from streams.table_name import TableName
+from tests.support.topologies import read
+from topology.spec import TopologySpec
+from topology.ways import ways_to
+
+SCN = 1000
+T = TableName("public", "t")
+
+
+def topology(folder: Path, *, capture: str = "", propagation: str = "", apply: str = "", combined: str = "never") -> TopologySpec:
+    """a -> relay -> b, with rules of the clients."""
+    def rules(text: str) -> str:
+        return f", rules: {text}" if text else ""
+
+    return read(folder, f"""
+        topology: t
+        sites:
+          a: {{database: {{kind: embedded}}}}
+          relay: {{database: {{kind: none}}}}
+          b: {{database: {{kind: embedded}}}}
+        queues:
+          q_a: {{site: a}}
+          q_relay: {{site: relay}}
+          q_b: {{site: b}}
+        captures:
+          capture_a: {{site: a, source: a, queue: q_a{rules(capture or "{include: [{global: true}]}")}}}
+        propagations:
+          a_to_relay: {{from: q_a, to: q_relay{rules(propagation)}}}
+          relay_to_b: {{from: q_relay, to: q_b}}
+        applies:
+          apply_b: {{site: b, source: a, queue: q_b{rules(apply)}}}
+    """)
+
+
+def statuses(*, capture: int = 5000, q_a: int = 5000, q_relay: int = 5000, q_b: int = 5000, received: int = 5000,
+             low_watermark: int = 5000) -> dict[str, dict[str, Any]]:
+    def queue(scn: int) -> dict[str, Any]:
+        return {"state": "ENABLED", "sources": {"a": {"position_scn": scn}}}
+
+    return {
+        "capture:capture_a": {"state": "CAPTURING CHANGES", "sent_scn": capture},
+        "queue:q_a": queue(q_a), "queue:q_relay": queue(q_relay), "queue:q_b": queue(q_b),
+        "propagation:a_to_relay": {"state": "SENDING"},
+        "propagation:relay_to_b": {"state": "RETRYING", "last_error": {"message": "queue:q_b is dead"}},
+        "apply:apply_b": {"state": "APPLYING", "received_scn": received, "low_watermark_scn": low_watermark},
+    }
+
+
+def change(scn: int = SCN, *, tag: bytes | None = None, command: str = "INSERT") -> FoundChange:
+    return FoundChange(
+        command=command, transaction_id=7, order_scn=scn - 1, commit_scn=scn, commit_time_us=0, tag=tag, tagged_by="t/x" if tag else "",
+    )
+
+
+def copied(scn: int = 100, *, state: str = "DONE", digest: str = "d", problem: str = "") -> Instantiation:
+    return Instantiation(
+        source="a", identity="1", owner="public", name="t", scn=Scn(scn), state=state, digest=digest, problem=problem,
+    )
+
+
+def error(scn: int = SCN, *, depends_on: int = 0) -> ErrorTransaction:
+    return ErrorTransaction(
+        number=3, apply="apply_b", source="a", transaction_id=7, commit_scn=Scn(scn), commit_time_us=0, row_count=1, failed_position=0,
+        depends_on=depends_on, conflict_type="insert_exists", sqlstate="", message="the row is there already", created_us=0,
+    )
+
+
+def evidence(spec: TopologySpec, **fields: Any) -> Evidence:
+    """Of a row that is missing at b, with nothing in the way unless `fields` plant it."""
+    (way,) = ways_to(spec, spec.applies[0])
+    return Evidence(**{
+        "spec": spec, "way": way, "table": T, "source_row": {"id": "7", "a": "x"}, "destination_row": None, "is_captured": True,
+        "searched": (50, 5000), "changes": (change(),), "left_out": 0, "instantiation": copied(), "errors": (), "statuses": statuses(),
+        **fields,
+    })
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    return topology(tmp_path)
+
+
+def assert_found(found: Verdict, verdict: str, place: str, *words: str, scn: int | None = SCN) -> None:
+    assert (found.verdict, found.place) == (verdict, place), found
+    for word in words:
+        assert word in found.text, found
+    if scn is not None:
+        assert found.scn == scn
+    assert found.fix or found.is_fine
+    assert found.evidence
+
+
+def test_equal_rows_need_no_explanation(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, destination_row={"id": "7", "a": "x", "only_here": "z"}))
+    assert_found(found, "SAME", "", scn=0)
+    assert found.is_fine
+
+
+def test_row_that_is_nowhere_needs_none_either(spec: TopologySpec) -> None:
+    assert explain(evidence(spec, source_row=None, changes=())).verdict == "SAME"
+
+
+@pytest.mark.parametrize(("client", "place"), [
+    ("capture", "capture:capture_a"), ("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b"),
+])
+def test_rule_that_leaves_out_the_table_is_named_with_its_client(tmp_path: Path, client: str, place: str) -> None:
+    spec = topology(tmp_path, **{client: "{include: [{table: public.other}]}"})
+    assert_found(explain(evidence(spec)), "RULE", place, "public.t", scn=0)
+
+
+@pytest.mark.parametrize(("client", "place"), [
+    ("capture", "capture:capture_a"), ("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b"),
+])
+def test_tag_that_a_client_leaves_out_is_named_with_who_set_it(tmp_path: Path, client: str, place: str) -> None:
+    takes_all = "{include: [{global: true, tagged: true}, {global: true}]}"
+    spec = topology(tmp_path, **{
+        "capture": takes_all, "propagation": takes_all, "apply": takes_all, client: '{include: [{global: true, not_tags: ["0b"]}]}',
+    })
+    assert_found(explain(evidence(spec, changes=(change(tag=b"\x0b"),))), "TAG", place, "0b", "t/x")
+
+
+def test_table_that_is_not_in_the_sources_log_was_never_captured(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, is_captured=False, changes=()))
+    assert_found(found, "NOT CAPTURED", "site:a", "created after", scn=0)
+    assert found.fix.startswith("headrace up")
+
+
+def test_change_that_is_older_than_redo_was_not_found(spec: TopologySpec) -> None:
+    assert_found(explain(evidence(spec, changes=())), "NOT CAPTURED", "capture:capture_a", "0/00000032", scn=0)
+
+
+def test_row_that_did_not_change_since_its_copy_is_said_to_be_the_copys(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, changes=(), instantiation=copied(400)))
+    assert_found(found, "NOT CAPTURED", "capture:capture_a", "copied as of SCN 0/00000190", scn=0)
+
+
+@pytest.mark.parametrize(("record", "words"), [
+    (None, "never copied"), (copied(0, state="PENDING"), "PENDING"), (copied(0, state="FAILED", problem="a column is missing"), "a column is missing"),
+    (copied(state="LEFT"), "LEFT"),
+])
+def test_table_without_a_finished_copy_leaves_its_changes_out(spec: TopologySpec, record: Instantiation | None, words: str) -> None:
+    assert_found(explain(evidence(spec, instantiation=record)), "NOT COPIED", "apply:apply_b", words)
+
+
+def test_change_below_the_instantiation_scn_is_not_applied(spec: TopologySpec) -> None:
+    assert_found(explain(evidence(spec, instantiation=copied(SCN))), "IN THE COPY", "apply:apply_b", "the copy had it")
+    kept = copied(SCN, state="KEPT", digest="")
+    assert_found(explain(evidence(spec, instantiation=kept)), "IN THE COPY", "apply:apply_b", "--keep-existing")
+    assert explain(evidence(spec, instantiation=copied(SCN - 1))).verdict == "ARRIVED"
+
+
+def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, errors=(error(SCN - 500), error())))
+    assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", "there already")
+    assert "errors show" in found.fix
+    assert_found(explain(evidence(spec, errors=(error(depends_on=2),))), "ERROR QUEUE", "apply:apply_b", "behind error transaction 2")
+
+
+@pytest.mark.parametrize(("behind", "place", "words"), [
+    ({"capture": 900, "q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "has sent"),
+    ({"q_a": 900, "q_relay": 900, "q_b": 900, "received": 900}, "capture:capture_a", "q_a"),
+    ({"q_relay": 900, "q_b": 900, "received": 900}, "propagation:a_to_relay", "q_relay"),
+    ({"q_b": 900, "received": 900}, "propagation:relay_to_b", "queue:q_b is dead"),
+    ({"received": 900}, "apply:apply_b", "has read what"),
+    ({}, "apply:apply_b", "has read it"),
+])
+def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
+    spec: TopologySpec, behind: dict[str, int], place: str, words: str,
+) -> None:
+    found = explain(evidence(spec, statuses=statuses(low_watermark=900, **behind)))
+    assert_found(found, "ON THE WAY", place, words)
+
+
+def test_combined_capture_has_no_queues_to_be_behind(tmp_path: Path) -> None:
+    spec = read(tmp_path, """
+        topology: t
+        sites:
+          a: {database: {kind: embedded}}
+          b: {database: {kind: embedded}}
+        replicate:
+          - {tables: [public.*], from: a, to: [b]}
+    """)
+    (apply,), (capture,) = spec.applies, spec.captures
+    found = explain(evidence(spec, statuses={
+        f"capture:{capture.name}": {"sent_scn": 5000}, f"apply:{apply.name}": {"received_scn": 900, "low_watermark_scn": 900},
+    }))
+    assert_found(found, "ON THE WAY", f"apply:{apply.name}", "has read what")
+
+
+def test_applied_changes_leave_the_destination_itself(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, destination_row={"id": "7", "a": "by hand"}))
+    assert_found(found, "ARRIVED", "", "at b itself")
+    assert any("different in a" in fact for fact in found.evidence)
+
+
+def test_deleted_row_that_is_still_there_is_explained_like_any_other(spec: TopologySpec) -> None:
+    found = explain(evidence(
+        spec, source_row=None, destination_row={"id": "7", "a": "x"}, changes=(change(), change(2000, command="DELETE")), errors=(error(2000),),
+    ))
+    assert_found(found, "ERROR QUEUE", "apply:apply_b", scn=2000)
+
+
+def test_first_change_that_stopped_is_the_one_that_is_told(spec: TopologySpec) -> None:
+    changes = (change(500), change(1000), change(2000))
+    found = explain(evidence(spec, changes=changes, errors=(error(1000), replace(error(2000, depends_on=3), number=4))))
+    assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", scn=1000)
+
+
+@pytest.mark.parametrize("fields", [
+    {"searched": None, "changes": (), "unknown": ("capture_a: does not answer",)},
+    {"statuses": {}, "unknown": ("apply:apply_b does not tell its low watermark",)},
+    {"instantiation": None, "errors": None, "unknown": ("the instantiation and the error queue at b: no connection",)},
+])
+def test_what_could_not_be_asked_is_unknown_and_no_cause_is_claimed(spec: TopologySpec, fields: dict[str, Any]) -> None:
+    found = explain(evidence(spec, **fields))
+    assert found.verdict == "UNKNOWN"
+    assert fields["unknown"][0] in found.text

@@ -1,0 +1,83 @@
+"""`headrace explain`: the key, the search of redo in pieces, and what is asked of whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.tracing.explain import RESTARTS_MAX, Findings, parsed_key, searched
+from redo.key_search import CHANGES_MAX, FoundChange, SearchedRedo
+from streams.errors import ConfigError, LogGone, PropagationError
+
+
+def change(scn: int) -> FoundChange:
+    return FoundChange(command="UPDATE", transaction_id=1, order_scn=scn - 1, commit_scn=scn, commit_time_us=0, tag=None, tagged_by="")
+
+
+def piece(first: int, through: int, *changes: int, is_done: bool = False, left_out: int = 0) -> SearchedRedo:
+    return SearchedRedo(
+        first_scn=first, through_scn=through, is_done=is_done, redo_bytes=1000, changes=tuple(change(scn) for scn in changes),
+        left_out=left_out,
+    )
+
+
+class Redo:
+    """Answers one after the other; an exception is raised."""
+
+    def __init__(self, *answers: SearchedRedo | Exception) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, start: int) -> SearchedRedo:
+        self.asked.append(start)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(("text", "key"), [
+    ("42", (("", "42"),)), ("7,1", (("", "7"), ("", "1"))), ("id=42", (("id", "42"),)), ("order=7,line=1", (("order", "7"), ("line", "1"))),
+    ("note=a=b", (("note", "a=b"),)),
+])
+def test_key_is_values_or_columns_with_values(text: str, key: tuple[tuple[str, str], ...]) -> None:
+    assert parsed_key(text) == key
+
+
+@pytest.mark.parametrize("text", ["", "id=1,2"])
+def test_key_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no key"):
+        parsed_key(text)
+
+
+def test_pieces_are_asked_for_one_after_the_other_with_progress() -> None:
+    redo, lines = Redo(piece(50, 100, 60), piece(100, 200), piece(200, 300, 250, is_done=True)), []
+    found = searched(redo, lines.append)
+    assert redo.asked == [0, 100, 200]
+    assert (found.searched, [each.commit_scn for each in found.changes]) == ((50, 300), [60, 250])
+    assert len(lines) == 3
+
+
+def test_only_the_newest_changes_of_all_pieces_are_kept() -> None:
+    found = searched(
+        Redo(piece(1, 100, *range(1, CHANGES_MAX + 1), left_out=2), piece(100, 200, 150, 160, is_done=True)), lambda _: None,
+    )
+    assert (len(found.changes), found.left_out, found.changes[-1].commit_scn) == (CHANGES_MAX, 4, 160)
+
+
+def test_search_begins_again_when_redo_was_purged_meanwhile_and_not_for_ever() -> None:
+    redo = Redo(piece(50, 100, 60), LogGone("gone"), piece(90, 200, 150, is_done=True))
+    found = searched(redo, lambda _: None)
+    assert redo.asked == [0, 100, 0]
+    assert (found.searched, [each.commit_scn for each in found.changes]) == ((90, 200), [150])
+    hopeless = Redo(LogGone("gone"))
+    assert searched(hopeless, lambda _: None) == Findings(searched=None, problem="gone")
+    assert len(hopeless.asked) == RESTARTS_MAX + 1
+
+
+def test_capture_process_that_does_not_answer_is_a_problem_that_is_told() -> None:
+    assert searched(Redo(PropagationError("capture:c is dead")), lambda _: None).problem == "capture:c is dead"
+
+
+def test_piece_that_moves_nothing_ends_the_search() -> None:
+    redo = Redo(piece(50, 100), piece(100, 100))
+    assert searched(redo, lambda _: None).searched == (50, 100)
+    assert redo.asked == [0, 100]

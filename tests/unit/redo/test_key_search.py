@@ -1,0 +1,140 @@
+"""The changes of one row in redo, however it is cut into pieces, segments and parts of transactions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from databases.memory_source import MemorySource
+from redo.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
+from redo.log_writer import LogWriter
+from redo.mining import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
+from streams.errors import LogGone
+from streams.scn import FIRST_SCN, Scn
+from streams.tags import Tag
+from tests.support.redo_logs import SOURCE, decoder, write_redo
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+
+
+@pytest.fixture
+def source() -> MemorySource:
+    source = MemorySource()
+    source.create_table("hr.t", ["id", "line", "a"], key=["id", "line"])
+    source.create_table("hr.other", ["id", "line"], key=["id", "line"])
+    return source
+
+
+def search(folder: Path, *key: tuple[str, str]) -> KeySearch:
+    parts = tuple(KeyPart(column=column, text=text, binary=b"") for column, text in key)
+    return KeySearch(folder=folder, source=SOURCE, decoder_factory=decoder, owner="hr", name="t", key=parts)
+
+
+def everything(searching: KeySearch, writer: LogWriter, bytes_max: int) -> tuple[list[FoundChange], int]:
+    """All changes, and in how many pieces they came."""
+    found: list[FoundChange] = []
+    start, pieces = FIRST_SCN, 0
+    while True:
+        piece = searching.run(writer.position, Scn(start), bytes_max=bytes_max)
+        pieces += 1
+        found += piece.changes
+        if piece.is_done:
+            return found, pieces
+        assert piece.through_scn > start
+        start = Scn(piece.through_scn)
+
+
+def row(source: MemorySource, key: str, *, tag: Tag | None = None) -> int:
+    with source.transaction(tag) as transaction:
+        transaction.insert("hr.t", id=key, line="1", a="x")
+        transaction.insert("hr.t", id=key, line="2", a="x")
+        transaction.insert("hr.other", id=key, line="1")
+    return source.log[-1].commit_scn
+
+
+def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_row(source: MemorySource, tmp_path: Path) -> None:
+    tag = Tag(value=b"\x0b", topology="t", apply="apply_x")
+    scns = [row(source, "7"), row(source, "77")]
+    with source.transaction(tag) as transaction:
+        transaction.update("hr.t", {"id": "7", "line": "1"}, a="new")
+    scns.append(source.log[-1].commit_scn)
+    with source.transaction() as transaction:
+        transaction.delete("hr.t", {"id": "7", "line": "1"})
+    scns.append(source.log[-1].commit_scn)
+    with source.transaction() as transaction:
+        transaction.truncate("hr.t")
+    scns.append(source.log[-1].commit_scn)
+    writer = write_redo(tmp_path, source, segment_bytes=700, record_bytes=200)
+    found, _ = everything(search(tmp_path, ("id", "7"), ("line", "1")), writer, 1 << 20)
+    assert [(each.command, each.commit_scn) for each in found] == [
+        ("INSERT", scns[0]), ("UPDATE", scns[2]), ("DELETE", scns[3]), ("TRUNCATE", scns[4]),
+    ]
+    assert [(each.tag, each.tagged_by) for each in found[:2]] == [(None, ""), (b"\x0b", "t/apply_x")]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 500, 1 << 20])
+def test_pieces_together_find_what_one_search_finds(source: MemorySource, tmp_path: Path, bytes_max: int) -> None:
+    expected = []
+    for number in range(30):
+        scn = row(source, str(number % 5) + "x" * (number // 5))
+        if number % 5 == 3 and number < 5:
+            expected.append(scn)
+        source.other_activity()
+        with source.transaction() as transaction:
+            transaction.update("hr.t", {"id": "0", "line": "2"}, a=str(number))
+    with source.transaction() as transaction:
+        transaction.update("hr.t", {"id": "3", "line": "2"}, a="last")
+    expected.append(source.log[-1].commit_scn)
+    writer = write_redo(tmp_path, source, segment_bytes=900, record_bytes=300)
+    found, pieces = everything(search(tmp_path, ("id", "3"), ("line", "2")), writer, bytes_max)
+    assert [each.commit_scn for each in found] == expected
+    assert (pieces > 1) is (bytes_max < 1 << 20)
+
+
+def test_change_in_a_transaction_that_is_larger_than_a_batch_has_its_commit(source: MemorySource, tmp_path: Path) -> None:
+    with source.transaction() as transaction:
+        for number in range(ROWS_MAX_DEFAULT + 50):
+            transaction.insert("hr.t", id=str(number), line="1", a="x")
+    scn = source.log[-1].commit_scn
+    writer = write_redo(tmp_path, source, segment_bytes=BYTES_MAX_DEFAULT)
+    found, _ = everything(search(tmp_path, ("id", "17"), ("line", "1")), writer, 1)
+    assert [(each.command, each.commit_scn) for each in found] == [("INSERT", scn)]
+
+
+def test_only_the_newest_changes_are_kept_and_the_others_counted(source: MemorySource, tmp_path: Path) -> None:
+    row(source, "7")
+    for number in range(CHANGES_MAX + 4):
+        with source.transaction() as transaction:
+            transaction.update("hr.t", {"id": "7", "line": "1"}, a=str(number))
+    writer = write_redo(tmp_path, source)
+    piece = search(tmp_path, ("id", "7"), ("line", "1")).run(writer.position, FIRST_SCN)
+    assert (len(piece.changes), piece.left_out) == (CHANGES_MAX, 5)
+    assert piece.changes[-1].commit_scn == source.log[-1].commit_scn
+
+
+def test_search_says_from_where_on_redo_is_there_and_refuses_what_was_purged(source: MemorySource, tmp_path: Path) -> None:
+    source.gulp_bytes = lambda: 200
+    early = row(source, "7")
+    for number in range(40):
+        row(source, f"n{number}")
+    writer = write_redo(tmp_path, source, segment_bytes=700, record_bytes=200)
+    middle = source.log[20].commit_scn
+    assert writer.purge(Scn(middle)) > 0
+    searching = search(tmp_path, ("id", "7"), ("line", "1"))
+    piece = searching.run(writer.position, FIRST_SCN)
+    assert early < piece.first_scn <= middle
+    assert piece.changes == ()
+    with pytest.raises(LogGone):
+        searching.run(writer.position, Scn(early))
+
+
+def test_column_that_the_table_did_not_have_then_matches_nothing(source: MemorySource, tmp_path: Path) -> None:
+    row(source, "7")
+    writer = write_redo(tmp_path, source)
+    assert everything(search(tmp_path, ("added_later", "7")), writer, 1 << 20)[0] == []
