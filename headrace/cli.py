@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -488,6 +489,32 @@ def sequences(
     if behind and not advance:
         output.say("fix: stop the writers, wait until everything is applied, then run the same command with --advance")
     return FINDING if behind else DONE
+
+
+@app.command()
+def chaos(
+    file: File, as_json: Json = False,
+    duration: Annotated[str, typer.Option("--for", help="How long, for example 90s, 5m or 1h; the last fault heals after that.")] = "5m",
+    seed: Annotated[int | None, typer.Option("--seed", help="Decides what breaks, in which order. Default: a random one, printed.")] = None,
+    faults: Annotated[str, typer.Option("--faults", help="all, or some of: crash, freeze, partition, delay, disk; separated by commas.")] = "all",
+    load: Annotated[bool, typer.Option("--load", help="Write at every source meanwhile (embedded servers; tables of its own).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the seed would break first; break nothing.")] = False,
+    allow_servers: Annotated[
+        bool, typer.Option("--allow-servers", help="Also where databases are neither embedded nor on this machine; they are never stopped.")
+    ] = False,
+) -> int:
+    """Break a running topology on purpose, again and again; report what healed, and compare everything. For test systems."""
+    from headrace.chaos.command import run_chaos, show_schedule
+    from headrace.chaos.run import Options
+    from headrace.chaos.schedule import fault_kinds, seconds_of
+
+    output = Output(as_json=as_json)
+    options = Options(
+        seed=secrets.randbits(32) if seed is None else seed, seconds=seconds_of(duration), kinds=fault_kinds(faults),
+        load=load, allow_servers=allow_servers,
+    )
+    with _deployment(file) as deployment:
+        return show_schedule(output, deployment.spec, options) if dry_run else run_chaos(output, deployment, options)
 
 
 # --------------------------------------------------------------------------- error queue

@@ -485,7 +485,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", "chaos.json", "chaos.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
