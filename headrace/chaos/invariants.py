@@ -49,6 +49,7 @@ class Invariants:
     during: str = ""
     _watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
     """By apply process and epoch."""
+    _answered_us: dict[str, int] = field(default_factory=dict)
     _acknowledged: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By apply process: the SCN, and when it was first seen, as the time of day in microseconds."""
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -85,6 +86,10 @@ class Invariants:
     def _look_at_watermark(self, name: str, component: Mapping[str, Any]) -> None:
         if not (watermark := int(component.get("low_watermark_scn") or 0)):
             return  # unknown, while it starts
+        answered_us = int(component.get("answered_us") or 0)
+        if answered_us < self._answered_us.get(name, 0):
+            return  # of an overview that was begun before an earlier one and ended after it
+        self._answered_us[name] = answered_us
         self.checked["watermarks"] += 1
         key = name, int(component.get("epoch") or 0)
         before = self._watermarks.get(key, 0)
@@ -93,7 +98,7 @@ class Invariants:
         self._watermarks[key] = max(watermark, before)
         acknowledged, seen_us = self._acknowledged.get(name, (0, 0))
         # Its status may be older than the overview that it is in.
-        if watermark < acknowledged and int(component.get("answered_us") or 0) > seen_us:
+        if watermark < acknowledged and answered_us > seen_us:
             self._violated("watermarks", name, f"the low watermark is {watermark}, and {acknowledged} was acknowledged")
 
     def _look_at_count(self, invariant: str, name: str, value: Any, words: str, *, restarts: bool = False) -> None:  # noqa: ANN401 - of a status

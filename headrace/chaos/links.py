@@ -21,7 +21,7 @@ from topology.callers import site_of
 from topology.changes import components_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from actors.runtime import RayActors
     from topology.spec import TopologySpec
@@ -89,7 +89,7 @@ def _opener(role: str, caller: str, server: str, names: set[str]) -> str:
 
 @dataclass(slots=True)
 class Links:
-    """The proxies of a topology's links. Use it as a context manager: leaving it, every component connects directly again.
+    """The proxies of a topology's links; after `close`, every component connects directly again.
 
     Args:
         spec: the topology.
@@ -102,12 +102,6 @@ class Links:
     """By the name of the link."""
     _links: dict[str, Link] = field(default_factory=dict)
     _renewed_at: float = 0.0
-
-    def __enter__(self) -> Links:  # noqa: PYI034 - it is no base class
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def lead_through(self, tell: Callable[[str], None] = lambda _: None) -> list[str]:
         """Lead every link through a proxy, which makes its connections anew; the links that could not be led in time.
@@ -167,7 +161,3 @@ class Links:
         if not any(proxy.connections for proxy in found):
             raise NotFired(f"no connection of {target} goes through a proxy now")
         return found
-
-    def touching(self, site: str) -> Iterator[str]:
-        """The names of a site's links."""
-        return (name for name, link in self._links.items() if site in {link.site, link.server_site})

@@ -224,6 +224,16 @@ def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_thos
     assert found.checked["watermarks"] == 5
 
 
+def test_status_that_is_older_than_one_that_was_seen_is_left_alone():
+    """As when the controller dies: the components are asked directly, and its successor shows what it had asked before."""
+    found = Invariants()
+    for answered_us, watermark in ((100, 10), (200, 20), (150, 15)):
+        found.look(overview(low_watermark_scn=watermark, answered_us=answered_us))
+    assert found.violated == []
+    found.look(overview(low_watermark_scn=19, answered_us=300))
+    assert len(found.violated) == 1
+
+
 def test_watermark_below_what_was_acknowledged_is_seen_once_the_status_is_newer_than_the_acknowledgement():
     found = Invariants()
     found.look(overview(at_us=100, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
