@@ -9,13 +9,13 @@ export PYTHON
 BIN := .venv/bin
 # Suites that exist; a suite without a single test fails.
 FAST := $(wildcard tests/unit tests/contract tests/simulation)
-FULL := $(FAST) $(wildcard tests/integration tests/faults)
+FULL := $(FAST) $(wildcard tests/integration tests/faults tests/multisite)
 
 .PHONY: help setup demo test check lint bench fmt protos docs clean
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
-	@echo 'make test     everything CI runs: lint, unit, contract, integration and fault tests'
+	@echo 'make test     everything CI runs: lint, unit, contract, integration, fault and multi-site tests'
 	@echo 'make check    the fast gate: lint, unit tests, contract tests on the memory database'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
 	@echo 'make fmt      fix what the linter can fix automatically'

@@ -187,7 +187,7 @@ class ApplyHost(Host):
         from actors.site.wire import peers_of
 
         capture = capture_of(self._spec, self._apply)
-        resolve = peers_of(self._spec, self._apply.site, resolver(self._spec.name))
+        resolve = peers_of(self._spec, self._apply.site, resolver(self._spec.name, self._apply.site))
         return resolve(f"queue:{self._apply.queue}" if capture is None else f"capture:{capture.name}")
 
     def _application(self) -> ApplicationAccess:

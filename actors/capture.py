@@ -118,7 +118,7 @@ class CaptureHost(Host):
         from protos.redo_link import RedoWatchClient
         from protos.transport import new_incarnation
 
-        resolve, incarnation = peers_of(self._spec, self._capture.site, resolver(self._spec.name)), new_incarnation()
+        resolve, incarnation = peers_of(self._spec, self._capture.site, resolver(self._spec.name, self._capture.site)), new_incarnation()
         self._capture_state = "INITIALIZING"
         self._redo = RedoWatchClient(
             resolve(self._redo_component), topology=self._spec.name, capture=self._capture.name,

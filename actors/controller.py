@@ -22,8 +22,11 @@ States
     prepared, components adopt their part of the change or are created again, and those whose part is unchanged are left
     alone (`topology.changes`, `actors.edit`).
 
+    What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and merging are edits too,
+    which need no preparation and no database, so a destination that is away holds up none of them.
+
 Durable when
-    `desired.json` contains the prepared topology, without secrets, and each component's label. It is written after the last
+    `desired.json` contains the prepared topology, without secrets, each component's label, and what is split off. It is written after the last
     `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
     that is not named there is new and starts from scratch: it does not run before the file is written.
 
@@ -38,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +52,8 @@ from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.splitting.facts import ObservedFacts
+from actors.splitting.phases import Splitting
 from databases.ports import Finding
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
@@ -57,6 +63,7 @@ from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.downstream import receiver_at, receiver_of
 from topology.receivers import Receivers
+from topology.split import splits_of, with_splits
 from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
@@ -66,6 +73,8 @@ if TYPE_CHECKING:
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CONTROLLER", "Controller", "build", "fingerprint_of", "gather"]
+
+log = logging.getLogger("headrace")
 
 CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # recent enough for an operator, and ten calls a second cost nothing
@@ -131,13 +140,10 @@ class Controller(Host):
         super().__init__(CONTROLLER, spec.state_dir)
         self._keep_call = keep_call
         self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
-        self._spec = spec
+        self._file = spec
         self._given_actors = actors
         self._environment = dict(environment or {})
-        self._components = components_of(spec)
-        self._sites = tuple(c for c in self._components if c.kind == "site")
-        self._bypassed = bypassed_of(spec)
-        self._fingerprint = fingerprint_of(spec)
+        self._run_by(spec)
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
@@ -149,12 +155,15 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = 0.0
+        self._ended: tuple[Component, ...] = ()  # of streams that were merged: they may have left something on disk
         self._names: dict[str, dict[int, TableName]] = {}  # of each source's tables at the last preflight, by object number
 
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
         """Connect to the actor system; start from what is already prepared."""
+        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock)
+        self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         if self._given_actors is not None:
             self._actors = self._given_actors
@@ -173,6 +182,7 @@ class Controller(Host):
         self.reconcile()
         self._observe()
         self._advance()
+        self._split_and_merge()
         self._note_receivers()
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
@@ -183,7 +193,7 @@ class Controller(Host):
 
     def details(self) -> dict[str, Any]:
         """The controller's own facts; `overview` has those of all components."""
-        return {"phase": self._phase, "fingerprint": self._fingerprint}
+        return {"phase": self._phase, "fingerprint": fingerprint_of(self._file)}
 
     # ------------------------------------------------------------------ what the command line asks
 
@@ -207,10 +217,11 @@ class Controller(Host):
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": status["state"], "fingerprint": self._fingerprint,
+            "topology": self._spec.name, "state": status["state"], "fingerprint": fingerprint_of(self._file),
             **({"problem": error["message"], "fix": error["hint"]} if error else {}),
             "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
+            "splits": self._splitting.described(self._facts(components)),
         }
 
     def retry(self) -> None:
@@ -223,6 +234,24 @@ class Controller(Host):
         if self._phase in {"RUNNING", "REFUSED"}:
             self._repeats = True
             self._phase = "STARTING SITES"
+        self.wake()
+
+    def split(self, name: str) -> None:
+        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit.
+
+        Raises:
+            ConfigError: there is no such propagation, or it cannot be split off.
+        """
+        self._splitting.ask(name, split=True)
+        self.wake()
+
+    def merge(self, name: str) -> None:
+        """Have a propagation merged as soon as it is close enough; idempotent.
+
+        Raises:
+            ConfigError: there is no such propagation, or it is not split off.
+        """
+        self._splitting.ask(name, split=False)
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
@@ -242,13 +271,54 @@ class Controller(Host):
         self._actors.kill(name)
         self.wake()
 
+    # ------------------------------------------------------------------ splitting and merging
+
+    def _facts(self, statuses: list[dict[str, Any]]) -> ObservedFacts:
+        return ObservedFacts(statuses, self._edit.labels, self._samples)
+
+    def _split_and_merge(self) -> None:
+        """Bring a split stream to its next phase: recorded first, then adopted by its components, as every edit."""
+        if not self._is_created or self._phase in {"PREFLIGHT", "PREPARING"} or self._outdated() or self._unwanted():
+            return
+        for component in self._ended:
+            self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
+        self._ended = ()
+        wanted = self._splitting.next(self._facts(self._latest), self._clock.time_us())
+        if wanted is None:
+            return
+        spec, prepared = with_splits(self._file, wanted), self._desired()
+        edit = Edit.since(prepared, spec, fingerprint_of(spec))
+        for component in components_of(spec):
+            if component.name not in prepared.get("labels", {}):
+                self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+        self._save_desired({
+            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
+            "splits": [as_json(each) for each in wanted],
+        })
+        log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
+        self._splitting.take(wanted)
+        self._ended = tuple(component for component in self._components if component.name not in edit.labels)
+        self._run_by(spec)
+        self._edit = edit
+
+    def _unwanted(self) -> set[str]:
+        """Components that run and are no part of the topology."""
+        return self._actors.names() - {component.name for component in self._components} - {CONTROLLER}
+
+    def _run_by(self, spec: TopologySpec) -> None:
+        """Reconcile with this topology from now on: that of the file, with what is split off."""
+        self._spec, self._fingerprint = spec, fingerprint_of(spec)
+        self._components = components_of(spec)
+        self._sites = tuple(c for c in self._components if c.kind == "site")
+        self._bypassed = bypassed_of(spec)
+
     # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> None:
         """Create missing components, change or end outdated ones, and end unwanted ones."""
         present = self._actors.names()
         if self._is_created:
-            for name in present - {component.name for component in self._components} - {CONTROLLER}:
+            for name in self._unwanted():
                 self._actors.kill(name)
         for component in self._components if self._is_created else self._sites:
             if component.name not in present:
@@ -346,7 +416,7 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
-        findings += self._stopped_though_bypassed()
+        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits]
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -501,6 +571,7 @@ class Controller(Host):
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
+            "splits": [as_json(each) for each in self._splitting.splits],
             "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers = True

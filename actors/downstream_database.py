@@ -125,7 +125,7 @@ class RedoReceiver(Host):
         from protos.transport import new_incarnation
 
         receiver = self._receiver
-        resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name))
+        resolve = peers_of(self._spec, receiver.site, resolver(self._spec.name, receiver.site))
         client = RedoShippingClient(
             resolve(f"site:{receiver.source}"), topology=self._spec.name, receiver=receiver.name,
             source=receiver.source, incarnation=new_incarnation(), wake=self.wake,

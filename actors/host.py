@@ -46,7 +46,7 @@ __all__ = ["Host"]
 # A component that ran this long without an error has recovered: the next error starts with the shortest pause.
 _HEALTHY_AFTER_S = 5.0
 _JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly end of a Spark driver
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 log = logging.getLogger("headrace")
 
@@ -82,6 +82,7 @@ class Host:
         self._wanted = self._wanted_file.is_enabled()
         self._ending = False
         self._restart = False
+        self._reopen = False
         self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
@@ -166,6 +167,11 @@ class Host:
         self._wanted_changed.set()
         self._wake.set()
 
+    def reopen(self) -> None:
+        """Close and open again after the current step, so that every connection is made anew; nothing else changes. Idempotent."""
+        self._reopen = True
+        self._wake.set()
+
     def reconfigure(self, spec: TopologySpec, fingerprint: str) -> None:
         """Adopt a changed topology soon, in any state; the status shows when it is done. Idempotent.
 
@@ -216,6 +222,7 @@ class Host:
     def _run_once(self) -> None:
         """Open and step until it is stopped or an error ends it."""
         self._enter("INITIALIZING")
+        self._reopen = False
         self._opens_total += 1
         try:
             self.open()
@@ -259,7 +266,7 @@ class Host:
                 self._backoff.reset()
             if self._changed is not None and self.adopts_open:
                 self._adopt_change()
-            elif self._changed is not None:
+            elif self._changed is not None or self._reopen:
                 return
             elif pause_s > 0:
                 self._wake.wait(pause_s)

@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,13 +42,11 @@ if TYPE_CHECKING:
     from actors.host import Host
 
 __all__ = [
-    "ROUTES_ENVIRONMENT", "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
+    "ActorSystem", "Factory", "RayActors", "Resolver", "actors_of", "connect", "disconnect", "namespace_of", "own_address", "own_host", "prepare_process", "resolver",
 ]
 
 CALL_TIMEOUT_S = 5.0  # a method that answers at once needs milliseconds, and less than this on a loaded machine
 _LISTENS_TIMEOUT_S = 5.0  # a remote node answers within this
-# "queue:q_b=host:port;...": components that this process reaches at another address, for example through a tunnel.
-ROUTES_ENVIRONMENT = "HEADRACE_ROUTES"
 _CALLS_AT_ONCE = 16  # concurrent calls of an actor: a waiting one must never block `status`
 # Threads of their own, whatever the other calls wait for: `settle` ends a component that hangs, and with it its process, which
 # takes 45 s; endpoints are asked for on every reconnect.
@@ -238,13 +237,17 @@ def actors_of(topology: str) -> RayActors:
     return RayActors(namespace_of(topology))
 
 
-def resolver(topology: str) -> Resolver:
-    """A resolver for the components of a topology, for one of them."""
+def resolver(topology: str, site: str) -> Resolver:
+    """A resolver for the components of a topology, for one of them.
+
+    Args:
+        topology: its name.
+        site: at which the one that connects runs.
+    """
     actors = actors_of(topology)
-    routes = dict(entry.split("=", 1) for entry in os.environ.get(ROUTES_ENVIRONMENT, "").split(";") if entry)
 
     def resolve(name: str) -> str:
-        return routes.get(name) or str(actors.call(name, "endpoint"))
+        return actors.detour(site, name) or str(actors.call(name, "endpoint"))
 
     return resolve
 
@@ -360,6 +363,34 @@ class RayActors:
         else:
             ray.kill(actor, no_restart=True)
 
+    def detour(self, site: str, name: str) -> str:
+        """Where components of a site connect instead of to a component itself; empty: to the component.
+
+        Args:
+            site: of those that connect.
+            name: of the component that serves.
+
+        Raises:
+            PropagationError: the cluster does not answer now.
+        """
+        import ray
+
+        try:
+            return self._records.detour(site, name)
+        except ray.exceptions.RayError as error:
+            raise _translate(name, error) from error
+
+    def set_detour(self, site: str, name: str, address: str, seconds: float) -> None:
+        """Let components of a site connect elsewhere, from their next connection on: `headrace chaos` breaks links so.
+
+        Args:
+            site: of those that connect.
+            name: of the component that serves.
+            address: "host:port" that leads to it; empty: the detour ends.
+            seconds: it ends by itself after so long, so that nobody goes a way that leads nowhere when its maker has died.
+        """
+        self._records.set_detour(site, name, address, time.time() + seconds)
+
     def pid(self, name: str) -> int:
         """Process of the component, on whatever node it is: fault tests and the demo end it."""
         import ray
@@ -439,6 +470,30 @@ class _Records:
     def places(self) -> list[tuple[str, str]]:
         """(component, process) of what is to run or about to end; a component that moves is where it is to run."""
         return [*self._list("end|"), *self._list("run|")]
+
+    def detour(self, site: str, name: str) -> str:
+        """See `RayActors.detour`. The key is "detour|<site>|<component>", the value "<address> <end, as the time of day>"."""
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        address, _, end = (_internal_kv_get(f"detour|{site}|{name}", namespace=self._namespace) or b"").decode().partition(" ")
+        return address if address and time.time() < float(end) else ""
+
+    def set_detour(self, site: str, name: str, address: str, end: float) -> None:
+        """See `RayActors.set_detour`.
+
+        Args:
+            site: of those that connect.
+            name: of the component that serves.
+            address: that leads to it; empty: there is none.
+            end: time of day, seconds.
+        """
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+
+        key = f"detour|{site}|{name}"
+        if address:
+            _internal_kv_put(key, f"{address} {end}".encode(), namespace=self._namespace)
+        else:
+            _internal_kv_del(key, namespace=self._namespace)
 
     def process_of(self, name: str) -> str:
         """Where a component is to run; empty: nowhere."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
+    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
     "open_source", "plan_copy", "plan_unseen", "value_reader",
 ]
 
@@ -66,6 +66,17 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
 
         return PostgresSource(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
+
+
+def hosts_of(dsn: str) -> tuple[str, ...]:
+    """The hosts that a user's connection string leads to; an empty one is this machine.
+
+    Raises:
+        ConfigError: it cannot be parsed.
+    """
+    from databases.postgres.connection import hosts
+
+    return hosts(dsn)
 
 
 def log_session_name(kind: str, topology: str, site: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -40,6 +41,7 @@ Address = Annotated[
 Component = Annotated[
     str, typer.Argument(help="A component of the topology, with or without its kind: capture:capture_hr or capture_hr.", show_default=False)
 ]
+Propagation = Annotated[str, typer.Argument(help="A propagation of the topology.", show_default=False)]
 Number = Annotated[int, typer.Argument(help="Number of an error transaction.", show_default=False)]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)]
@@ -306,6 +308,35 @@ def stop(file: File, component: Component, address: Address = "") -> int:
     return _switch(file, component, address, on=False)
 
 
+@app.command()
+def split(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
+    """Split a propagation off: it gets a queue and capture processes of its own, and nothing else waits for it any more.
+
+    Split off by hand, it stays so until it is merged by hand.
+    """
+    from headrace.split_streams import split_off
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        found = split_off(deployment, propagation)
+    output.json(found.document)
+    output.result(found.text)
+    return DONE if found.is_done else FINDING
+
+
+@app.command()
+def merge(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
+    """Merge a propagation that is split off, as soon as it is at most its merge_threshold behind the others."""
+    from headrace.split_streams import merge as merge_stream
+
+    output = Output(as_json=as_json)
+    with _deployment(file, address) as deployment:
+        found = merge_stream(deployment, propagation)
+    output.json(found.document)
+    output.result(found.text)
+    return DONE
+
+
 def _switch(file: Path, component: str, address: str, *, on: bool) -> int:
     with _deployment(file, address) as deployment:
         Output().say(deployment.switch(component, on=on))
@@ -390,7 +421,7 @@ def track(
     with _deployment(file, address) as deployment:
         actors = deployment.connect()
         return track_label(
-            output, lambda: look(deployment.spec, actors, wanted, deployment.overview()), watch=watch, timeout_s=timeout,
+            output, lambda: look(deployment.running, actors, wanted, deployment.overview()), watch=watch, timeout_s=timeout,
         )
 
 
@@ -411,7 +442,7 @@ def explain(
     question = RowQuestion(table=TableName(*table_name(table)), key=parsed_key(key), at=at)
     with _deployment(file, address) as deployment, live_lines(output, "explain") as show:
         actors = deployment.connect()
-        return explain_row(output, deployment.spec, actors, question, overview=deployment.overview(), progress=show)
+        return explain_row(output, deployment.running, actors, question, overview=deployment.overview(), progress=show)
 
 
 @app.command()
@@ -488,6 +519,32 @@ def sequences(
     if behind and not advance:
         output.say("fix: stop the writers, wait until everything is applied, then run the same command with --advance")
     return FINDING if behind else DONE
+
+
+@app.command()
+def chaos(
+    file: File, as_json: Json = False,
+    duration: Annotated[str, typer.Option("--for", help="How long, for example 90s, 5m or 1h; the last fault heals after that.")] = "5m",
+    seed: Annotated[int | None, typer.Option("--seed", help="Decides what breaks, in which order. Default: a random one, printed.")] = None,
+    faults: Annotated[str, typer.Option("--faults", help="all, or some of: crash, freeze, partition, delay, disk; separated by commas.")] = "all",
+    load: Annotated[bool, typer.Option("--load", help="Write at every source meanwhile (embedded servers; tables of its own).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the seed would break first; break nothing.")] = False,
+    allow_servers: Annotated[
+        bool, typer.Option("--allow-servers", help="Also where databases are neither embedded nor on this machine; they are never stopped.")
+    ] = False,
+) -> int:
+    """Break a running topology on purpose, again and again; report what healed, and compare everything. For test systems."""
+    from headrace.chaos.command import run_chaos, show_schedule
+    from headrace.chaos.run import Options
+    from headrace.chaos.schedule import fault_kinds, seconds_of
+
+    output = Output(as_json=as_json)
+    options = Options(
+        seed=secrets.randbits(32) if seed is None else seed, seconds=seconds_of(duration), kinds=fault_kinds(faults),
+        load=load, allow_servers=allow_servers,
+    )
+    with _deployment(file) as deployment:
+        return show_schedule(output, deployment.spec, options) if dry_run else run_chaos(output, deployment, options)
 
 
 # --------------------------------------------------------------------------- error queue

@@ -23,6 +23,7 @@ from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, Propaga
 from topology.changes import bypassed_of, components_of
 from topology.file.reading import read_topology
 from topology.problems import TopologyError, nearest
+from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -91,6 +92,11 @@ class Deployment:
         return deployment
 
     @property
+    def running(self) -> TopologySpec:
+        """The topology that runs by the file: with the streams that are split off (`topology.split`), as the state folder has it."""
+        return with_splits(self.spec, fitting(self.spec, prepared_splits(self.spec.state_dir)))
+
+    @property
     def _address_file(self) -> Path:
         return self.spec.state_dir / "ray_address"
 
@@ -151,7 +157,7 @@ class Deployment:
         except PropagationError as error:
             if not self.address and self.cluster.address() is None:
                 raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint=f"headrace up {self.spec.file}") from error
-            components = gather(actors, components_of(self.spec))
+            components = gather(actors, components_of(self.running))
             return {
                 "topology": self.spec.name, "state": "CONTROLLER UNREACHABLE", "problem": error.message,
                 "at_us": time.time_ns() // 1000, "findings": [], "statements": {}, "components": components, "flows": [],
@@ -172,7 +178,7 @@ class Deployment:
                 hint=f"name {capture}, or write combined: never into the file",
             )
         if not matches:
-            names = [component.name for component in components_of(self.spec)]
+            names = [component.name for component in components_of(self.running)]
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
         if len(matches) > 1:
             raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
@@ -180,7 +186,7 @@ class Deployment:
 
     def _named(self, name: str) -> list[str]:
         """The components that run by the file and have this full or short name."""
-        names = [component.name for component in components_of(self.spec)]
+        names = [component.name for component in components_of(self.running)]
         return [full for full in names if name in (full, full.partition(":")[2])]
 
     def _bypassed(self, name: str) -> tuple[Component, str] | None:
@@ -485,7 +491,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", "chaos.json", "chaos.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

@@ -20,6 +20,7 @@ from topology.checks import one_database_twice
 from topology.file.reading import examine
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
+from topology.split import prepared_splits
 from topology.stored import prepared_topology
 from topology.ways import arriving, captured_by, ways_to
 
@@ -150,11 +151,11 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     """
     found = examine(file)
     spec, checked = found.topology(to_start=False), found.findings
-    prepared = prepared_topology(spec.state_dir)
+    prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
     if not ask_databases:
-        return make_plan(spec, prepared=prepared, checked=checked)
+        return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)
-    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites), checked=checked)
+    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites), checked=checked, splits=splits)
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from headrace.console import DONE, FAILURE, WRONG_USE, Output
 from streams.errors import ConfigError
 
-__all__ = ["TERMINATED", "defect", "of_the_machine", "reader_left", "terminated", "wrong_use"]
+__all__ = ["TERMINATED", "defect", "of_the_machine", "reader_left", "terminated", "terminated_as_interrupt", "uninterrupted", "wrong_use"]
 
 TERMINATED = 143  # as shells report a program ended by SIGTERM
 
@@ -72,3 +76,36 @@ def defect(output: Output, error: Exception) -> int:
     output.say(f"error: unexpected {type(error).__name__}: {error}")
     output.say(f"fix: this is a defect of Headrace; its traceback is in {file.name}")
     return FAILURE
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let the clean-up finish: a second Ctrl-C would leave things as they must not stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -66,7 +66,26 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
     """The findings about the components, in their order."""
-    return [note for component in overview["components"] for note in _notes(component)]
+    return [
+        *(_split_note(split) for split in overview.get("splits", ())), *(note for component in overview["components"] for note in _notes(component)),
+    ]
+
+
+def _split_note(split: Mapping[str, Any]) -> Note:
+    """A propagation that is split off: since when, by whom, how far behind, and what becomes of it."""
+    behind = "unknown" if split["behind_s"] is None else seconds_text(split["behind_s"])
+    by = "by its split_threshold" if split["by"] == "threshold" else "by the operator"
+    if split["phase"] == "merging":
+        then = f"it is being merged with queue {split['queue']}"
+    elif split["merges"]:
+        then = f"it is merged once it is connected and at most {seconds_text(split['merge_threshold_s'])} behind"
+    else:
+        then = f"it stays so until `headrace merge FILE {split['propagation']}`"
+    since_s = max(0.0, time.time() - split["since_us"] / 1e6)
+    return Note(
+        component=f"propagation:{split['propagation']}", is_remark=True,
+        problem=f"is split off from queue {split['queue']} for {seconds_text(since_s)}, {by}; {behind} behind the others; {then}",
+    )
 
 
 def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:

@@ -12,7 +12,7 @@ from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.site.connection import site_folder
 from actors.staging.propagation import Ends, PropagationRunner
-from actors.staging.queue import QueueCore
+from actors.staging.queue import ENTRY_BYTES, QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
 
+_BATCH_BYTES = 400  # of most batches here, at least
 ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
@@ -125,6 +126,7 @@ class SourceSite(Component):
     def __init__(self, sim: Simulation, site: str) -> None:
         super().__init__(sim, f"site:{site}", site)
         self.database = sim.databases[site]
+        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
         self.folder = site_folder(sim.topology, site) / "redo"
         self.writer: LogWriter | None = None
         self._stream: Any = None
@@ -144,9 +146,7 @@ class SourceSite(Component):
                 segment_bytes=sim.topology.segment_bytes, redo_bytes_max=sim.topology.redo_bytes_max,
                 record_bytes=1500, clock=sim.clock,
             )
-            for capture in sim.topology.captures:
-                if capture.source == self.site == capture.site:
-                    self.writer.required_checkpoints.register(capture.name)
+            self._keep_redo()
             if receivers := receivers_from(sim.topology, self.site):
                 self.writer.shipping.register({each.name: each.is_sync for each in receivers})
             has_redo = self.writer.options is not None
@@ -163,6 +163,18 @@ class SourceSite(Component):
             stream.close()
             raise
         self._stream = stream
+
+    def adopt(self) -> None:
+        """As `DatabaseSite`: keeps redo for the capture processes of the changed topology only."""
+        self._topology = self.sim.topology
+        self._keep_redo()
+
+    def _keep_redo(self) -> None:
+        if self.writer is not None:
+            captures = [each.name for each in self._topology.captures if each.source == self.site == each.site]
+            for capture in captures:
+                self.writer.required_checkpoints.register(capture)
+            self.writer.required_checkpoints.forget_others(captures)
 
     def work(self) -> None:
         """Read what the database gives, write it, and let go of redo that nobody needs."""
@@ -381,6 +393,8 @@ class BufferedQueue(Component):
         require(status["spill_bytes"] <= bounds.spill_bytes_max, Invariant.BOUNDS, self.name, "it spilled more than its bound")
         # One batch may be larger than what was left, and what cannot be spilled stays in memory.
         memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
+        if bounds.spill_bytes_max == 0:  # credit counts what batches have; what an entry costs besides cannot go to disk
+            memory_max += ENTRY_BYTES * bounds.memory_bytes_max // _BATCH_BYTES
         require(status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds")
 
     def close(self) -> None:

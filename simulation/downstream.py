@@ -21,6 +21,7 @@ from simulation.components import Component
 from simulation.violations import Invariant, require
 from streams.errors import PropagationError
 from streams.scn import FIRST_SCN
+from topology.downstream import receiver_of
 
 if TYPE_CHECKING:
     from redo.log_writer import LogWriter
@@ -64,8 +65,7 @@ class ReceiverProcess(Component):
         sim = self.sim
         if self.log is None:
             self.log = StandbyLog(self.folder, self.source, redo_bytes_max=sim.topology.redo_bytes_max, clock=sim.clock)
-            for capture in self._receiver.captures:
-                self.log.required_checkpoints.register(capture)
+            self._keep_redo()
             found = self.log.position.scn
             require(
                 found >= self.durable_scn or not self._has_synced, Invariant.PROMISES, self.name,
@@ -78,6 +78,17 @@ class ReceiverProcess(Component):
             raise PropagationError("the source does not answer")
         self._shipment = site.writer.shipping.begin(self._receiver.name, sim.network.incarnation(), self.log.place)
         self._writer, self._is_cut = site.writer, False
+
+    def adopt(self) -> None:
+        """As `actors.downstream_database.RedoReceiver`: keeps redo for the capture processes of the changed topology only."""
+        self._receiver = receiver_of(self.sim.topology, self._receiver.name)
+        self._keep_redo()
+
+    def _keep_redo(self) -> None:
+        if self.log is not None:
+            for capture in self._receiver.captures:
+                self.log.required_checkpoints.register(capture)
+            self.log.required_checkpoints.forget_others(self._receiver.captures)
 
     def work(self) -> None:
         """Take frames, sync, acknowledge."""

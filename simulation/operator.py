@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from databases.memory_destination import MemoryDestination
 from redo.segments import list_segments
-from simulation.components import ApplyProcess, BufferedQueue, Component, PropagationProcess
+from simulation.components import ApplyProcess, BufferedQueue, CaptureProcess, Component, PropagationProcess
+from simulation.splits import SplitStreams
 from simulation.workload import Stream
 from streams.scn import FIRST_SCN
 from topology.changes import changes, components_of
@@ -70,10 +71,10 @@ class Operator:
     """
 
     def __init__(self, sim: Simulation, *, is_busy: bool) -> None:
-        self._sim, self._rng, self._is_busy = sim, sim.rng, is_busy
-        self._adopting = 0
+        self._sim, self._rng, self._is_busy, self._edits_at_all = sim, sim.rng, is_busy, is_busy
         self._edits = self._stops = self._restores = 0
         self._has_grown = False
+        self._splits = SplitStreams(sim, sim.topology)
         self._backup: _Backup | None = None
         self.restored_sources: set[str] = set()  # of destinations that lost commits
         self.helps = True  # those that are refused
@@ -128,11 +129,18 @@ class Operator:
         if rng.random() < 0.1:
             self._alter_where_needed()
         self._help_the_refused()
+        if self._edits_at_all and (split := self._splits.look(may_split=self._is_busy)) is not None:
+            concerned = {each.component for each in changes(sim.topology, split) if each.action == "takes over"}
+            self._run_by(split, adopting=[each for each in sim.components if each.name in concerned])
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
         deed = rng.choice([self._edit, self._stop_one, *[self._back_up, self._restore] * 3])
         deed()
+
+    def check(self) -> None:
+        """What must hold of the edits that are under way."""
+        self._splits.check()
 
     def settle(self) -> None:
         """Do nothing of one's own any more, and leave those alone that are refused."""
@@ -192,7 +200,7 @@ class Operator:
         return next(self._sim.redo_of(capture).folder for capture in self._sim.topology.captures if capture.source == source)
 
     def _restore(self) -> None:
-        if self._backup is None or self._adopting:
+        if self._backup is None or self._splits.pending:
             return
         backup, site = self._backup, self._backup.site
         if site not in self._restorable() or not self._sim.databases[site].store.is_reachable:
@@ -243,7 +251,7 @@ class Operator:
 
     def _edit(self) -> None:
         sim, rng = self._sim, self._rng
-        if self._adopting or self._edits >= _EDITS_MAX:
+        if self._splits.pending or self._edits >= _EDITS_MAX:
             return
         self._edits += 1
         if any(site.name == ADDED for site in sim.topology.sites):
@@ -251,12 +259,27 @@ class Operator:
         elif not self._has_grown and rng.random() < 0.3:
             self._grow()
         else:
-            chosen = rng.choice(sim.topology.applies)
+            file = self._splits.file
+            chosen = rng.choice(file.applies)
             edited = replace(chosen, combined=not chosen.combined)
-            self._take(replace(sim.topology, applies=tuple(edited if each is chosen else each for each in sim.topology.applies)))
+            self._take(replace(file, applies=tuple(edited if each is chosen else each for each in file.applies)))
 
-    def _take(self, topology: TopologySpec) -> None:
-        """Run by another topology."""
+    def _take(self, file: TopologySpec) -> None:
+        """Run by another file."""
+        sim, topology = self._sim, self._splits.edit(file)
+        keepers = {each.component for each in changes(sim.topology, topology) if each.action == "takes over"}
+        self._run_by(topology, adopting=[
+            *sim.queues.values(), *sim.propagations.values(), *sim.captures.values(),
+            *(each for each in (*sim.sites.values(), *sim.receivers.values()) if each.name in keepers),
+        ])
+
+    def _run_by(self, topology: TopologySpec, *, adopting: list[Component]) -> None:
+        """Run by another topology.
+
+        Args:
+            topology: of the file, with the streams that are split off.
+            adopting: the components that it concerns, if they go on; apply processes learn of it in any case.
+        """
         sim = self._sim
         before = {component.name for component in components_of(sim.topology)}
         after = {component.name for component in components_of(topology)}
@@ -264,18 +287,18 @@ class Operator:
         if before != after:
             sim.fired["edited"] += 1
             sim.trace.note("operator", f"edit: {', '.join(sorted(before ^ after))}")
-        sim.is_edited = True
-        sim.edit(topology)
+        sim.edit(topology, self._splits.file)
         for component in [each for each in sim.components if each.name in before - after]:
             self._end(component)
-        for each in (*sim.queues.values(), *sim.propagations.values(), *sim.captures.values()):
-            self._soon(partial(self._adopt, each))
+        for each in adopting:
+            if each.name in after:
+                self._soon(each.name, partial(self._adopt, each))
         for apply in topology.applies:
-            self._soon(partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
+            self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
-            if kind in {"queue", "propagation"}:
-                self._soon(partial(self._begin, kind, short))
+            if kind in {"queue", "propagation", "capture"}:
+                self._soon(name, partial(self._begin, kind, short))
         sim.list_components()
 
     def _adopt(self, component: Component) -> None:
@@ -290,12 +313,15 @@ class Operator:
             self._sim.fired["refused one switched"] += 1
             apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
-    def _soon(self, adopt: Callable[[], object]) -> None:
-        self._adopting += 1
+    def _soon(self, name: str, adopt: Callable[[], object]) -> None:
+        """A component learns of an edit, or begins."""
+        self._splits.pending[name] += 1
+        self._sim.is_edited = True
 
         def do() -> None:
-            self._adopting -= 1
-            self._sim.is_edited = self._adopting > 0
+            self._splits.pending.subtract([name])
+            self._splits.pending = +self._splits.pending
+            self._sim.is_edited = bool(self._splits.pending)
             adopt()
 
         self._sim.later(3.0, do)
@@ -305,15 +331,25 @@ class Operator:
         if kind == "queue":
             shutil.rmtree(sim.queue_folder(name), ignore_errors=True)
             sim.queues[name] = BufferedQueue(sim, name)
-        else:
+        elif kind == "propagation":
             sim.propagations[name] = PropagationProcess(sim, sim.topology.propagation(name))
+        else:
+            self._begin_capture(name)
         sim.list_components()
+
+    def _begin_capture(self, name: str) -> None:
+        """Not before redo is kept for it, as under the controller."""
+        capture = self._sim.topology.capture(name)
+        if self._sim.redo_of(capture).name in self._splits.pending:
+            self._soon(f"capture:{name}", partial(self._begin, "capture", name))
+        else:
+            self._sim.captures[name] = CaptureProcess(self._sim, capture)
 
     def _end(self, component: Component) -> None:
         component.forget()
         component.is_open = False
         name = component.name.partition(":")[2]
-        for kind in (self._sim.queues, self._sim.propagations, self._sim.applies):
+        for kind in (self._sim.queues, self._sim.propagations, self._sim.applies, self._sim.captures):
             if kind.get(name) is component:
                 del kind[name]
 
@@ -322,21 +358,22 @@ class Operator:
         sim = self._sim
         self._has_grown = True
         sim.fired["destination added"] += 1
-        capture = self._rng.choice(sim.topology.captures)
+        file = self._splits.file
+        capture = self._rng.choice(file.captures)
         queue, name = f"q_{ADDED}", f"apply_at_{ADDED}"
-        example = sim.topology.applies[0]
+        example = file.applies[0]
         apply = replace(example, name=name, site=ADDED, source=capture.source, queue=queue, parallelism=2, combined=False)
         topology = route(replace(
-            sim.topology, sites=(*sim.topology.sites, SiteSpec(name=ADDED, database=DatabaseSpec(kind="none"))),
-            queues=(*sim.topology.queues, QueueSpec(name=queue, site=ADDED, memory_bytes_max=12_000, spill_bytes_max=24_000)),
-            propagations=(*sim.topology.propagations, PropagationSpec(name=f"to_{ADDED}", from_queue=capture.queue, to_queue=queue)),
-            applies=(*sim.topology.applies, apply),
+            file, sites=(*file.sites, SiteSpec(name=ADDED, database=DatabaseSpec(kind="none"))),
+            queues=(*file.queues, QueueSpec(name=queue, site=ADDED, memory_bytes_max=12_000, spill_bytes_max=24_000)),
+            propagations=(*file.propagations, PropagationSpec(name=f"to_{ADDED}", from_queue=capture.queue, to_queue=queue)),
+            applies=(*file.applies, apply),
         ))
         self._take(topology)
         sim.add_database(ADDED)
         sim.site_observers[ADDED].is_of_one_moment = False
         self._ignore_what_does_not_come(apply)
-        self._soon(partial(self._begin_apply, topology.apply(name)))
+        self._soon(f"apply:{name} begins", partial(self._begin_apply, topology.apply(name)))
 
     def _begin_apply(self, apply: ApplySpec) -> None:
         self._sim.applies[apply.name] = self._sim.new_apply(apply, is_new=True)
@@ -348,7 +385,7 @@ class Operator:
         name = f"apply_at_{ADDED}"
         if self._backup is not None and self._backup.site == ADDED:
             self._backup = None
-        topology = sim.topology
+        topology = self._splits.file
         applies = tuple(each for each in topology.applies if each.name != name)
         queue = f"q_{ADDED}"
         apply = sim.applies[name]

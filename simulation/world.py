@@ -335,6 +335,7 @@ class Simulation:
         rng.choice(self._turns)()
         for apply in self.applies.values():
             apply.observer.check()
+        self.operator.check()
         self._check_told()
 
     def _use(self) -> None:
@@ -411,10 +412,15 @@ class Simulation:
 
     # ------------------------------------------------------------------ edits
 
-    def edit(self, topology: TopologySpec) -> None:
-        """Run by another version of the topology; who gets what is known at once, its components learn of it one by one."""
+    def edit(self, topology: TopologySpec, file: TopologySpec) -> None:
+        """Run by another version of the topology; who gets what is known at once, its components learn of it one by one.
+
+        Args:
+            topology: that runs.
+            file: without what is split off, which changes nothing of who gets what.
+        """
         self.topology = topology
-        self.reach = self.workload.reach(topology)
+        self.reach = self.workload.reach(file)
 
     def later(self, seconds_max: float, do: Callable[[], object]) -> None:
         """Do something in a while.

@@ -33,7 +33,7 @@ def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
         queue: name of the queue.
     """
     found = {each.name: each.site for each in spec.applies if each.queue == queue}
-    return found | {each.name: spec.queue(queue).site for each in spec.propagations if each.from_queue == queue}
+    return found | {each.name: spec.queue(queue).site for each in spec.propagations if queue in (each.from_queue, each.held_in)}
 
 
 def redo_readers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:

@@ -132,6 +132,8 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none.
 
+    A propagation that is being split off or merged (`topology.split`) is a subscriber of two queues, and reads one.
+
     Args:
         spec: routed (`topology.ways.route`): only then do propagations have their sources.
         queue: its name.
@@ -140,7 +142,7 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
         Names of propagations and apply processes -> names of source sites.
     """
     without = _bypassing(spec)
-    interests = {each.name: each.sources for each in spec.propagations if each.from_queue == queue}
+    interests = {each.name: each.sources for each in spec.propagations if queue in (each.from_queue, each.held_in)}
     interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
     return {name: sources for name, sources in interests.items() if name not in without}
 

@@ -6,6 +6,7 @@ bypassed does not run (`bypassed`). This is decided by the topology alone, so ev
 the file that it runs by; an edit that breaks a condition changes the answer, and another one changes it back.
 
 Conditions, in the order in which `Combination.hindrance` names them
+    no propagation is split off from the queue (`topology.split`), and it is not the queue of one that is;
     the capture process is the only publisher of its queue;
     the queue has one subscriber: the apply process itself, or one propagation to the apply process's queue that has no rules
     and does nothing else to what it sends;
@@ -59,6 +60,9 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
         capture: of `spec`.
     """
     queue = capture.queue
+    # A split stream is to be merged: combining what is left, and parting it again, would disturb the others twice.
+    if split := [each.name for each in spec.propagations if each.split_from and queue in (each.split_from, each.from_queue, each.held_in)]:
+        return Combination(capture=capture, hindrance=f"{split[0]} is split off")
     publishers = [each.name for each in spec.captures if each.queue == queue and each is not capture]
     publishers += [each.name for each in spec.propagations if each.to_queue == queue]
     if publishers:

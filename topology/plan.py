@@ -21,6 +21,7 @@ from topology.downstream import RedoReceiver, redo_receivers
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
 from topology.spec import SiteSpec, TopologySpec
+from topology.split import Split, fitting, hindrance, misfits, with_splits
 from topology.ways import Way, ways_to
 
 TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
@@ -119,7 +120,7 @@ class Plan:
 
 def make_plan(
     spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
-    found: Sequence[Finding] = (), checked: Sequence[Finding] | None = None,
+    found: Sequence[Finding] = (), checked: Sequence[Finding] | None = None, splits: Sequence[Split] = (),
 ) -> Plan:
     """Make the plan of a topology.
 
@@ -129,18 +130,21 @@ def make_plan(
         prepared: the topology that was prepared last: what runs; None: nothing was.
         found: what is wrong with the databases beside each other.
         checked: what is wrong with the file, where its lines are known.
+        splits: what is split off now.
     """
     answers = live or {}
     proven = check_and_prove(spec)
     findings = list(proven.findings if checked is None else checked)
     for answer in answers.values():
         findings.extend(answer.findings)
+    findings.extend(misfits(spec, splits))
+    running = with_splits(spec, fitting(spec, splits))
     return Plan(
         topology=spec.name,
         file=str(spec.file),
         state_dir=str(spec.state_dir),
         reach=proven.proof.reach() if proven.proof is not None else (),
-        ways=tuple(_planned_way(spec, way) for apply in spec.applies for way in ways_to(spec, apply)),
+        ways=tuple(_planned_way(running, way) for apply in spec.applies for way in ways_to(running, apply)),
         sites=tuple(
             SitePlan(
                 name=site.name, database=_database(site), folder=str(spec.state_dir / "sites" / site.name),
@@ -148,8 +152,8 @@ def make_plan(
             )
             for site in spec.sites
         ),
-        actors=tuple(_actors(spec)),
-        changes=changes(prepared, spec) if prepared is not None else (),
+        actors=tuple(_actors(running)),
+        changes=changes(prepared, running) if prepared is not None else (),
         optimisations=tuple(_optimisations(spec)),
         findings=(*findings, *found),
     )
@@ -281,6 +285,11 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
         yield Optimisation(
             name=f"{propagation.name}: batches sent on unopened", applies=plain,
             reason="its destination takes all that is captured" if plain else "its rules look into every batch",
+        )
+        reason = "split: never, or a schedule" if propagation.split_after_s is None else hindrance(spec, propagation)
+        yield Optimisation(
+            name=f"{propagation.name}: split off when its destination is away", applies=not reason,
+            reason=reason or f"after {propagation.split_after_s:g} s, from {propagation.from_queue}; merged within {propagation.merge_within_s:g} s",
         )
     for apply in spec.applies:
         groups = apply.group_transactions > 1

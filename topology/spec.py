@@ -18,6 +18,8 @@ SPILL_BYTES_DEFAULT = 16 << 30  # of a queue: an outage of an hour at a few MB/s
 REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: as much as a queue may spill, for the same outage
 SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
 ARCHIVE_LAG_DEFAULT_S = 60.0  # the delay of archived-log capture of a quiet source, and 1,440 small segments a day at most
+SPLIT_AFTER_DEFAULT_S = 1800.0  # the manuals' split_threshold: a restart, a failover or a short night's work at the line is over by then
+MERGE_WITHIN_DEFAULT_S = 60.0  # the manuals' merge_threshold: so much the original queue holds while a stream comes back
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 
 
@@ -123,6 +125,11 @@ class PropagationSpec:
         compression: of what travels: "none" or "zstd".
         bandwidth_max: bytes a second on the wire; None: as fast as it goes.
         schedule: when it may use the line; None: always.
+        split_after_s: it is split off when its queue has held something for it alone for so long (`topology.split`); None: never.
+        merge_within_s: it is merged again when it is so close to the others.
+        held_in: a queue that holds what this propagation has not acknowledged, though it reads another one. Derived, never written in
+            the file.
+        split_from: the queue that it reads by the file, while it is split off. Derived.
     """
 
     name: str
@@ -133,6 +140,10 @@ class PropagationSpec:
     compression: str = "none"
     bandwidth_max: int | None = None
     schedule: Schedule | None = None
+    split_after_s: float | None = SPLIT_AFTER_DEFAULT_S
+    merge_within_s: float = MERGE_WITHIN_DEFAULT_S
+    held_in: str = ""
+    split_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

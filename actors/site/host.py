@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actors.host import Host
 from actors.records.wanted import Wanted
-from actors.staging.queue_host import delete_spilled
+from actors.staging.queue_host import delete_spilled, forget_queues
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -43,6 +43,16 @@ class SiteHost(Host):
         """
         for name in names:
             Wanted(self._spec.state_dir, name).forget()
+
+    def begin_anew(self, spec: TopologySpec, names: Collection[str]) -> None:
+        """Let components that are about to begin find nothing of earlier ones of their name; idempotent.
+
+        Args:
+            spec: that they are a part of; this site need not have adopted it yet.
+            names: full names of components; none of them runs. Those of other sites make no difference.
+        """
+        self.forget_stops(names)
+        forget_queues(spec, self.name.removeprefix("site:"), names)
 
     def delete_spilled(self, names: Collection[str]) -> None:
         """Delete what queues of this site that have ended left on disk; idempotent.

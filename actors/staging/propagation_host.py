@@ -33,7 +33,7 @@ class PropagationHost(Host):
 
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site
-            resolve = peers_of(self._spec, site, resolver(self._spec.name))
+            resolve = peers_of(self._spec, site, resolver(self._spec.name, site))
             self._runner = PropagationRunner(self._spec.name, self._propagation, resolve, wake=self.wake, tracks=self.tracks)
         self._runner.open()
 

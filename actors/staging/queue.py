@@ -522,7 +522,13 @@ class QueueCore:
         log = self._logs[subscription.source]
         # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
         number = log.base if subscription.session is None else subscription.number
-        return {**subscription.described(), "num_msgs": log.rows_from(number)}
+        return {**subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log)}
+
+    def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
+        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing."""
+        first = log.first_after(subscription.acknowledged_scn)
+        others = max((each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN)
+        return self._clock.monotonic() - first[1].enqueued_s if first is not None and first[0] <= others else 0.0
 
     def _of(self, source: str) -> list[Subscription]:
         return [each for each in self._subscriptions.values() if each.source == source]

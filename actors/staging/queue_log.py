@@ -156,6 +156,13 @@ class SourceLog:
             return None if self._is_beheaded else self.base
         return self._unit_ends[unit - 1]
 
+    def first_after(self, scn: Scn) -> tuple[Scn, Entry] | None:
+        """The first complete unit that a receiver at `scn` lacks, as far as it is here: the position after it, and its first entry."""
+        unit = bisect_right(self._unit_scns, scn)
+        if unit == len(self._unit_scns):
+            return None
+        return self._unit_scns[unit], self._entries[self._unit_ends[unit - 1] if unit else self.base]
+
     def release(self, floor: Scn) -> list[tuple[int, Entry]]:
         """Drop the units every subscriber has durably, up to `floor`."""
         units = bisect_right(self._unit_scns, floor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "pinned_settings", "qualified", "quote", "translate",
+    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "pinned_settings", "qualified", "quote", "translate",
     "translated",
 ]
 
@@ -96,6 +97,19 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
             "a PostgreSQL dsn has a host or a port that cannot be one", hint="in a URI's password, write @ : / ? # as %40 %3A %2F %3F %23",
         )
     return given
+
+
+def hosts(dsn: str) -> tuple[str, ...]:
+    """The hosts that a dsn leads to, or what stands for them; an empty one is this machine.
+
+    Raises:
+        ConfigError: the dsn cannot be parsed.
+    """
+    given = connection_parameters(dsn)
+    named = str(given.get("hostaddr") or given.get("host") or "")
+    if not named and "service" in given:
+        return (f"service {given['service']}",)  # a file of the user's says where it is
+    return tuple((named or os.environ.get("PGHOST", "")).split(","))
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:

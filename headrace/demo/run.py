@@ -16,7 +16,6 @@ import fcntl
 import os
 import signal
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from actors.site.connection import embedded_server
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment import STATE_PARENT, Deployment
+from headrace.process_end import terminated_as_interrupt, uninterrupted
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
 from headrace.verification import comparison_line, verify_topology
@@ -396,7 +396,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
         raise ConfigError(f"cannot kill a {options.kill!r}", hint=f"one of {', '.join(KILLABLE)}")
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # libpq's variables (PGSERVICE, PGOPTIONS) are for the user's own servers
-    with live_lines(output, "demo") as show, _terminated_as_interrupt(), _alone(spec.state_dir):
+    with live_lines(output, "demo") as show, terminated_as_interrupt(), _alone(spec.state_dir):
         show("removing what an earlier demo left")
         deployment.down(purge=True)
         _remove_others(options)
@@ -404,7 +404,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
             return _Demo(options, output, spec, deployment, show).run()
         finally:
             show("ending everything")
-            with _uninterrupted():
+            with uninterrupted():
                 for problem in deployment.down(purge=True):
                     output.say(f"error: {problem}")
 
@@ -455,36 +455,3 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 def _tagged(rules: RuleSet) -> RuleSet:
     return replace(rules, include=tuple(replace(rule, tags=ANY_TAG) for rule in rules.include or ()))
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo like Ctrl-C, with a complete clean-up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let the clean-up finish: a second Ctrl-C would leave servers running."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -57,6 +57,7 @@ class Evidence:
         searched: (from, through) SCN of the redo that was searched; None: it was not.
         changes: of the row, in source order, the newest ones.
         left_out: older changes of it in that redo.
+        source_scn: where the source's log was when the rows had been read; 0: not known.
         instantiation: of the table at the destination; None: there is no record.
         errors: the apply process's error queue; None: not known.
         statuses: by component, its status.
@@ -72,6 +73,7 @@ class Evidence:
     searched: tuple[int, int] | None
     changes: Sequence[FoundChange]
     left_out: int
+    source_scn: int
     instantiation: Instantiation | None
     errors: Sequence[ErrorTransaction] | None
     statuses: Mapping[str, Mapping[str, Any]]
@@ -135,6 +137,8 @@ def explain(found: Evidence) -> Verdict:
         stop = _stop_of(found, change)
         if stop is not None:
             return _verdict(found, stop, [*facts, *_change_facts(found, change)], scn=change.commit_scn)
+    if (stop := _not_in_redo(found)) is not None:
+        return _verdict(found, stop, facts)
     if found.unknown:
         return _verdict(found, _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat it when everything runs: headrace status"), facts)
     if not found.changes:
@@ -232,6 +236,21 @@ def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
     return _Stop(
         "ON THE WAY", place, f"{text}{state}{f': {detail}' if detail else ''}",
         str(status.get("hint") or "") or f"wait (headrace wait {found.spec.file} --caught-up), or see headrace status for what holds {place} up",
+    )
+
+
+def _not_in_redo(found: Evidence) -> _Stop | None:
+    """The log writer, or who else keeps what the source has logged from the redo that was searched; None: all of it was searched."""
+    if found.searched is None or found.searched[1] >= found.source_scn:
+        return None
+    capture, source = f"capture:{found.way.capture.name}", found.way.capture.source
+    reads = found.statuses.get(capture, {}).get("state") in {"CAPTURING CHANGES", "WAITING FOR REDO"}
+    place = f"site:{source}" if reads else capture
+    return _Stop(
+        "ON THE WAY", place,
+        f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN {scn_text(found.searched[1])}: a change may be in"
+        f" between; {place} is {found.statuses.get(place, {}).get('state', 'unknown')}",
+        f"wait (headrace wait {found.spec.file} --caught-up), or see headrace status for what holds {place} up",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Findings", "RowQuestion", "explain_row", "parsed_key", "searched"]
 
+REDO_WAIT_S = 5.0  # for the log writer to bring what was just logged: it takes milliseconds
+REDO_POLL_S = 0.2
 SEARCH_TIMEOUT_S = 300.0  # one piece of redo, on a busy machine
 CALL_TIMEOUT_S = 60.0  # as the other questions about tables
 RESTARTS_MAX = 3  # of a search whose beginning was purged meanwhile: redo is purged every few seconds at most
@@ -71,16 +74,20 @@ class Findings:
 
 
 def searched(
-    ask: Callable[[int], SearchedRedo], progress: Callable[[str], None], *, restarts_max: int = RESTARTS_MAX,
+    ask: Callable[[int], SearchedRedo], progress: Callable[[str], None], *, through_scn: int = 0, restarts_max: int = RESTARTS_MAX,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Findings:
     """Search all redo that a capture process can read, a piece at a time.
 
     Args:
         ask: searches the piece that begins at an SCN.
         progress: receives lines of text.
+        through_scn: redo up to there is waited for, `REDO_WAIT_S` at most.
         restarts_max: how often it begins again when redo was purged meanwhile.
+        sleep: pauses for so many seconds.
     """
     first, start, read, left_out, restarts = 0, int(FIRST_SCN), 0, 0, 0
+    waits_left = round(REDO_WAIT_S / REDO_POLL_S)
     changes: list[FoundChange] = []
     while True:
         try:
@@ -101,9 +108,13 @@ def searched(
         del changes[:-CHANGES_MAX]
         progress(f"{bytes_text(read)} of redo searched, {len(changes)} changes of the row")
         # A piece that is not the last and moved nothing would be asked for for ever.
-        if piece.is_done or piece.through_scn <= start:
+        is_end = piece.is_done or piece.through_scn <= start
+        if is_end and piece.through_scn < through_scn and waits_left:
+            waits_left -= 1
+            sleep(REDO_POLL_S)
+        elif is_end:
             return Findings(searched=(first, piece.through_scn), changes=tuple(changes), left_out=left_out)
-        start = piece.through_scn
+        start = max(start, piece.through_scn)
 
 
 def explain_row(
@@ -162,6 +173,7 @@ class _Asked:
         self._statuses = {each["name"]: each for each in overview["components"]}
         self._rows: dict[str, Mapping[str, str | None] | None] = {}
         self._redo: dict[str, Findings] = {}
+        self._source_scns: dict[str, int] = {}
         self._captured: dict[str, bool | None] = {}
         self.key: tuple[KeyValue, ...] = ()
 
@@ -176,8 +188,11 @@ class _Asked:
         apply, source = way.apply, way.capture.source
         self._find_key(source)
         source_row, destination_row = self._row(source), self._row(apply.site)
-        redo = self._searched(way.capture) if source_row != destination_row else Findings(searched=None)
+        is_same = source_row == destination_row
+        redo = Findings(searched=None) if is_same else self._searched(way.capture)
         unknown = [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
+        if not is_same and not self._source_scns.get(source):
+            unknown.append(f"site:{source} does not tell where its log is")
         instantiation, errors = None, None
         try:
             instantiation, errors = self._recorded(apply)
@@ -188,7 +203,7 @@ class _Asked:
         return Evidence(
             spec=self._spec, way=way, table=self._question.table, source_row=source_row, destination_row=destination_row,
             is_captured=self._is_captured(source), searched=redo.searched, changes=redo.changes, left_out=redo.left_out,
-            instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
+            source_scn=self._source_scns.get(source, 0), instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
         )
 
     def _find_key(self, site: str) -> None:
@@ -220,8 +235,19 @@ class _Asked:
                 )
                 return found
 
-            self._redo[capture.name] = searched(ask, lambda text: self._progress(f"{name}: {text}"))
+            self._redo[capture.name] = searched(
+                ask, lambda text: self._progress(f"{name}: {text}"), through_scn=self._source_scn(capture.source),
+            )
         return self._redo[capture.name]
+
+    def _source_scn(self, source: str) -> int:
+        """Where the source's log is, behind every change of the row that was read; 0: it does not answer."""
+        if source not in self._source_scns:
+            try:
+                self._source_scns[source] = int(self._actors.call(f"site:{source}", "write_marker", b"explain", timeout_s=CALL_TIMEOUT_S))
+            except StreamsError:
+                self._source_scns[source] = 0
+        return self._source_scns[source]
 
     def _is_captured(self, source: str) -> bool | None:
         if source not in self._captured:

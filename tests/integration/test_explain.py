@@ -69,6 +69,8 @@ class Pair:
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 0.0) -> Any:
         """As `RayActors.call`."""
+        if method == "write_marker":
+            return self.redo.source.write_marker(*arguments)
         if method == "captured":
             return self.redo.source.captured("topo")
         assert (name, method) == ("capture:c", "find_changes")

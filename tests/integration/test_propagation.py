@@ -16,12 +16,12 @@ from actors import runtime
 from actors.staging.propagation import PropagationRunner
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
+from headrace.chaos.proxy import Proxy
 from protos import codec, queue_pb2, transport
 from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
 from tests.support.lcr_batches import insert_batch
-from tests.support.proxy import Proxy
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
 from topology.changes import changes

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from databases.memory_source import MemorySource
+from headrace.chaos.proxy import Proxy
 from protos import redo_transport, transport
 from protos.redo_link import RedoServer
 from protos.redo_transport import RedoShippingClient
@@ -18,7 +19,6 @@ from redo.log_writer import LogWriter
 from redo.standby_log import StandbyLog
 from streams.clock import VirtualClock
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
-from tests.support.proxy import Proxy
 from tests.support.redo_logs import SOURCE, drain, log_writer
 from tests.support.standby_redo import RECEIVER, log_bytes, standby_log
 from tests.support.system import wait_until

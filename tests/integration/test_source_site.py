@@ -20,6 +20,7 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
+from headrace.chaos.proxy import Proxy
 from redo.mining import Miner
 from redo.names import NamesAtSource
 from redo.records import RedoPosition
@@ -27,7 +28,6 @@ from rules.rule import Rule, RuleSet
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN
-from tests.support.proxy import Proxy
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 

@@ -17,6 +17,7 @@ import pytest
 from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from databases.memory_source import MemorySource
+from headrace.chaos.proxy import Proxy
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from redo.log_writer import LogWriter
@@ -24,7 +25,6 @@ from redo.mining import Miner
 from rules.rule import RuleSet
 from streams.errors import StreamsError
 from streams.scn import Scn
-from tests.support.proxy import Proxy
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber
 from tests.support.system import wait_until

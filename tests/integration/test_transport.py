@@ -14,13 +14,13 @@ import pytest
 
 from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
+from headrace.chaos.proxy import Proxy
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import assert_same_batch, insert_batch
-from tests.support.proxy import Proxy
 from tests.support.staging import Subscriber, one_way
 
 CREDIT = 4 << 20

@@ -11,6 +11,7 @@ import pytest
 
 from actors.capture import CaptureHost
 from actors.combined import CombinedCore
+from actors.splitting.phases import Splitting
 from actors.staging import queue_log
 from actors.staging.positions import PositionsFile
 from actors.staging.propagation import PropagationCore
@@ -20,6 +21,7 @@ from databases import memory_destination
 from databases.memory_destination import MemoryDestination, MemorySession
 from protos.staging import Delivery
 from redo import standby_log
+from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.shipping import RedoShipping
@@ -31,6 +33,7 @@ from spark_apply.server import collapse
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
 from streams.scn import Scn
+from topology import split
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -90,6 +93,28 @@ def _acknowledge_unsynced(sync: Any, self: Any) -> None:
     durable = self.durable
     sync(self)
     self.durable = durable  # what a power loss leaves
+
+
+def _keep_no_redo_for_clones(register: Any, self: RequiredCheckpoints, capture: str) -> Scn:
+    return Scn(0) if "." in capture else Scn(register(self, capture))
+
+
+# --------------------------------------------------------------------------- split streams
+
+
+def _merge_at_once(advanced: Any, self: Splitting, stream: Any, facts: Any) -> Any:
+    found = advanced(self, stream, facts)
+    return None if found is not None and found.phase == split.MERGING else found
+
+
+def _held_is_enough(has_all: Any, self: Splitting, stream: Any, facts: Any) -> bool:
+    held = [each for each in facts.queue(stream.queue).get("subscribers", ()) if each["subscriber"] == stream.propagation]
+    return bool(held) or bool(has_all(self, stream, facts))
+
+
+def _hold_on(with_splits: Any, spec: Any, splits: Any) -> Any:
+    found = with_splits(spec, splits)
+    return replace(found, propagations=tuple(replace(each, held_in=each.split_from) for each in found.propagations))
 
 
 # --------------------------------------------------------------------------- queues
@@ -270,4 +295,8 @@ PLANTED = (
     Planted("a combined capture process takes delivered for committed", _around(CombinedCore, "progress", _delivered_is_committed), "one_way"),
     Planted("a combined capture process goes on where it was, whoever asks", _around(CombinedCore, "open_subscriber", _begin_where_it_was), "one_way"),
     Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way"),
+    Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
+    Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", seeds=12),
+    Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", seeds=12),
+    Planted("a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"),
 )

@@ -43,6 +43,20 @@ NEVER = {"apply.error_queue_write", "apply.execute_error"}
 RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", *RECEIVER}
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
+SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
+SPLITTING_SEED = 3
+DOWNSTREAM_FAN_OUT = """
+topology: downstream_fan_out
+sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind: embedded}}}
+queues: {q_dbs1: {site: dbs2}, q_dbs3: {site: dbs3}}
+captures: {capture_dbs1: {site: dbs2, source: dbs1, queue: q_dbs1, rules: {include: [{schema: hr}]}}}
+propagations: {to_dbs3: {from: q_dbs1, to: q_dbs3}}
+applies:
+  apply_at_dbs2: {site: dbs2, source: dbs1, queue: q_dbs1}
+  apply_at_dbs3: {site: dbs3, source: dbs1, queue: q_dbs3}
+"""
+SPLIT_KINDS = {"splitting", "split", "merging", "merged", "merge given up", "split by threshold"}
+SPLIT_SEEN = {"others ahead of a split stream"}
 KINDS = {
     "cut", "parted", "delayed", "sent twice", "overtaken", "clock jumped", "stream broken", "source down", "destination down",
     "commit answer lost", "second driver", "task killed", "spill damaged", "older driver fenced out", "power loss", "table altered",
@@ -113,6 +127,43 @@ def test_downstream_capture_converges_whatever_breaks() -> None:
     print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
     assert set(fired) >= DOWNSTREAM_KINDS
     assert set(seen) >= DOWNSTREAM_SEEN
+
+
+@pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
+def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
+    """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are ahead."""
+    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
+    fired: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    count = 0
+    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (SPLIT_KINDS - set(fired)) | (SPLIT_SEEN - set(seen))):
+        outcome = run(SPLITTABLE[count % len(SPLITTABLE)], first + count, Settings())
+        fired.update(outcome.fired)
+        seen.update(outcome.seen)
+        count += 1
+    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
+    assert set(fired) >= SPLIT_KINDS
+    assert set(seen) >= SPLIT_SEEN
+
+
+@pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
+def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatever_breaks(tmp_path: Path) -> None:
+    """Seed 1 found that a stream could be merged below what was told to be durable, where another destination had lost commits since."""
+    file = tmp_path / "downstream_fan_out.yaml"
+    file.write_text(DOWNSTREAM_FAN_OUT, encoding="utf-8")
+    spec, until, seed, fired = read_topology(file), time.monotonic() + SECONDS / 6, 0, Counter[str]()
+    while time.monotonic() < until or (seed < SEEDS_FOR_EVERYTHING and not {"split", "merged"} <= set(fired)):
+        seed += 1
+        outcome = simulate(spec, seed, Settings())
+        assert outcome.is_fine, "\n".join([f"seed {seed}: {outcome.invariant}: {outcome.place}: {outcome.problem}", *outcome.trace])
+        fired.update(outcome.fired)
+    print(f"{seed} seeds, {dict(fired)}")
+    assert {"split", "merged"} <= set(fired)
+
+
+def test_streams_are_split_off_and_merged() -> None:
+    outcome = run("fan_out", SPLITTING_SEED, Settings())
+    assert set(outcome.fired) >= {"splitting", "split", "merging", "merged"}
 
 
 def test_nothing_breaks_without_faults() -> None:

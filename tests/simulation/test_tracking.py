@@ -97,3 +97,16 @@ def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_t
     assert verdicts == [forgotten[arrival.verdict] for each in before.transactions for arrival in each.arrivals]
     assert "PASSED" in verdicts
     assert found.since_us[apply.name] > max(step.last_us for each in before.transactions for step in each.steps)
+
+
+def test_combined_capture_and_apply_has_no_steps_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = labelled_run("one_way", tmp_path, monkeypatch)
+    assert sim.seen["combined"]
+    for each in tracked(sim).transactions:
+        if each.arrivals[0].verdict == "APPLIED":
+            (capture,), (apply,) = sim.captures.values(), sim.applies.values()
+            assert {step.component for step in each.steps} == {capture.name, apply.name}
+            assert (capture.name, "SENT", apply.name) in {(step.component, step.action, step.peer) for step in each.steps}
+            break
+    else:
+        pytest.fail("nothing was applied")

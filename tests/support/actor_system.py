@@ -74,7 +74,7 @@ class FakeActors:
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
-        if method in {"stopped", "forget_stops", "delete_spilled"}:
+        if method in {"stopped", "forget_stops", "delete_spilled", "begin_anew"}:
             spec = self.running[name]["spec"]
             return getattr(IntermediateSite(spec, name.removeprefix("site:"), ""), method)(*arguments)
         if method == "database_identity":

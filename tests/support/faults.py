@@ -11,10 +11,9 @@ from typing import Any
 
 import psutil
 
-from actors.runtime import ROUTES_ENVIRONMENT
+from headrace.chaos.proxy import Proxy
 from streams.failpoints import ARMED_FILE, fired_count
 from tests.fix_cluster import TABLES
-from tests.support.proxy import Proxy
 from tests.support.system import System, wait_until
 
 __all__ = [
@@ -26,6 +25,7 @@ CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
 SECONDS = 5  # of pgbench at that rate: faults happen in the first of them
 LATER_RATE = 20  # what broke may take a minute to come back: until then something is always under way, and not much is behind
+DETOUR_S = 600.0  # longer than any test
 LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
 # Money is conserved: the sums of the history and of the balances are equal.
 SUMS = """SELECT (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
@@ -182,13 +182,15 @@ def _masters(driver: psutil.Process) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def proxied_propagation(system: System) -> Iterator[Proxy]:
-    """Route the propagation to its destination queue through a proxy during the block."""
-    queue = f"queue:{system.spec.propagations[0].to_queue}"
-    propagation = propagation_name(system)
+    """Let the propagation reach its destination queue through a proxy during the block."""
+    propagation = system.spec.propagations[0]
+    queue, site = f"queue:{propagation.to_queue}", system.spec.queue(propagation.from_queue).site
+    actors = system.deployment.connect()
     with Proxy(lambda: str(system.call(queue, "endpoint"))) as proxy:
-        system.recreate(propagation, {ROUTES_ENVIRONMENT: f"{queue}={proxy.endpoint}"})
+        actors.set_detour(site, queue, proxy.endpoint, DETOUR_S)
+        system.call(propagation_name(system), "reopen")
         wait_until("the propagation goes through the proxy", lambda: proxy.connections > 0)
         try:
             yield proxy
         finally:
-            system.recreate(propagation, {ROUTES_ENVIRONMENT: ""})
+            actors.set_detour(site, queue, "", 0.0)  # the end of the proxy breaks the connection

@@ -36,6 +36,9 @@ GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one co
 GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
 SIZE_MIN = 1 << 20  # one LCR batch
 BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
+# Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
+SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
+MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
@@ -176,6 +179,9 @@ Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
 Combined = Literal["auto", "never"]
+SplitMode = Literal["auto", "never"]
+SplitThreshold = Annotated[float, Field(ge=SPLIT_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
+MergeThreshold = Annotated[float, Field(ge=MERGE_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
 Bandwidth = Annotated[int, BeforeValidator(_bandwidth)]
 Minute = Annotated[tuple[int | None, int], BeforeValidator(_minute)]
 Duration = Annotated[int, BeforeValidator(_duration)]
@@ -390,16 +396,15 @@ class ScheduleModel(_Model):
 class PropagationModel(_Model):
     """One entry of `propagations:`."""
 
-    not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("split_threshold", "merge_threshold"), "leave it out: a slow destination's changes wait in the source queue, on disk",
-    )
-
     from_: str = Field(alias="from")
     to: str
     rules: RulesModel = RulesModel()
     compression: Literal["none", "zstd"] = "none"
     bandwidth_max: Bandwidth | None = None
     schedule: ScheduleModel | None = None
+    split: SplitMode | None = None
+    split_threshold: SplitThreshold | None = None
+    merge_threshold: MergeThreshold | None = None
     latency: Annotated[None, BeforeValidator(_no_latency)] = None
 
 
@@ -444,6 +449,9 @@ class TopologyModel(_Model):
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     combined: Combined = "auto"
+    split: SplitMode = "auto"
+    split_threshold: SplitThreshold | None = None
+    merge_threshold: MergeThreshold | None = None
     allow_cycle: bool = False
     tls: Any = None
     sites: dict[str, Any]

@@ -34,6 +34,7 @@ from topology.file.models import (
     valid_name,
 )
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.file.thresholds import threshold_findings, with_thresholds
 from topology.problems import TopologyError, nearest
 from topology.proof.reach import Reach
 from topology.schedule import DAYS, EVERY_DAY, Schedule, Window
@@ -141,10 +142,12 @@ class _Reader:
         self.reach: tuple[Reach, ...] = ()
         self._folder = Path()
         self._tls: TlsModel | None = None
+        self._top: TopologyModel | None = None
+        self._propagations: dict[str, PropagationModel] = {}
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
-        top = read_shape(TopologyModel, content, (), self.document)
+        top = self._top = read_shape(TopologyModel, content, (), self.document)
         name = self._topology_name(content.get("topology"))
         self._folder = file.parent
         if content.get("tls") is not None:
@@ -156,14 +159,15 @@ class _Reader:
         written = Components(
             queues=self._section("queues", QueueModel, _queue),
             captures=self._section("captures", CaptureModel, partial(_capture, folder=file.parent)),
-            propagations=self._section("propagations", PropagationModel, _propagation),
+            propagations=self._section("propagations", PropagationModel, self._propagation),
             applies=self._section("applies", ApplyModel, _apply),
         )
         components = _merge(expand(entries, own_captures=frozenset(c.name for c in written.captures)), written)
+        propagations = tuple(with_thresholds(each, self._propagations.get(each.name), top) for each in components.propagations)
         state_dir = top.state_dir if top is not None and top.state_dir else STATE_DIR_DEFAULT.format(topology=name)
         spec = TopologySpec(
             name=name, file=file, state_dir=(file.parent / Path(state_dir).expanduser()).resolve(), sites=sites,
-            queues=components.queues, captures=components.captures, propagations=components.propagations,
+            queues=components.queues, captures=components.captures, propagations=propagations,
             applies=components.applies,
         )
         if top is not None:
@@ -197,6 +201,10 @@ class _Reader:
             else:
                 answer.append(built)
         return tuple(answer)
+
+    def _propagation(self, name: str, model: PropagationModel) -> PropagationSpec:
+        self._propagations[name] = model
+        return _propagation(name, model)
 
     def _site(self, name: str, model: SiteModel) -> SiteSpec | None:
         database = self._database(name, model.database)
@@ -277,6 +285,8 @@ class _Reader:
             self.document.findings.append(located)
             if finding in checked.of_proof:
                 self.of_proof.add(located)
+        if checked.proof is not None:
+            self.document.findings += [self._located(finding) for finding in threshold_findings(spec, self._propagations, self._top)]
 
     def _located(self, finding: Finding) -> Finding:
         """A finding with its line; of a part that the file does not write out, the line of what it was made from."""

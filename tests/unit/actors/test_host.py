@@ -195,6 +195,20 @@ def test_wake_ends_a_pause(hosts):
     assert reached.wait(WAIT_S)
 
 
+def test_component_that_is_told_to_opens_again_once_and_counts_no_error(hosts):
+    host = hosts()
+    host.start()
+    wait_state(host, "ENABLED")
+    host.reopen()
+    for _ in range(int(WAIT_S / 0.005)):
+        if host.opened == 2:
+            break
+        threading.Event().wait(0.005)
+    wait_state(host, "ENABLED")
+    assert (host.opened, host.closed) == (2, 1)
+    assert host.status()["errors_total"] == 0
+
+
 class ChangingHost(ScriptedHost):
     """Remembers what it took over, and whether it was open then."""
 

@@ -238,3 +238,21 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
 
     assert len(told(60)) == 1
     assert told(2 * 86_400) == []
+
+
+@pytest.mark.parametrize(("facts", "words"), [
+    ({"merges": True, "behind_s": 1800.0}, "30 min behind the others; it is merged once it is connected and at most 60 s behind"),
+    ({"merges": False, "by": "operator", "behind_s": None}, "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`"),
+    ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
+])
+def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(facts: dict[str, Any], words: str) -> None:
+    split = {
+        "propagation": "p", "queue": "q", "phase": "split", "by": "threshold", "since_us": int((time.time() - 7200) * 1e6), "merge_threshold_s": 60.0,
+        **facts,
+    }
+    told = overview(component("IDLE")) | {"splits": [split]}
+    (note,) = notes(told)
+    assert note.component == "propagation:p"
+    assert "is split off from queue q for 120 min" in note.problem
+    assert words in note.problem
+    assert is_healthy(told)

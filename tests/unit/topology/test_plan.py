@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from databases.ports import Finding, PlannedStatement, SourceTable
 from tests.support.topologies import SITES, read, read_anyway
+from topology.file.reading import read_topology
 from topology.plan import LiveSite, make_plan
+from topology.split import SPLIT, Split, with_splits
 
 NEVER = "combined: never\n"
 TWO_WAY = SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2]}]"
@@ -176,6 +179,7 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
     found = {item.name: (item.applies, item.reason) for item in make_plan(read(tmp_path, text)).optimisations}
     assert found == {
         "p1: batches sent on unopened": (False, "its rules look into every batch"),
+        "p1: split off when its destination is away": (False, "nothing else reads q1"),
         "a1: transactions applied in groups": (False, "group_transactions is 1"),
         "a1: independent groups in parallel": (False, "parallelism is 1"),
         "c1: combined capture and apply": (False, "p1 has rules"),
@@ -201,3 +205,23 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
         "propagation:dbs1_to_dbs2",
     ]
     assert "Changes to what runs" not in make_plan(after).as_text()
+
+
+def test_plan_says_which_propagations_can_be_split_off_and_shows_what_is(tmp_path):
+    file = tmp_path / "fan_out.yaml"
+    file.write_text("""
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}
+replicate: [{tables: [s.*], from: a, to: [b, c]}]
+propagations: {a_to_c: {from: q_a, to: q_c_in, split: never}}
+""")
+    spec = read_topology(file)
+    found = {each.name: (each.applies, each.reason) for each in make_plan(spec).optimisations}
+    assert found["a_to_b: split off when its destination is away"] == (True, "after 1800 s, from q_a; merged within 60 s")
+    assert found["a_to_c: split off when its destination is away"] == (False, "split: never, or a schedule")
+    split = Split(propagation="a_to_b", queue="q_a", phase=SPLIT, merges=True, by="threshold", since_us=1)
+    plan = make_plan(spec, prepared=with_splits(spec, [split]), splits=[split])
+    assert {change.action for change in plan.changes} == {"same"}  # `up` with this file leaves it split off
+    assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> a_to_b -> q_b_in -> apply_from_a_at_b" in plan.as_text()
+    moved = replace(spec, propagations=tuple(replace(each, from_queue="q_b_in") for each in spec.propagations))
+    assert any("is split off from queue q_a" in finding.problem for finding in make_plan(moved, splits=[split]).findings)

@@ -313,8 +313,8 @@ COMPONENT_PROBLEMS = {
     "source: dbs1, queue: q_dbs1,": ("source: dbs1, first_scn: 5, queue: q_dbs1,", "captures.capture_hr.first_scn",
                                     "this key is known but not yet built: leave it out: capture starts where instantiation says"),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
-    "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 1800", "propagations.dbs1_to_dbs2.split_threshold",
-                                 "this key is known but not yet built: leave it out: a slow destination's changes wait in the source queue, on disk"),
+    "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 5", "propagations.dbs1_to_dbs2.split_threshold",
+                                 "5 is out of range: write at least 10"),
     "queue: q_dbs2}": ("queue: q_dbs2, tag: 00}", "applies.apply_from_dbs1.tag",
                        '0 is not a text: put hexadecimal digits in quotes, such as "00" (YAML reads 00 as a number)'),
     "source: dbs1, queue: q_dbs2}": ("source: dbs1, queue: q_dbs2, tag: 'x'}", "applies.apply_from_dbs1.tag",
@@ -365,7 +365,7 @@ def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
 def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
     text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, first_scn: 5, queue: q_9,")
-    text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 1800}")
+    text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [

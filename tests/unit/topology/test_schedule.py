@@ -128,7 +128,8 @@ WRONG = {
     'schedule: {windows: [{opens: "*:00", duration: 1h}]}': "never closes",
     'schedule: {time_zone: Europe/Zurick, windows: [{opens: "22:00", duration: 1h}]}': "there is no time zone 'Europe/Zurick'",
     'schedule: {opens: "22:00"}': "there is no such key",
-    "split_threshold: 1800": "not yet built",
+    "split_threshold: 5": "at least 10",
+    "split: sometimes": "auto",
 }
 
 

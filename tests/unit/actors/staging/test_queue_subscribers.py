@@ -326,3 +326,30 @@ def test_publisher_that_ignores_its_credit_is_ended_after_one_batch(tmp_path: Pa
     with pytest.raises(ProtocolError, match="than it has credit for"):
         queue.send(publisher, insert_batch([50], previous=40, value=bytes(5_000)))
     assert queue.core.status()["memory_bytes"] < 20_000 + 6_000
+
+
+def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    core = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path, clock)
+
+    def alone() -> dict[str, float]:
+        return {str(each["subscriber"]): float(each["held_alone_s"]) for each in core.status()["subscribers"]}
+
+    publisher = core.open_publisher("capture_dbs1", "1", "dbs1")
+    core.resume(publisher)
+    sessions = {name: core.open_subscriber(name, "1", {"dbs1": Scn(0)}, 1 << 20) for name in ("apply_a", "apply_b")}
+    for scn in (10, 20):
+        batch = insert_batch([scn], previous=scn - 10)
+        core.enqueue(publisher, codec.header_of(batch), codec.encode(batch))
+        clock.advance(100)
+    for session in sessions.values():
+        while core.dequeue(session) is not None:
+            pass
+    assert alone() == {"apply_a": 0.0, "apply_b": 0.0}  # nobody has acknowledged: neither is behind the other
+    core.acknowledge(sessions["apply_a"], "dbs1", Scn(10))
+    assert alone() == {"apply_a": 0.0, "apply_b": 200.0}
+    core.acknowledge(sessions["apply_a"], "dbs1", Scn(20))
+    core.acknowledge(sessions["apply_b"], "dbs1", Scn(10))
+    assert alone() == {"apply_a": 0.0, "apply_b": 100.0}
+    core.acknowledge(sessions["apply_b"], "dbs1", Scn(20))
+    assert alone() == {"apply_a": 0.0, "apply_b": 0.0}

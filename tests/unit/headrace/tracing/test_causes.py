@@ -84,7 +84,7 @@ def evidence(spec: TopologySpec, **fields: Any) -> Evidence:
     (way,) = ways_to(spec, spec.applies[0])
     return Evidence(**{
         "spec": spec, "way": way, "table": T, "source_row": {"id": "7", "a": "x"}, "destination_row": None, "is_captured": True,
-        "searched": (50, 5000), "changes": (change(),), "left_out": 0, "instantiation": copied(), "errors": (), "statuses": statuses(),
+        "searched": (50, 5000), "changes": (change(),), "left_out": 0, "source_scn": 5000, "instantiation": copied(), "errors": (), "statuses": statuses(),
         **fields,
     })
 
@@ -183,6 +183,15 @@ def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
 ) -> None:
     found = explain(evidence(spec, statuses=statuses(low_watermark=900, **behind)))
     assert_found(found, "ON THE WAY", place, words)
+
+
+@pytest.mark.parametrize("changes", [(), (change(),)])
+@pytest.mark.parametrize(("state", "place"), [("WAITING FOR REDO", "site:a"), ("PAUSED FOR FLOW CONTROL", "capture:capture_a")])
+def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(spec: TopologySpec, changes: tuple[FoundChange, ...], state: str, place: str) -> None:
+    known = statuses() | {"capture:capture_a": {"state": state, "sent_scn": 5000}, "site:a": {"state": "RETRYING"}}
+    found = explain(evidence(spec, changes=changes, source_scn=5001, statuses=known))
+    assert_found(found, "ON THE WAY", place, "in between", scn=0)
+    assert explain(evidence(spec, errors=(error(),), source_scn=5001)).verdict == "ERROR QUEUE", "what is known comes first"
 
 
 def test_combined_capture_has_no_queues_to_be_behind(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.tracing.explain import RESTARTS_MAX, Findings, parsed_key, searched
+from headrace.tracing.explain import REDO_WAIT_S, RESTARTS_MAX, Findings, parsed_key, searched
 from redo.key_search import CHANGES_MAX, FoundChange, SearchedRedo
 from streams.errors import ConfigError, LogGone, PropagationError
 
@@ -71,6 +71,16 @@ def test_search_begins_again_when_redo_was_purged_meanwhile_and_not_for_ever() -
     hopeless = Redo(LogGone("gone"))
     assert searched(hopeless, lambda _: None) == Findings(searched=None, problem="gone")
     assert len(hopeless.asked) == RESTARTS_MAX + 1
+
+
+def test_redo_that_was_just_logged_is_waited_for_and_not_for_ever() -> None:
+    slept: list[float] = []
+    redo = Redo(piece(50, 100, is_done=True), piece(100, 100, is_done=True), piece(100, 200, 150, is_done=True))
+    found = searched(redo, lambda _: None, through_scn=200, sleep=slept.append)
+    assert (found.searched, [each.commit_scn for each in found.changes], len(slept)) == ((50, 200), [150], 2)
+    stuck = Redo(piece(50, 100, is_done=True), piece(100, 100, is_done=True))
+    assert searched(stuck, lambda _: None, through_scn=200, sleep=slept.append).searched == (50, 100)
+    assert sum(slept[2:]) == pytest.approx(REDO_WAIT_S)
 
 
 def test_capture_process_that_does_not_answer_is_a_problem_that_is_told() -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy to break networks with: cut, stall, swallow, delay. It runs on its own thread."""
+"""A TCP proxy to break networks with: cut, stall, swallow, delay. It runs on its own thread, and knows what it broke."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
+
+from streams.errors import StreamsError
 
 __all__ = ["Proxy"]
 
@@ -44,7 +46,8 @@ class Proxy:
         self._flows.set()
         self.delay_s = 0.0
         self.accepted = 0  # connections so far
-        self.forwarded_bytes = 0
+        self.refused = 0  # connections, since it is cut
+        self.forwarded_bytes = self.swallowed_bytes = self.delayed_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -98,22 +101,27 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the work answers
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
+    def _refuses(self) -> bool:
+        return self._is_cut
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
+        if self._refuses():
+            self.refused += 1
             writer.transport.abort()
             return
         self.accepted += 1
-        host, _, port = self._target().rpartition(":")
         try:
+            # Who is asked may take a while to answer, and the other connections must not wait for that.
+            host, _, port = (await self._loop.run_in_executor(None, self._target)).rpartition(":")
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
+        except (OSError, StreamsError):
             writer.transport.abort()
             return
         connection = _Connection(self, [], [writer, far_writer])
-        if self._is_cut:  # meanwhile
+        if self._refuses():  # meanwhile
             connection.abort()
             return
         connection.is_swallowed = self._is_swallowing
@@ -130,6 +138,7 @@ class Proxy:
         deliver = self._loop.create_task(self._deliver(connection, waiting, writer))
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while data := await reader.read(_CHUNK_BYTES):
+                self.delayed_bytes += len(data) if self.delay_s else 0
                 await waiting.put((time.monotonic() + self.delay_s, data))
         with contextlib.suppress(asyncio.CancelledError):
             await waiting.put((time.monotonic() + self.delay_s, b""))
@@ -149,7 +158,9 @@ class Proxy:
                     await asyncio.sleep(0.01)
                 if not data:
                     break
-                if not connection.is_swallowed:
+                if connection.is_swallowed:
+                    self.swallowed_bytes += len(data)
+                else:
                     self.forwarded_bytes += len(data)
                     writer.write(data)
                     await writer.drain()

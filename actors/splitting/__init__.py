@@ -1,0 +1,1 @@
+"""Splitting streams off and merging them: when, and in which steps."""

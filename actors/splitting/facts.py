@@ -1,0 +1,50 @@
+"""What the controller knows of running components when it splits streams off and merges them (`actors.splitting.phases.Facts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.lag import PositionSamples
+    from streams.scn import Scn
+
+__all__ = ["ObservedFacts"]
+
+
+class ObservedFacts:
+    """The last observation of the controller.
+
+    Args:
+        statuses: of the components.
+        labels: the label of each component that is up to date.
+        samples: positions of each source's log, by site.
+    """
+
+    def __init__(self, statuses: Sequence[Mapping[str, Any]], labels: Mapping[str, str], samples: Mapping[str, PositionSamples]) -> None:
+        self._statuses, self._labels, self._samples = {str(each["name"]): each for each in statuses}, labels, samples
+
+    def is_quiet(self) -> bool:
+        """See `Facts.is_quiet`. What runs though it should not, the controller looks for before it asks."""
+        found = ((name, status.get("fingerprint")) for name, status in self._statuses.items())
+        return all(label is None or label == self._labels.get(name, label) for name, label in found)
+
+    def is_current(self, component: str) -> bool:
+        """See `Facts.is_current`."""
+        label = self._statuses.get(component, {}).get("fingerprint")
+        return label is not None and label == self._labels.get(component)
+
+    def queue(self, name: str) -> Mapping[str, Any]:
+        """See `Facts.queue`. A queue that is about to open reports no subscribers."""
+        status = self._statuses.get(f"queue:{name}", {})
+        return status if "subscribers" in status else {}
+
+    def required_scn(self, capture: str) -> Scn | None:
+        """See `Facts.required_scn`. A capture process that has not opened yet reports 0."""
+        return self._statuses.get(f"capture:{capture}", {}).get("required_checkpoint_scn") or None
+
+    def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
+        """See `Facts.behind_s`."""
+        samples = self._samples.get(source)
+        first, second = (None, None) if samples is None else (samples.time_us(scn), samples.time_us(other))
+        return None if first is None or second is None else max(0, second - first) / 1e6

@@ -1,0 +1,295 @@
+"""When a propagation is split off and merged again, and whether that is safe now.
+
+Job
+    Bring each split stream from one phase to the next (`topology.split`), one edit at a time. The controller makes the edits, the
+    simulation too.
+
+Main path
+    Splitting.next -> the phases that are wanted now -> the controller records them, and lets the components adopt them.
+
+Phases
+    SPLITTING -> SPLIT     once who keeps the redo keeps it for the clones too, on disk, and their queue runs. Until then the original
+                           queue waits for the propagation, so nothing that it needs is purged in between.
+    SPLIT -> MERGING       once the propagation is connected and its destination is, in time of the source, at most
+                           `merge_threshold` behind where it would be merged.
+    MERGING -> together    once its destination has durably what the original queue does not hold for it any more: F below.
+    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again.
+
+Where a stream is merged
+    When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of its most
+    advanced one (`actors.staging.queue`, Beginnings): on disk before anything else happens, from then on nothing after F is dropped or
+    reported as DURABLE without it. Redo may be gone beyond F, up to what was reported as DURABLE before its most advanced subscriber lost
+    commits: then that position counts as F. The propagation reads its own queue until its destination has F durably. Then it reads the
+    original queue, and asks for what follows its destination's position, which is F or later: nothing is missing, the
+    queue need not ask for anything again, and what the destination has is cut off, as after any broken connection.
+
+Durable when
+    Nothing is kept here. The controller writes the phase, and the topology that belongs to it, in one file before anyone adopts it. Every
+    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says.
+
+Bounds
+    At most one edit is on its way: `next` answers only when every component has its part of the last one. A stream that is being
+    merged is given up after `merge_threshold`, or `MERGE_MIN_S`: it was not further behind.
+
+Worked flow
+    p stands at 40, others at 90, redo is kept from 40 -> SPLITTING: site keeps redo from 0 for c.p, c.p mines from the oldest segment, 35
+    -> SPLIT: queue q forgets p: redo is needed by c from 90 on, by c.p from 35 on; p subscribes to q.p with needed=40
+    -> p stands at 880, the others at 900: MERGING: q holds what follows 900 for p -> q.p: 880..900, 900..920 -> p stands at 905
+    -> together: p subscribes to q with needed=905; c.p and q.p end, the site keeps redo for c alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streams.clock import Clock, SystemClock
+from streams.errors import ConfigError
+from streams.scn import Scn
+from topology.downstream import receiver_at
+from topology.problems import nearest
+from topology.split import (
+    MERGING,
+    SPLIT,
+    SPLITTING,
+    Split,
+    clone_captures,
+    clone_queue,
+    fitting,
+    hindrance,
+    misfits,
+    with_splits,
+)
+
+if TYPE_CHECKING:
+    from topology.spec import PropagationSpec, TopologySpec
+
+__all__ = ["MERGE_MIN_S", "Facts", "Splitting"]
+
+MERGE_MIN_S = 60.0  # a stream gets at least so long to be merged: a connection that breaks meanwhile is opened again within seconds
+
+
+class Facts(Protocol):
+    """What is known of the running components."""
+
+    def is_quiet(self) -> bool:
+        """Whether no component that answers has another part of the topology than it should, and none runs that should not."""
+        ...
+
+    def is_current(self, component: str) -> bool:
+        """Whether a component answers and has its part of the topology.
+
+        Args:
+            component: its full name.
+        """
+        ...
+
+    def queue(self, name: str) -> Mapping[str, Any]:
+        """The last status of a queue; empty: it does not answer."""
+        ...
+
+    def required_scn(self, capture: str) -> Scn | None:
+        """From where on redo is kept for a capture process; None: it does not answer, or kept is whatever there is.
+
+        Args:
+            capture: its name.
+        """
+        ...
+
+    def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
+        """How much later the source was at another SCN, in seconds; None: unknown.
+
+        Args:
+            source: the site.
+            scn: in its log.
+            other: a later one.
+        """
+        ...
+
+
+class Splitting:
+    """The split streams of one topology.
+
+    Args:
+        spec: the topology of the file, routed.
+        splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
+        clock: measures how long a merge takes.
+    """
+
+    def __init__(self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None) -> None:
+        self._file, self._clock = spec, clock or SystemClock()
+        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
+        self._merging_since: dict[str, float] = {}
+        self._asked: dict[str, bool] = {}  # by propagation: split it off, or merge it
+
+    @property
+    def spec(self) -> TopologySpec:
+        """The topology that runs."""
+        return with_splits(self._file, self.splits)
+
+    # ------------------------------------------------------------------ what an operator asks
+
+    def ask(self, name: str, *, split: bool) -> None:
+        """Have a propagation split off, or merged; done by one of the next calls of `next`. Callable from any thread.
+
+        Args:
+            name: of the propagation.
+            split: split it off; False: merge it.
+
+        Raises:
+            ConfigError: there is no such propagation, or it cannot be split off, or it is not.
+        """
+        named = {each.name: each for each in self._file.propagations}
+        if name not in named:
+            raise ConfigError(f"there is no propagation {name!r}", hint=nearest(name, set(named)))
+        is_split = any(each.propagation == name for each in self.splits)
+        if not split and not is_split:
+            raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
+        if split and not is_split and (reason := hindrance(self._file, named[name])):
+            raise ConfigError(
+                f"propagation {name} cannot be split off: {reason}", hint="nobody would be relieved; or split off the propagation that brings the changes there",
+            )
+        self._asked[name] = split
+
+    # ------------------------------------------------------------------ the next edit
+
+    def next(self, facts: Facts, now_us: int) -> tuple[Split, ...] | None:
+        """The split streams that are wanted now; None: as they are.
+
+        Args:
+            facts: what is known of the components.
+            now_us: microseconds since the epoch.
+        """
+        if not facts.is_quiet():
+            return None
+        for split in self.splits:
+            changed = self._advanced(split, facts)
+            if changed != split:
+                found = ((changed if each is split else each) for each in self.splits)
+                return tuple(each for each in found if each is not None)
+        known = {each.propagation for each in self.splits}
+        for propagation in self._file.propagations:
+            by = "" if propagation.name in known else self._reason(propagation, facts)
+            if by:
+                self._asked.pop(propagation.name, None)
+                split = Split(
+                    propagation=propagation.name, queue=propagation.from_queue, phase=SPLITTING, merges=by == "threshold", by=by, since_us=now_us,
+                )
+                return (*self.splits, split)
+        return None
+
+    def take(self, splits: tuple[Split, ...]) -> None:
+        """What `next` answered is recorded."""
+        for each in splits:
+            if each.phase == MERGING:
+                self._merging_since.setdefault(each.propagation, self._clock.monotonic())
+            else:
+                self._merging_since.pop(each.propagation, None)
+        self.splits = splits
+
+    def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
+        """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
+        if self._asked.get(propagation.name):
+            return "" if hindrance(self._file, propagation) else "operator"
+        if propagation.split_after_s is None:
+            return ""
+        waits = max((each["held_alone_s"] for each in _entries(facts, propagation.from_queue, propagation.name)), default=0.0)
+        return "threshold" if waits >= propagation.split_after_s and not hindrance(self._file, propagation) else ""
+
+    def _advanced(self, split: Split, facts: Facts) -> Split | None:
+        """A stream in its next phase; None: it is merged."""
+        asked = self._asked.pop(split.propagation, None)
+        if asked is not None and asked == split.merges:
+            return replace(split, merges=not asked)
+        if split.phase == SPLITTING:
+            return replace(split, phase=SPLIT) if all(map(facts.is_current, self._needed(split))) else split
+        if split.phase == SPLIT:
+            return replace(split, phase=MERGING) if split.merges and self._is_close(split, facts) else split
+        if self._has_all(split, facts):
+            return None
+        since = self._merging_since.setdefault(split.propagation, self._clock.monotonic())
+        patience_s = max(MERGE_MIN_S, self._file.propagation(split.propagation).merge_within_s)
+        is_over = not split.merges or self._clock.monotonic() - since > patience_s
+        return replace(split, phase=SPLIT) if is_over else split
+
+    def _needed(self, split: Split) -> Iterator[str]:
+        """Who must have its part before the original queue may forget the propagation."""
+        yield f"queue:{clone_queue(split)}"
+        for capture in clone_captures(self._file, split):
+            receiver = receiver_at(self._file, capture)
+            yield f"site:{capture.source}" if receiver is None else receiver.component
+
+    # ------------------------------------------------------------------ positions
+
+    def _is_close(self, split: Split, facts: Facts) -> bool:
+        """Whether a stream can come back soon."""
+        within_s = self._file.propagation(split.propagation).merge_within_s
+        own = _entries(facts, clone_queue(split), split.propagation)
+        behind_s = self.behind_s(split, facts)
+        is_there = bool(own) and all(each["connected"] for each in own) and facts.is_current(f"queue:{split.queue}")
+        return is_there and behind_s is not None and behind_s <= within_s
+
+    def behind_s(self, split: Split, facts: Facts) -> float | None:
+        """How far a stream is behind the others, in seconds of its source; None: unknown.
+
+        Args:
+            split: the stream.
+            facts: what is known of the components.
+        """
+        queue, found = facts.queue(split.queue), 0.0
+        own = _entries(facts, clone_queue(split), split.propagation)
+        if not own or not queue:
+            return None
+        for each in own:
+            ahead = _furthest(queue, each["source"], but=split.propagation)
+            if each["acknowledged_scn"] < ahead:
+                behind_s = facts.behind_s(each["source"], Scn(each["acknowledged_scn"]), Scn(ahead))
+                if behind_s is None:
+                    return None
+                found = max(found, behind_s)
+        return found
+
+    def described(self, facts: Facts) -> list[dict[str, Any]]:
+        """What is split off, JSON-able (DBA_STREAMS_SPLIT_MERGE).
+
+        Args:
+            facts: what is known of the components.
+        """
+        found = []
+        for split in self.splits:
+            own = _entries(facts, clone_queue(split), split.propagation)
+            found.append({
+                "propagation": split.propagation, "queue": split.queue, "phase": split.phase, "merges": split.merges, "by": split.by,
+                "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
+                "connected": bool(own) and all(each["connected"] for each in own), "behind_s": self.behind_s(split, facts),
+                "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
+            })
+        return found
+
+    def _has_all(self, split: Split, facts: Facts) -> bool:
+        """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
+        if not facts.is_current(f"queue:{split.queue}"):
+            return False
+        held = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, split.queue, split.propagation)}
+        own = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, clone_queue(split), split.propagation)}
+        if not held or own.keys() != held.keys():
+            return False
+        for capture in self._file.captures:
+            if capture.queue == split.queue and capture.source in held:
+                # Where the most advanced subscriber lost commits, it stands below what was told to be durable before.
+                required_scn = facts.required_scn(capture.name)
+                if required_scn is None or own[capture.source] < max(held[capture.source], required_scn):
+                    return False
+        return True
+
+
+def _entries(facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:
+    """What a queue knows of a propagation, per source."""
+    return [each for each in facts.queue(queue).get("subscribers", ()) if each["subscriber"] == propagation]
+
+
+def _furthest(queue: Mapping[str, Any], source: str, *, but: str) -> int:
+    """Where a new subscriber would begin: the position of the most advanced one."""
+    known = [each["acknowledged_scn"] for each in queue["subscribers"] if each["source"] == source and each["subscriber"] != but]
+    return int(max(known, default=queue["sources"][source]["position_scn"]))

@@ -1,0 +1,448 @@
+"""What chaos does to a running topology: each fault finds its target, fires, proves that it fired, is undone, and knows when its own harm is over.
+
+A fault that was made is not yet one that fired: a cut link proves it by a connection that was refused, a swallowing one by lost bytes, a full disk by
+a component that says so. What did not fire is reported as that, and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.controller import CONTROLLER
+from actors.site.connection import redo_folder
+from headrace.chaos.errors import NotFired
+from headrace.chaos.links import links_of
+from headrace.chaos.processes import is_gone, is_stopped
+from streams.errors import StreamsError
+from topology.changes import components_of
+
+if TYPE_CHECKING:
+    from headrace.chaos.links import Links
+    from headrace.chaos.processes import Processes, ProcessesInForce
+    from headrace.chaos.proxy import Proxy
+    from headrace.deployment import Deployment
+    from topology.spec import TopologySpec
+
+__all__ = ["ACTIONS", "Action", "Fault", "Field", "action_of"]
+
+GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, a loaded machine tells it later
+_DELAY_S = 0.3  # per direction of a slow link: a round trip across the world, twice
+_DISK_FULL = "PAUSED: DISK IS FULL"  # a state of the log writer
+_REDO_ROOM_BYTES = 4096  # a full disk lets the next page be written, and what follows is written in part
+
+
+@dataclass(slots=True, kw_only=True)
+class Field:
+    """What faults act on.
+
+    Args:
+        deployment: of the topology.
+        processes: of it.
+        in_force: what is done to processes.
+        links: between its sites.
+    """
+
+    deployment: Deployment
+    processes: Processes
+    in_force: ProcessesInForce
+    links: Links
+
+    @property
+    def spec(self) -> TopologySpec:
+        """The topology."""
+        return self.deployment.spec
+
+
+class Fault:
+    """One fault. `fire`, `watch` while it is in force, `undo`, then `missing` until it answers with nothing.
+
+    Args:
+        field: what it acts on.
+        target: of it, one of those that its action lists.
+    """
+
+    def __init__(self, field: Field, target: str) -> None:
+        self.field, self.target = field, target
+        self.evidence = ""
+        """What proves that it fired; empty: it has not."""
+
+    def fire(self) -> None:
+        """Do it.
+
+        Raises:
+            NotFired: the target is not there now.
+        """
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        """Look for evidence; called all the time while it is in force."""
+
+    def undo(self) -> None:
+        """Take it back, as far as it does not heal by itself; idempotent."""
+
+    def missing(self) -> str:
+        """What of its own harm has not healed yet; empty: nothing."""
+        return ""
+
+
+# --------------------------------------------------------------------------- processes that die
+
+
+class _Kill(Fault):
+    """SIGKILL of the process of a component, and of whatever else runs in it."""
+
+    def fire(self) -> None:
+        self._process = self._find()
+        with contextlib.suppress(psutil.Error):
+            self._process.kill()
+        _wait_gone([self._process])
+        self.evidence = f"process {self._process.pid} ended by SIGKILL"
+
+    def _find(self) -> psutil.Process:
+        return self.field.processes.of(self.target)
+
+    def missing(self) -> str:
+        pid = self.field.processes.pid(self.target)
+        return "" if pid not in {0, self._process.pid} else f"{self.target} has no new process"
+
+
+class _KillDriver(_Kill):
+    """SIGKILL of the driver of a site's Spark application."""
+
+    def _find(self) -> psutil.Process:
+        return self.field.processes.driver(self.target)
+
+    def missing(self) -> str:
+        pid = self.field.processes.status(f"spark:{self.target}").get("application_pid")
+        return "" if pid not in {None, 0, self._process.pid} else f"spark:{self.target} has no new driver"
+
+
+class _KillWorker(_Kill):
+    """SIGKILL of a Spark task's Python worker, which is an apply server."""
+
+    def _find(self) -> psutil.Process:
+        if not (workers := self.field.processes.workers(self.target)):
+            raise NotFired(f"no apply server of {self.target} runs now")
+        return workers[0]
+
+    def missing(self) -> str:
+        pids = {worker.pid for worker in self.field.processes.workers(self.target)}
+        return "" if pids - {self._process.pid} else f"no apply server of {self.target} runs"
+
+
+class _KillExecutor(_KillWorker):
+    """SIGKILL of the Spark executor in which an apply server of an apply process runs."""
+
+    def _find(self) -> psutil.Process:
+        return self.field.processes.executor_of(super()._find())
+
+    def missing(self) -> str:
+        for worker in self.field.processes.workers(self.target):
+            with contextlib.suppress(NotFired):
+                if self.field.processes.executor_of(worker).pid != self._process.pid:
+                    return ""
+        return f"no apply server of {self.target} runs on a new executor"
+
+
+class _ServerDown(Fault):
+    """SIGKILL of every process of an embedded server: what a power cut leaves of it. Its site starts it again."""
+
+    def fire(self) -> None:
+        processes = self.field.processes.server(self.target)
+        self._pid = processes[0].pid
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        _wait_gone(processes)
+        self.evidence = f"server {self._pid} and {len(processes) - 1} processes of it ended by SIGKILL"
+
+    def missing(self) -> str:
+        try:
+            pid = self.field.processes.server(self.target)[0].pid
+        except NotFired as error:
+            return error.message
+        return "" if pid != self._pid else f"the server of {self.target} has not been started again"
+
+
+# --------------------------------------------------------------------------- processes that stand still
+
+
+class _Freeze(Fault):
+    """SIGSTOP of a process: it answers nobody, and does not know that time passes. SIGCONT undoes it."""
+
+    _processes: Sequence[psutil.Process] = ()
+
+    def fire(self) -> None:
+        found = self._find()
+        self._processes = found
+        self.field.in_force.freeze(found)
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while not is_stopped(self._processes[0]):
+            if time.monotonic() > deadline:
+                raise NotFired(f"process {self._processes[0].pid} does not stand still")
+            time.sleep(0.01)
+
+    def _find(self) -> list[psutil.Process]:
+        return [self.field.processes.of(self.target)]
+
+    def watch(self) -> None:
+        if is_stopped(self._processes[0]):
+            self.evidence = f"process {self._processes[0].pid} stood still"
+
+    def undo(self) -> None:
+        self.field.in_force.undo()
+
+    def missing(self) -> str:
+        return f"{self.target} still stands still" if any(map(is_stopped, self._processes)) else ""
+
+
+class _FreezeServer(_Freeze):
+    """SIGSTOP of every process of an embedded server: a machine that hangs. New connections are accepted, and nobody answers."""
+
+    def _find(self) -> list[psutil.Process]:
+        return self.field.processes.server(self.target)
+
+
+class _FreezeWorker(_Freeze):
+    """SIGSTOP of an apply server's Python worker: its transaction stays open."""
+
+    def _find(self) -> list[psutil.Process]:
+        if not (workers := self.field.processes.workers(self.target)):
+            raise NotFired(f"no apply server of {self.target} runs now")
+        return workers[:1]
+
+
+# --------------------------------------------------------------------------- links
+
+
+class _OnLinks(Fault):
+    """A fault of one link, or of all links of a site."""
+
+    proxies: Sequence[Proxy] = ()
+    _before: Sequence[int] = ()
+
+    def fire(self) -> None:
+        self.proxies = self.field.links.of(self.target)
+        self._before = [self._count(proxy) for proxy in self.proxies]
+        self._used = [proxy for proxy in self.proxies if proxy.connections]
+        for proxy in self.proxies:
+            self._break(proxy)
+
+    def _break(self, proxy: Proxy) -> None:
+        raise NotImplementedError
+
+    def _count(self, proxy: Proxy) -> int:
+        """What grows on a link where this fault has fired."""
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        grown = [self._count(proxy) - before for proxy, before in zip(self.proxies, self._before, strict=True)]
+        if any(grown):
+            self.evidence = self._words(sum(grown), sum(map(bool, grown)))
+
+    def _words(self, total: int, links: int) -> str:
+        raise NotImplementedError
+
+    def undo(self) -> None:
+        for proxy in self.proxies:
+            proxy.heal()
+
+    def missing(self) -> str:
+        # A component that had no connection before has no need of one.
+        return "" if all(proxy.connections for proxy in self._used) else f"{self.target}: not connected again"
+
+
+class _Cut(_OnLinks):
+    """Every connection is reset, and new ones are refused."""
+
+    def _break(self, proxy: Proxy) -> None:
+        proxy.cut()
+
+    def _count(self, proxy: Proxy) -> int:
+        return proxy.refused
+
+    def _words(self, total: int, links: int) -> str:
+        return f"{links} links reset, {total} connections refused"
+
+
+class _HalfOpen(_OnLinks):
+    """Connections stay, and what is sent on them is lost: only pings find out."""
+
+    def fire(self) -> None:
+        super().fire()
+        self._accepted = [proxy.accepted for proxy in self.proxies]
+
+    def _break(self, proxy: Proxy) -> None:
+        proxy.swallow()
+
+    def _count(self, proxy: Proxy) -> int:
+        return proxy.swallowed_bytes
+
+    def _words(self, total: int, links: int) -> str:
+        return f"{total} bytes lost on {links} links that seemed open"
+
+    def missing(self) -> str:
+        lost = [self._count(proxy) > before for proxy, before in zip(self.proxies, self._before, strict=True)]
+        anew = [proxy.accepted > accepted for proxy, accepted in zip(self.proxies, self._accepted, strict=True)]
+        # What was in use while bytes were lost is dead for ever: both ends must have noticed.
+        if all(new for new, is_lost in zip(anew, lost, strict=True) if is_lost):
+            return ""
+        return f"{self.target}: nobody has noticed that a connection is dead"
+
+
+class _Slow(_OnLinks):
+    """Everything arrives late, in order."""
+
+    def _break(self, proxy: Proxy) -> None:
+        proxy.delay_s = _DELAY_S
+
+    def _count(self, proxy: Proxy) -> int:
+        return proxy.delayed_bytes
+
+    def _words(self, total: int, links: int) -> str:
+        return f"{total} bytes on {links} links came {_DELAY_S:g} s late"
+
+    def undo(self) -> None:
+        for proxy in self.proxies:
+            proxy.delay_s = 0.0
+
+
+# --------------------------------------------------------------------------- disks
+
+
+class _DiskFull(Fault):
+    """The log writer of a site may not make its redo file longer: the kernel writes a part of a record, and refuses the rest (EFBIG).
+
+    A bound on the size of files (RLIMIT_FSIZE) of that process alone: a full disk would concern everybody on the machine.
+    """
+
+    def fire(self) -> None:
+        process = self.field.processes.of(f"site:{self.target}")
+        folder = redo_folder(self.field.spec, source=self.target, site=self.target)
+        self.field.in_force.limit_files(process, _newest_size(folder) + _REDO_ROOM_BYTES)
+        self._marked_at = 0.0
+
+    def watch(self) -> None:
+        status = self.field.processes.status(f"site:{self.target}")
+        if status.get("state") == _DISK_FULL:
+            self.evidence = f"site:{self.target}: {_DISK_FULL}"
+        elif not self.evidence:
+            # Its own log grows by this even where nobody else writes.
+            with contextlib.suppress(StreamsError):
+                self.field.deployment.connect().call(f"site:{self.target}", "write_marker", bytes(_REDO_ROOM_BYTES))
+
+    def undo(self) -> None:
+        self.field.in_force.undo()
+
+    def missing(self) -> str:
+        state = str(self.field.processes.status(f"site:{self.target}").get("state", "it does not answer"))
+        return f"site:{self.target}: {state}" if state.startswith(("PAUSED", "it ")) else ""
+
+
+def _newest_size(folder: Path) -> int:
+    """Size of the file of a redo log that is being written."""
+    newest = max((path.stat() for path in folder.iterdir() if path.is_file()), key=lambda each: each.st_mtime, default=None)
+    if newest is None:
+        raise NotFired(f"nothing has been written into {folder} yet")
+    return newest.st_size
+
+
+def _wait_gone(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while not all(map(is_gone, processes)):
+        if time.monotonic() > deadline:
+            raise NotFired(f"process {processes[0].pid} does not end")
+        time.sleep(0.01)
+
+
+# --------------------------------------------------------------------------- which there are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A fault that the schedule can draw.
+
+    Args:
+        name: of it, for people.
+        kind: by which `--faults` chooses it.
+        make: makes the fault of a target.
+        targets: lists a topology's targets, in a fixed order.
+        seconds: shortest and longest time in force; zero for what happens at once.
+    """
+
+    name: str
+    kind: str
+    make: Callable[[Field, str], Fault]
+    targets: Callable[[TopologySpec], list[str]]
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+def _of_kinds(*kinds: str) -> Callable[[TopologySpec], list[str]]:
+    return lambda spec: [component.name for component in components_of(spec) if component.kind in kinds]
+
+
+def _every_component(spec: TopologySpec) -> list[str]:
+    return [*(component.name for component in components_of(spec)), CONTROLLER]
+
+
+def _applies(spec: TopologySpec) -> list[str]:
+    return [apply.name for apply in spec.applies]
+
+
+def _apply_sites(spec: TopologySpec) -> list[str]:
+    return list(dict.fromkeys(apply.site for apply in spec.applies))
+
+
+def _embedded(spec: TopologySpec) -> list[str]:
+    return [site.name for site in spec.sites if site.database.kind == "embedded"]
+
+
+def _sources(spec: TopologySpec) -> list[str]:
+    return list(dict.fromkeys(capture.source for capture in spec.captures))
+
+
+def _links(spec: TopologySpec) -> list[str]:
+    return [link.name for link in links_of(spec)]
+
+
+def _linked_sites(spec: TopologySpec) -> list[str]:
+    linked = {site for link in links_of(spec) for site in (link.site, link.server_site)}
+    return [site.name for site in spec.sites if site.name in linked]
+
+
+# Longer than the pauses between two tries (0.1 to 5 s), so that they are tried in vain; shorter than what a user takes for the end.
+_A_WHILE = (2.0, 8.0)
+_LONG = (3.0, 15.0)  # also longer than pings take to find a dead connection
+ACTIONS: tuple[Action, ...] = (
+    *(
+        Action(name=f"kill {kind}", kind="crash", make=_Kill, targets=_of_kinds(kind))
+        for kind in ("site", "capture", "queue", "propagation", "redo", "apply", "spark")
+    ),
+    Action(name="kill controller", kind="crash", make=_Kill, targets=lambda _: [CONTROLLER]),
+    Action(name="driver killed", kind="crash", make=_KillDriver, targets=_apply_sites),
+    Action(name="executor killed", kind="crash", make=_KillExecutor, targets=_applies),
+    Action(name="task killed", kind="crash", make=_KillWorker, targets=_applies),
+    Action(name="database down", kind="crash", make=_ServerDown, targets=_embedded),
+    Action(name="frozen", kind="freeze", make=_Freeze, targets=_every_component, seconds=_LONG),
+    Action(name="task frozen", kind="freeze", make=_FreezeWorker, targets=_applies, seconds=_LONG),
+    Action(name="database frozen", kind="freeze", make=_FreezeServer, targets=_embedded, seconds=_LONG),
+    Action(name="cut", kind="partition", make=_Cut, targets=_links, seconds=_A_WHILE),
+    Action(name="parted", kind="partition", make=_Cut, targets=_linked_sites, seconds=_A_WHILE),
+    Action(name="half-open", kind="partition", make=_HalfOpen, targets=_links, seconds=_LONG),
+    Action(name="delayed", kind="delay", make=_Slow, targets=_links, seconds=_A_WHILE),
+    Action(name="disk full", kind="disk", make=_DiskFull, targets=_sources, seconds=_A_WHILE),
+)
+_BY_NAME: Mapping[str, Any] = {action.name: action for action in ACTIONS}
+
+
+def action_of(name: str) -> Action:
+    """The action of a name."""
+    action: Action = _BY_NAME[name]
+    return action

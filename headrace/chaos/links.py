@@ -1,0 +1,163 @@
+"""The links between sites, led through proxies in this process while chaos runs.
+
+Without chaos nothing of this is there. With it, a proxy stands for every component that serves another site, once per site whose
+components connect to it, and the cluster's records tell these to go that way (`RayActors.set_detour`). A detour ends by itself
+soon after this process has died: what it led to is gone, the components notice that their connections broke, and connect directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from actors.site.wire import callers_of
+from headrace.chaos.errors import NotFired
+from headrace.chaos.proxy import Proxy
+from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO
+from streams.errors import StreamsError
+from topology.callers import site_of
+from topology.changes import components_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.runtime import RayActors
+    from topology.spec import TopologySpec
+
+__all__ = ["Link", "Links", "links_of"]
+
+LEASE_S = 30.0  # of a detour: several times as long as between two renewals
+RENEW_S = 5.0
+THROUGH_TIMEOUT_S = 90.0  # until every link goes through its proxy: as long as a component may pause, and a loaded machine takes
+_SERVING = frozenset({"queue", "site", "redo", "capture"})
+_PREFIX = {PUBLISH: ("capture", "propagation"), READ_REDO: ("capture",), RECEIVE_REDO: ("redo",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Connections from one site's components to a component of another site.
+
+    Args:
+        site: of the components that connect.
+        server: full name of the component that serves.
+        server_site: where it runs.
+        openers: components that make these connections anew when they are opened again: those that connect or, where
+            these would lose work by it, the one that serves.
+    """
+
+    site: str
+    server: str
+    server_site: str
+    openers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For people, and for the schedule."""
+        return f"{self.site} -> {self.server}"
+
+
+def links_of(spec: TopologySpec) -> tuple[Link, ...]:
+    """Every link between two sites of a topology, in a fixed order."""
+    names = {component.name for component in components_of(spec)}
+    found = []
+    for component in components_of(spec):
+        if component.kind not in _SERVING:
+            continue
+        there = site_of(spec, component.name)
+        by_site: dict[str, list[str]] = {}
+        for role, callers in callers_of(spec, component.name).items():
+            for caller, site in callers.items():
+                if site != there and (opener := _opener(role, caller, component.name, names)):
+                    by_site.setdefault(site, []).append(opener)
+        found += [
+            Link(site=site, server=component.name, server_site=there, openers=tuple(dict.fromkeys(openers)))
+            for site, openers in by_site.items()
+        ]
+    return tuple(found)
+
+
+def _opener(role: str, caller: str, server: str, names: set[str]) -> str:
+    """Which component to open again; empty: this caller does not run."""
+    for kind in _PREFIX.get(role, ("propagation",)):
+        if f"{kind}:{caller}" in names:
+            return f"{kind}:{caller}"
+    # An apply process would begin a new incarnation: let the queue or capture process that serves it break the connection.
+    return server if f"apply:{caller}" in names else ""
+
+
+@dataclass(slots=True)
+class Links:
+    """The proxies of a topology's links; after `close`, every component connects directly again.
+
+    Args:
+        spec: the topology.
+        connect: reaches its actors.
+    """
+
+    spec: TopologySpec
+    connect: Callable[[], RayActors]
+    proxies: dict[str, Proxy] = field(default_factory=dict)
+    """By the name of the link."""
+    _links: dict[str, Link] = field(default_factory=dict)
+    _renewed_at: float = 0.0
+
+    def lead_through(self, tell: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Lead every link through a proxy, which makes its connections anew; the links that could not be led in time.
+
+        Args:
+            tell: receives lines of text about the progress.
+        """
+        for link in links_of(self.spec):
+            self._links[link.name] = link
+            self.proxies[link.name] = Proxy(self._target(link))
+        self.renew(now=True)
+        for opener in dict.fromkeys(opener for link in self._links.values() for opener in link.openers):
+            with contextlib.suppress(StreamsError):  # it does not run now: it connects when it does
+                self.connect().call(opener, "reopen")
+        deadline = time.monotonic() + THROUGH_TIMEOUT_S
+        while (missing := [name for name, proxy in self.proxies.items() if not proxy.connections]) and time.monotonic() < deadline:
+            tell(f"{len(self.proxies) - len(missing)} of {len(self.proxies)} links go through a proxy")
+            self.renew()
+            time.sleep(0.1)
+        return missing
+
+    def _target(self, link: Link) -> Callable[[], str]:
+        return lambda: str(self.connect().call(link.server, "endpoint"))
+
+    def renew(self, *, now: bool = False) -> None:
+        """Keep the detours from ending; to be called at least every few seconds.
+
+        Args:
+            now: whether or not it is time.
+        """
+        if not now and time.monotonic() - self._renewed_at < RENEW_S:
+            return
+        self._renewed_at = time.monotonic()
+        for name, link in self._links.items():
+            with contextlib.suppress(StreamsError):
+                self.connect().set_detour(link.site, link.server, self.proxies[name].endpoint, LEASE_S)
+
+    def close(self) -> None:
+        """End the detours and the proxies: connections break, and are made directly. Idempotent."""
+        for link in self._links.values():
+            with contextlib.suppress(StreamsError):  # the cluster is gone, or the detour ends by itself
+                self.connect().set_detour(link.site, link.server, "", 0.0)
+        for proxy in self.proxies.values():
+            proxy.close()
+        self._links, self.proxies = {}, {}
+
+    def of(self, target: str) -> list[Proxy]:
+        """The proxies of one link, or of every link of a site.
+
+        Args:
+            target: name of a link or of a site.
+
+        Raises:
+            NotFired: nothing goes through them now.
+        """
+        found = [self.proxies[name] for name, link in self._links.items() if target in {name, link.site, link.server_site}]
+        if not any(proxy.connections for proxy in found):
+            raise NotFired(f"no connection of {target} goes through a proxy now")
+        return found

@@ -1,0 +1,200 @@
+"""`--load`: clients that write at every source while things break, and know what was acknowledged to them.
+
+They write two tables of their own, in a schema that the rules take whole: one with a key, and one without, in which a row that was applied twice is
+there twice. Each site writes its own rows. The clients survive the end of their server, as an application does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.site.connection import embedded_server
+from databases.postgres.connection import connect, qualified, quote, translated
+from streams.errors import ConfigError, StreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.deployment import Deployment
+    from topology.spec import TopologySpec
+
+__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "start_load"]
+
+ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
+CLIENTS = 2  # per site: transactions overlap
+PAUSE_S = 0.05  # between a client's transactions: four sites write less together than a small machine replicates
+RECONNECT_S = 0.2
+_CHANGED_LATER, _DELETED_LATER = 3, 5  # every so manyth transaction also changes or deletes an earlier row of its client
+_CREATE = """CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {rows} (site text, number bigint, version integer NOT NULL, body text, PRIMARY KEY (site, number));
+CREATE TABLE IF NOT EXISTS {log} (site text, number bigint);
+ALTER TABLE {log} REPLICA IDENTITY FULL"""
+_BODY = "x" * 200  # a row as applications have them
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client's knowledge; its transactions are numbered."""
+
+    next: int
+    acknowledged: list[int] = field(default_factory=list)
+    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, nothing was answered
+
+
+class SiteLoad:
+    """The clients of one site.
+
+    Args:
+        site: its name.
+        dsn: of its server.
+        schema: of the tables.
+        first: number of the first transaction: above those of earlier runs.
+    """
+
+    def __init__(self, site: str, dsn: str, schema: str, first: int) -> None:
+        self.site, self.schema, self._dsn, self._first = site, schema, dsn, first
+        self._rows, self._log = qualified(schema, ROWS_TABLE), qualified(schema, LOG_TABLE)
+        self._clients = [_Client(first + number) for number in range(CLIENTS)]
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(each,), daemon=True, name=f"load-{site}") for each in self._clients]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """End the clients after their transactions; idempotent."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def acknowledged(self) -> set[int]:
+        """Numbers of the transactions that are committed for sure."""
+        return {number for client in self._clients for number in list(client.acknowledged)}
+
+    def problems(self) -> list[str]:
+        """What the site's own tables have, against what its server acknowledged. Called after `end`."""
+        doubtful = set().union(*(client.doubtful for client in self._clients))
+        with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos")) as connection:
+            found = connection.execute(f"SELECT number FROM {self._log} WHERE site = %s", (self.site,)).fetchall()
+        there = Counter(int(number) for (number,) in found)
+        mine = self.acknowledged
+        lost, twice = len(mine - set(there)), sum(count > 1 for count in there.values())
+        strange = sum(number >= self._first for number in set(there) - mine - doubtful)
+        return [
+            f"{self.site}: {count} {words}" for count, words in (
+                (lost, "acknowledged transactions are not there"), (twice, "transactions are there twice"),
+                (strange, "transactions are there that nobody made"),
+            ) if count
+        ]
+
+    def _write(self, client: _Client) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(StreamsError):
+                self._write_in_a_session(client)
+            self._ended.wait(RECONNECT_S)
+
+    def _write_in_a_session(self, client: _Client) -> None:
+        with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection:
+            while not self._ended.wait(PAUSE_S):
+                self._write_one(connection, client)
+
+    def _write_one(self, connection: Any, client: _Client) -> None:  # noqa: ANN401 - psycopg's
+        number = client.next
+        client.next += CLIENTS
+        with connection.transaction():
+            connection.execute(f"INSERT INTO {self._rows} VALUES (%s, %s, 0, %s)", (self.site, number, _BODY))
+            connection.execute(f"INSERT INTO {self._log} VALUES (%s, %s)", (self.site, number))
+            turn = number // CLIENTS
+            if turn % _CHANGED_LATER == 0:
+                connection.execute(
+                    f"UPDATE {self._rows} SET version = version + 1 WHERE site = %s AND number = %s", (self.site, number - CLIENTS),
+                )
+            elif turn % _DELETED_LATER == 0:
+                connection.execute(f"DELETE FROM {self._rows} WHERE site = %s AND number = %s", (self.site, number - 2 * CLIENTS))
+            client.doubtful.add(number)
+        client.doubtful.discard(number)
+        client.acknowledged.append(number)
+
+
+def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[SiteLoad]:
+    """Make the tables, have them replicated, and start the clients.
+
+    Args:
+        deployment: of a topology that runs.
+        tell: receives lines of text about the progress.
+
+    Raises:
+        ConfigError: a source is not embedded, or no rule takes a whole schema of it.
+        StreamsError: the tables could not be made.
+    """
+    spec = deployment.spec
+    schemas = {site: _schema(spec, site) for site in dict.fromkeys(capture.source for capture in spec.captures)}
+    dsns = {site.name: embedded_server(spec, site).dsn() for site in spec.sites if site.database.kind == "embedded"}
+    tell("making the tables of the load")
+    for dsn in dsns.values():
+        for schema in dict.fromkeys(schemas.values()):
+            make_tables(dsn, schema)
+    overview = deployment.up(progress=lambda _: tell("waiting until the tables of the load are replicated"))
+    _check_replicated(overview, schemas)
+    return [SiteLoad(site, dsns[site], schema, first_number(dsns[site], schema, site)) for site, schema in schemas.items()]
+
+
+def make_tables(dsn: str, schema: str) -> None:
+    """Make the tables of the load at one site; idempotent.
+
+    Args:
+        dsn: of its server.
+        schema: that gets them.
+
+    Raises:
+        StreamsError: the server refuses.
+    """
+    statements = _CREATE.format(schema=quote(schema), rows=qualified(schema, ROWS_TABLE), log=qualified(schema, LOG_TABLE))
+    with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
+        connection.execute(statements)
+
+
+def _schema(spec: TopologySpec, source: str) -> str:
+    """The schema of a source that rules take whole."""
+    if spec.site(source).database.kind != "embedded":
+        raise ConfigError(f"--load writes at embedded servers only, and site {source} has a server of yours", hint="write there yourself")
+    for rules in spec.capture_rules(source):
+        for rule in rules.include or ():
+            if rule.name == "*" and not set("*?[") & set(rule.owner) and rules.keeps(rule.owner, ROWS_TABLE, tag=None):
+                return rule.owner
+    raise ConfigError(
+        f"--load makes tables of its own, and no rule takes a whole schema of site {source}", hint="write there yourself, without --load",
+    )
+
+
+def _check_replicated(overview: Mapping[str, Any], schemas: Mapping[str, str]) -> None:
+    """Every apply process must have both tables, or what the load writes would prove nothing there."""
+    for component in overview["components"]:
+        if component["kind"] != "apply":
+            continue
+        there = {(table["owner"], table["name"]) for table in component.get("instantiation", ()) if table["state"] in {"DONE", "KEPT"}}
+        for name in (ROWS_TABLE, LOG_TABLE):
+            if (schemas[component["source"]], name) not in there:
+                raise ConfigError(
+                    f"{component['name']} does not take {schemas[component['source']]}.{name}", hint="write at the sources yourself, without --load",
+                )
+
+
+def first_number(dsn: str, schema: str, site: str) -> int:
+    """A number above all that earlier runs used.
+
+    Args:
+        dsn: of the site's server.
+        schema: of the tables.
+        site: name of the site.
+    """
+    with translated("chaos"), contextlib.closing(connect(dsn, application_name="headrace chaos")) as connection:
+        row = connection.execute(
+            f"SELECT coalesce(max(number), 0) FROM {qualified(schema, LOG_TABLE)} WHERE site = %s", (site,),
+        ).fetchone()
+    assert row is not None
+    return (int(row[0]) // CLIENTS + 1) * CLIENTS

@@ -1,0 +1,360 @@
+"""`headrace chaos`: the way of one run, from the first look to the comparison of all tables.
+
+Main path
+    Chaos.run -> healthy? -> load, proxies -> for each fault of the schedule: fire, in force, undo, healed? -> caught up -> compared -> `Report`.
+
+However it ends, what is in force is undone: processes go on, limits are lifted, links are direct again. If this process is killed itself, the file
+`chaos.json` of the state folder has what is to be undone, and the next run does it first.
+
+Healed is: the fault's own harm is over, every component is as `headrace status` wants it, and what was committed after the fault is applied everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.chaos.errors import NotFired
+from headrace.chaos.faults import Field, action_of
+from headrace.chaos.invariants import Invariants
+from headrace.chaos.links import Links
+from headrace.chaos.processes import Processes, ProcessesInForce
+from headrace.chaos.report import Fired, Report
+from headrace.chaos.schedule import EVERY_FAULT, schedule_of
+from headrace.process_end import terminated_as_interrupt, uninterrupted
+from headrace.status_view import is_healthy, notes, summary_line
+from headrace.verification import verify_topology
+from headrace.waiting import NotCaughtUp, wait_caught_up
+from streams.errors import ConfigError, StreamsError
+
+if TYPE_CHECKING:
+    from headrace.chaos.faults import Fault
+    from headrace.chaos.load import SiteLoad
+    from headrace.chaos.schedule import Planned
+    from headrace.deployment import Deployment
+    from topology.spec import TopologySpec
+
+__all__ = ["Chaos", "Options", "chaotic"]
+
+HEAL_TIMEOUT_S = 180.0  # as long as Spark may take to begin on a small machine, and what had to wait meanwhile to be applied
+HEALTHY_TIMEOUT_S = 60.0  # before the first fault: a topology that was just started may still settle
+CAUGHT_UP_TIMEOUT_S = 600.0
+POLL_S = 0.1
+LOOK_INTERVAL_S = 1.0  # the controller looks as often
+_LINK_KINDS = frozenset({"partition", "delay"})
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run does.
+
+    Args:
+        seed: decides which faults come, in which order.
+        seconds: no further fault is begun after so long; at least one is.
+        kinds: of faults, of `EVERY_FAULT`.
+        heal_within_s: what has not healed by then does not hold.
+        load: clients of its own write meanwhile.
+        allow_servers: go on although a database is neither embedded nor on this machine.
+    """
+
+    seed: int
+    seconds: float
+    kinds: frozenset[str] = EVERY_FAULT
+    heal_within_s: float = HEAL_TIMEOUT_S
+    load: bool = False
+    allow_servers: bool = False
+
+
+class NotHealed(StreamsError):  # noqa: N818 - says what is the matter
+    """Something was not as before within the time that was given."""
+
+    code = "HDR-7005"
+
+
+@dataclass(slots=True)
+class Chaos:
+    """A topology that is about to be broken; made by `chaotic`.
+
+    Args:
+        deployment: of the topology.
+        options: of the run.
+        tell: receives lines of text about the progress.
+        ground: what its faults act on.
+    """
+
+    deployment: Deployment
+    options: Options
+    tell: Tell
+    ground: Field
+    invariants: Invariants = field(default_factory=Invariants)
+    report: Report = field(default_factory=Report)
+    _looked_at: float = 0.0
+    _latest: Mapping[str, Any] = field(default_factory=dict)
+    _load: list[SiteLoad] = field(default_factory=list)
+
+    def run(self) -> Report:
+        """Break it for as long as the options say; see the module."""
+        schedule = schedule_of(self.deployment.spec, self.options.seed, self.options.kinds)
+        self.begin()
+        until = time.monotonic() + self.options.seconds
+        for planned in schedule:
+            self.pause(planned.pause_s)
+            if not self.one(planned) or time.monotonic() > until:
+                break
+        self.finish()
+        return self.report
+
+    def begin(self) -> None:
+        """Look whether all is well, start the load, lead the links through proxies.
+
+        Raises:
+            ConfigError: the topology is not well before anything broke.
+        """
+        self.report.topology, self.report.seed = self.deployment.spec.name, self.options.seed
+        self.tell("is everything well?")
+        try:
+            self._wait_healthy(time.monotonic() + HEALTHY_TIMEOUT_S)
+        except NotHealed as error:
+            raise ConfigError(
+                f"topology {self.deployment.spec.name} is not well before anything broke: {error.message}",
+                hint=f"headrace status {self.deployment.spec.file} says what to do about it",
+            ) from error
+        if self.options.load:
+            from headrace.chaos.load import start_load
+
+            self._load = start_load(self.deployment, self.tell)
+        if self.options.kinds & _LINK_KINDS:
+            self.report.unlinked = self.ground.links.lead_through(self.tell)
+        self.invariants.look(self.deployment.overview())
+
+    def pause(self, seconds: float) -> None:
+        """Let things be for a while, and look at them."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._look()
+            time.sleep(POLL_S)
+
+    def one(self, planned: Planned) -> bool:
+        """One fault, from firing to healed; False: it has not healed, and nothing more should be broken.
+
+        Args:
+            planned: of a schedule, or chosen by hand.
+        """
+        fault = action_of(planned.action).make(self.ground, planned.target)
+        fired = Fired(number=planned.number, action=planned.action, target=planned.target, seconds=planned.seconds)
+        self.report.faults.append(fired)
+        what = f"{planned.action} {planned.target}"
+        self.invariants.during = f"{planned.number}: {what}"
+        began = time.monotonic()
+        self.tell(what + (f" for {planned.seconds:g} s" if planned.seconds else ""))
+        try:
+            fault.fire()
+            self._in_force(fault, planned.seconds)
+        except NotFired as error:
+            fired.problem = error.message
+        finally:
+            with uninterrupted():
+                fault.undo()
+                self.ground.in_force.undo()
+        fired.evidence = fault.evidence
+        fired.in_force_s = round(time.monotonic() - began, 2)
+        if not fired.evidence and not fired.problem:
+            fired.problem = "nothing passed while it was in force"
+        try:
+            self._wait_healed(lambda: "" if fired.problem and not fired.evidence else fault.missing(), what)
+        except (NotHealed, NotCaughtUp) as error:
+            fired.unhealed = error.message
+            return False
+        fired.healed_s = round(time.monotonic() - began, 2)
+        self.invariants.during = ""
+        return True
+
+    def _in_force(self, fault: Fault, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            fault.watch()
+            if time.monotonic() >= end:
+                return
+            self._look()
+            time.sleep(POLL_S)
+
+    def finish(self) -> None:
+        """End the load, wait until all is applied, and compare everything."""
+        for load in self._load:
+            load.end()
+        self.report.written = sum(len(load.acknowledged) for load in self._load)
+        if not self.report.unhealed:
+            self.tell("waiting until caught up")
+            try:
+                self.report.comparisons = verify_topology(
+                    self.deployment.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_TIMEOUT_S, progress=self.tell, overview=self._seen,
+                )
+                self.report.differences = [problem for load in self._load for problem in load.problems()]
+                self._wait_healthy(time.monotonic() + self.options.heal_within_s)
+            except StreamsError as error:
+                self.report.differences = [f"not compared: {error.message}"]
+            self.invariants.look(self.deployment.overview())
+        self.report.checked, self.report.violated = dict(self.invariants.checked), list(self.invariants.violated)
+
+    def close(self) -> None:
+        """Undo everything, and end the load; idempotent."""
+        for load in self._load:
+            load.end()
+        self.ground.in_force.undo()
+        self.ground.links.close()
+
+    # ------------------------------------------------------------------ healing
+
+    def _wait_healed(self, still_missing: Callable[[], str], what: str) -> None:
+        """Wait until everything is as before.
+
+        Args:
+            still_missing: tells what of the fault's own harm has not healed; empty: nothing.
+            what: the fault, for people.
+
+        Raises:
+            NotHealed: it was not in time.
+            NotCaughtUp: changes did not arrive in time.
+        """
+        deadline = time.monotonic() + self.options.heal_within_s
+        while missing := still_missing():
+            self.tell(f"{what}: waiting: {missing}")
+            if time.monotonic() > deadline:
+                raise NotHealed(f"not healed within {self.options.heal_within_s:g} s: {missing}")
+            self._look()
+            time.sleep(POLL_S)
+        self._wait_healthy(deadline)
+        wait_caught_up(
+            self.deployment.spec, self.deployment.connect(), timeout_s=max(1.0, deadline - time.monotonic()),
+            progress=lambda text: self.tell(f"{what}: {text}"), overview=self._seen, of_applied_tables=True,
+        )
+
+    def _wait_healthy(self, deadline: float) -> None:
+        """Wait until an overview that is newer than this call shows nothing wrong."""
+        since_us = time.time_ns() // 1000
+        while True:
+            overview = self._look()
+            is_new = int(overview.get("at_us") or 0) > since_us
+            if is_new and is_healthy(overview):
+                return
+            if time.monotonic() > deadline:
+                raise NotHealed(_unwell(overview) if is_new else "the controller does not answer")
+            time.sleep(POLL_S)
+
+    def _look(self) -> Mapping[str, Any]:
+        """The latest overview, at most a second old where it can be had; checks what must hold."""
+        self.ground.links.renew()
+        if time.monotonic() - self._looked_at >= LOOK_INTERVAL_S:
+            try:
+                self._latest = self.deployment.overview()
+            except ConfigError:
+                raise  # the cluster is gone
+            except StreamsError:
+                return self._latest
+            self._looked_at = time.monotonic()
+            self.invariants.look(self._latest)
+        return self._latest
+
+    def _seen(self) -> Mapping[str, Any]:
+        """See `headrace.waiting.Look`."""
+        return self._look()
+
+
+def _unwell(overview: Mapping[str, Any]) -> str:
+    """What keeps a topology from being well, in words."""
+    problems = [f"{note.component}: {note.problem}" for note in notes(overview) if not note.is_remark]
+    return "; ".join(dict.fromkeys([summary_line(overview), *problems]))
+
+
+# --------------------------------------------------------------------------- before and after
+
+
+@contextlib.contextmanager
+def chaotic(deployment: Deployment, options: Options, tell: Tell) -> Iterator[Chaos]:
+    """A topology that may be broken during the block; behind it nothing of that is in force.
+
+    Args:
+        deployment: of a topology that runs.
+        options: of the run.
+        tell: receives lines of text about the progress.
+
+    Raises:
+        ConfigError: it must not be broken from here, or another one breaks it already.
+        NotUp: it does not run.
+    """
+    refuse_others(deployment, allow_servers=options.allow_servers)
+    deployment.connect()
+    state_dir = deployment.spec.state_dir
+    in_force = ProcessesInForce(state_dir / "chaos.json")
+    links = Links(deployment.spec, deployment.connect)
+    chaos = Chaos(deployment, options, tell, Field(deployment=deployment, processes=Processes(deployment), in_force=in_force, links=links))
+    with _alone(state_dir), terminated_as_interrupt():
+        if in_force.undo_earlier():
+            tell("an earlier run was killed: what it had stopped goes on")
+        try:
+            yield chaos
+        finally:
+            with uninterrupted():
+                chaos.close()
+
+
+def refuse_others(deployment: Deployment, *, allow_servers: bool) -> None:
+    """Refuse what does not belong to the one who asks.
+
+    Args:
+        deployment: of the topology.
+        allow_servers: databases that are neither embedded nor on this machine may meet what comes.
+
+    Raises:
+        ConfigError: see there.
+    """
+    if deployment.address:
+        raise ConfigError(
+            f"topology {deployment.spec.name} runs on the Ray cluster at {deployment.address}: its processes may be on other machines, and"
+            " others may use the cluster",
+            hint="headrace chaos breaks topologies on their own private cluster: `headrace up FILE` without --address",
+        )
+    others = list(foreign_servers(deployment.spec))
+    if others and not allow_servers:
+        raise ConfigError(
+            f"the databases of {', '.join(others)} are neither embedded nor on this machine",
+            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if that may be",
+        )
+
+
+def foreign_servers(spec: TopologySpec) -> Iterable[str]:
+    """Sites whose database is neither embedded nor reached over a loopback address."""
+    from databases.connectors import hosts_of
+
+    for site in spec.sites:
+        if site.database.kind == "postgres" and not all(map(_is_loopback, hosts_of(site.database.dsn))):
+            yield site.name
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine: a loopback address, its name, or a socket's folder."""
+    if host.startswith(("/", "@")) or host in {"", "localhost"}:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _alone(state_dir: Path) -> Iterator[None]:
+    """Refuse a second run: it would take the first one's faults for what does not heal."""
+    with (state_dir / "chaos.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"headrace chaos runs already in {state_dir}", hint="wait for its end, or end it with Ctrl-C") from error
+        yield

@@ -1,0 +1,109 @@
+"""What breaks in which order: drawn from a seed and the topology file alone, so that a seed can be repeated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.chaos.faults import ACTIONS
+from streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.chaos.faults import Action
+    from topology.spec import TopologySpec
+
+__all__ = ["EVERY_FAULT", "Planned", "fault_kinds", "schedule_of", "seconds_of"]
+
+EVERY_FAULT = frozenset(action.kind for action in ACTIONS)
+# Names of `headrace simulate` that have no counterpart: TCP keeps the order and sends nothing twice, the clock is the machine's.
+_SIMULATED_ONLY = frozenset({"duplicate", "reorder", "clock"})
+_PAUSE_S = (0.5, 3.0)  # between two faults: sometimes everything has only just come back
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One fault of a schedule.
+
+    Args:
+        number: from 1.
+        action: name of it.
+        target: of it.
+        seconds: that it stays in force; 0: it happens at once.
+        pause_s: before it, once everything has healed.
+    """
+
+    number: int
+    action: str
+    target: str
+    seconds: float
+    pause_s: float
+
+
+def fault_kinds(text: str) -> frozenset[str]:
+    """Read `--faults`: names separated by commas, or "all".
+
+    Raises:
+        ConfigError: there is no such fault.
+    """
+    if text == "all":
+        return EVERY_FAULT
+    names = frozenset(name.strip() for name in text.split(","))
+    known = f"all, or some of: {', '.join(sorted(EVERY_FAULT))}"
+    if simulated := sorted(names & _SIMULATED_ONLY):
+        raise ConfigError(f"--faults {', '.join(simulated)}: no machine can be made to do that", hint=f"headrace simulate does; here: {known}")
+    if unknown := sorted(names - EVERY_FAULT):
+        raise ConfigError(f"--faults: there is no fault {', '.join(map(repr, unknown))}", hint=known)
+    return names
+
+
+def seconds_of(text: str) -> float:
+    """Read a duration: 90, 90s, 5m or 1h.
+
+    Raises:
+        ConfigError: it is none, or not above zero.
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--for {text}: this is no duration", hint="for example 90s, 5m or 1h")
+    return seconds
+
+
+def schedule_of(spec: TopologySpec, seed: int, kinds: frozenset[str]) -> Iterator[Planned]:
+    """The faults of a seed, without end: every action that has a target comes once, in some order, then once more in another.
+
+    Args:
+        spec: the topology, as in the file.
+        seed: decides everything.
+        kinds: of faults, of `EVERY_FAULT`.
+
+    Raises:
+        ConfigError: nothing of these kinds can happen to this topology.
+    """
+    rng = random.Random(f"headrace chaos {seed}")
+    possible: list[tuple[Action, list[str]]] = [
+        (action, targets) for action in ACTIONS if action.kind in kinds and (targets := action.targets(spec))
+    ]
+    if not possible:
+        raise ConfigError(
+            f"none of these faults can happen to topology {spec.name}: {', '.join(sorted(kinds))}",
+            hint="a topology of one site has no links, servers of your own are never stopped; --faults all",
+        )
+    return _drawn(rng, possible)
+
+
+def _drawn(rng: random.Random, possible: list[tuple[Action, list[str]]]) -> Iterator[Planned]:
+    number = 0
+    while True:
+        for action, targets in rng.sample(possible, len(possible)):
+            number += 1
+            yield Planned(
+                number=number, action=action.name, target=rng.choice(targets), seconds=round(rng.uniform(*action.seconds), 1),
+                pause_s=round(rng.uniform(*_PAUSE_S), 1),
+            )

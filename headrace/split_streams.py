@@ -1,0 +1,90 @@
+"""`headrace split` and `headrace merge`: ask the controller, and wait a moment for what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.controller import CONTROLLER
+from headrace.console import seconds_text
+
+if TYPE_CHECKING:
+    from headrace.deployment import Deployment
+
+__all__ = ["Answer", "merge", "split_off"]
+
+POLL_S = 0.5  # the controller looks once a second
+SPLIT_TIMEOUT_S = 60.0  # two edits that a handful of components adopt, each within seconds on a busy machine
+MERGE_TIMEOUT_S = 30.0  # a stream that is close is merged by then; one that is not may take hours, and nobody need wait for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a request.
+
+    Args:
+        text: for people.
+        document: for `--json`: what is known of the stream; "phase" is "together" when it is not split off.
+        is_done: it is split off, or merged.
+    """
+
+    text: str
+    document: Mapping[str, Any]
+    is_done: bool
+
+
+def split_off(deployment: Deployment, propagation: str) -> Answer:
+    """Split a propagation off.
+
+    Args:
+        deployment: of its topology, which runs.
+        propagation: its name.
+
+    Raises:
+        ConfigError: there is no such propagation, or it cannot be split off.
+        StreamsError: the controller does not answer.
+    """
+    deployment.connect().call(CONTROLLER, "split", propagation)
+    found = _await(deployment, propagation, lambda each: each["phase"] == "split", SPLIT_TIMEOUT_S)
+    if found["phase"] == "split":
+        return Answer(text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds nothing for it", document=found, is_done=True)
+    return Answer(
+        text=f"{propagation} is not split off yet ({found['phase']}): every component must have its part of the last change first; "
+        f"headrace status {deployment.spec.file} shows it", document=found, is_done=False,
+    )
+
+
+def merge(deployment: Deployment, propagation: str) -> Answer:
+    """Have a propagation merged as soon as it is close enough.
+
+    Args:
+        deployment: of its topology, which runs.
+        propagation: its name.
+
+    Raises:
+        ConfigError: there is no such propagation, or it is not split off.
+        StreamsError: the controller does not answer.
+    """
+    deployment.connect().call(CONTROLLER, "merge", propagation)
+    found = _await(deployment, propagation, lambda each: each["phase"] == "together", MERGE_TIMEOUT_S)
+    if found["phase"] == "together":
+        return Answer(text=f"{propagation} is merged", document=found, is_done=True)
+    behind = "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
+    return Answer(
+        text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])} behind the others; "
+        f"now it is {'connected' if found['connected'] else 'not connected'}, and {behind}",
+        document=found, is_done=False,
+    )
+
+
+def _await(deployment: Deployment, propagation: str, is_done: Callable[[Mapping[str, Any]], bool], timeout_s: float) -> Mapping[str, Any]:
+    """What is known of a stream once it is as wanted, or when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        splits = deployment.overview().get("splits", ())
+        found = next((each for each in splits if each["propagation"] == propagation), {"propagation": propagation, "phase": "together"})
+        if is_done(found) or time.monotonic() > deadline:
+            return found
+        time.sleep(POLL_S)

@@ -1,0 +1,182 @@
+"""Scripts: what breaks when, in a simulated topology. A step of a script answers whether it fired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulation.faults import Faults
+from simulation.world import Simulation
+from topology.spec import TopologySpec
+
+__all__ = ["Step", "cut_all", "database_down", "killed", "lost_answers", "parted", "played", "second_drivers", "slow", "twice"]
+
+Deed = Callable[[Simulation], bool]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that breaks.
+
+    Args:
+        at_s: virtual time; it is tried until it fires.
+        do: breaks it; False: there is nothing to break yet.
+        name: for the test that fails.
+    """
+
+    at_s: float
+    do: Deed
+    name: str
+
+
+class _Script(Faults):
+    """Breaks what a script says, and nothing else."""
+
+    def __init__(self, sim: Simulation, steps: Sequence[Step]) -> None:
+        super().__init__(sim, ())
+        self.left = sorted(steps, key=lambda step: step.at_s)
+
+    def happen(self) -> None:
+        super().happen()
+        now = self._sim.clock.monotonic()
+        for step in [step for step in self.left if step.at_s <= now]:
+            if step.do(self._sim):
+                self._sim.trace.note("script", step.name)
+                self._sim.fired[step.name] += 1
+                self.left.remove(step)
+
+    @property
+    def not_fired(self) -> list[str]:
+        return [step.name for step in self.left]
+
+
+def played(spec: TopologySpec, seed: int, folder: Path, steps: Sequence[Step], seconds: float) -> tuple[Simulation, list[str]]:
+    """Run a topology by a script to its end, where every site has what was committed for it; raises a `Violation` otherwise.
+
+    Args:
+        spec: checked and routed.
+        seed: of everything that the script does not say.
+        folder: an empty one.
+        steps: of the script.
+        seconds: of virtual time in which users write.
+
+    Returns:
+        The simulation, and the steps that did not fire.
+    """
+    sim = Simulation(spec, seed, folder, faults=frozenset(), seconds=seconds, edits=False)
+    script = sim.faults = _Script(sim, steps)
+    sim.run()
+    return sim, script.not_fired
+
+
+# --------------------------------------------------------------------------- steps
+
+
+def _again_later(sim: Simulation, heal: Callable[[], object], seconds: float) -> bool:
+    # Not at a random time, as with random faults: a scenario says how long.
+    sim.faults._healing.append((sim.clock.monotonic() + seconds, heal))
+    return True
+
+
+def killed(at_s: float, *kinds: str, site: str = "") -> Step:
+    """Every component of these kinds dies at once (of all kinds, if there is none), at a site or everywhere; all of them must have run."""
+
+    def do(sim: Simulation) -> bool:
+        victims = [
+            each for each in sim.components if (not kinds or each.name.partition(":")[0] in kinds) and site in {"", each.site}
+        ]
+        if not victims or not all(each.is_open for each in victims):
+            return False
+        for each in victims:
+            each.kill("the script")
+        return True
+
+    return Step(at_s, do, f"{' and '.join(kinds) or 'everything'} killed{f' at {site}' if site else ''} at {at_s:g} s")
+
+
+def parted(at_s: float, seconds: float, *sites: str) -> Step:
+    """These sites and the others do not reach each other; streams between them are cut."""
+
+    def do(sim: Simulation) -> bool:
+        between = [each for each in sim.network.streams if not each.is_cut]
+        sim.network.part(frozenset(sites))
+        if not any(each.is_cut for each in between):
+            sim.network.part(frozenset())
+            return False
+        return _again_later(sim, lambda: sim.network.part(frozenset()), seconds)
+
+    return Step(at_s, do, f"{', '.join(sites)} parted at {at_s:g} s")
+
+
+def database_down(at_s: float, seconds: float, site: str) -> Step:
+    """A site's database does not answer: neither its log nor its tables."""
+
+    def do(sim: Simulation) -> bool:
+        database = sim.databases[site]
+        database.is_down = True
+        database.store.end_life()
+        database.store.is_reachable = False
+
+        def back() -> None:
+            database.is_down, database.store.is_reachable = False, True
+
+        return _again_later(sim, back, seconds)
+
+    return Step(at_s, do, f"database of {site} down at {at_s:g} s")
+
+
+def lost_answers(at_s: float, *sites: str) -> Step:
+    """The answer to the next COMMIT is lost at each of these sites, by turns of one that was made and of one that was not."""
+
+    def do(sim: Simulation) -> bool:
+        for number, site in enumerate(sites):
+            sim.databases[site].store.lose_next_commit_answer(committed=number % 2 == 0)
+        return True
+
+    return Step(at_s, do, f"answers to COMMIT lost at {at_s:g} s")
+
+
+def second_drivers(at_s: float, seconds: float, site: str) -> Step:
+    """Every apply process of a site that works starts a second time, while the first one goes on."""
+
+    def do(sim: Simulation) -> bool:
+        mine = [apply for apply in sim.applies.values() if apply.site == site]
+        if not all(apply.is_open for apply in mine):
+            return False
+        started = [apply.start_second() for apply in mine]
+        if not any(started):
+            return False
+        return _again_later(sim, lambda: [apply.end_older() for apply in mine], seconds)
+
+    return Step(at_s, do, f"second drivers at {site} at {at_s:g} s")
+
+
+def _of_streams(at_s: float, name: str, disturb: Callable[[Simulation, object], None]) -> Step:
+    def do(sim: Simulation) -> bool:
+        streams = [each for each in sim.network.streams if not each.is_cut and not each.client_left and each.problem is None]
+        for stream in streams:
+            disturb(sim, stream)
+        return bool(streams)
+
+    return Step(at_s, do, f"{name} at {at_s:g} s")
+
+
+def cut_all(at_s: float) -> Step:
+    """Every stream of the topology is cut."""
+    return _of_streams(at_s, "every stream cut", lambda _, stream: setattr(stream, "is_cut", True))
+
+
+def slow(at_s: float, seconds: float) -> Step:
+    """Every stream stands still for a while."""
+    return _of_streams(at_s, "every stream slow", lambda _, stream: stream.hold(seconds))
+
+
+def twice(at_s: float) -> Step:
+    """Every client's end breaks; what was sent arrives late, and is sent again."""
+
+    def disturb(_: Simulation, stream: object) -> None:
+        stream.break_client()
+        stream.hold(1.0)
+
+    return _of_streams(at_s, "everything sent twice", disturb)

@@ -1,0 +1,205 @@
+"""Chaos on a hub with three spokes that all write: real servers, Ray and Spark, and the faults of `headrace chaos`, one after the other.
+
+One topology for the whole module. Before and behind each scenario everything is as it should be; while it lasts, clients write at all four sites.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.chaos.links import links_of
+from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, make_tables
+from headrace.chaos.processes import is_stopped
+from headrace.chaos.run import Chaos, Options, chaotic
+from headrace.chaos.schedule import Planned
+from headrace.console import DONE
+from headrace.entry import INTERRUPTED
+from tests.support.system import HEALED_S, System, running, wait_until
+from topology.changes import components_of
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hub_and_spoke.yaml"
+SCHEMA = "stock"
+HUB, SPOKE, OTHER, THIRD = SITES = ("dbs1", "dbs2", "dbs3", "dbs4")
+TABLES = (f"{SCHEMA}.{ROWS_TABLE}", f"{SCHEMA}.{LOG_TABLE}")
+A_WHILE_S = 3.0  # in force: several tries in vain
+WRITTEN_MIN = 3  # transactions of each site that is not the target: the fault met a topology that works
+
+Target = Callable[[TopologySpec], str]
+
+
+def component(kind: str, site: str, source: str = "") -> Target:
+    """The first component of a kind at a site; of an apply process, the one that takes a source's changes."""
+
+    def find(spec: TopologySpec) -> str:
+        names = [each.name for each in components_of(spec) if (each.kind, each.site) == (kind, site)]
+        return next(name for name in names if not source or spec.apply(name.partition(":")[2]).source == source)
+
+    return find
+
+
+def apply(site: str, source: str) -> Target:
+    return lambda spec: component("apply", site, source)(spec).partition(":")[2]
+
+
+def link(site: str, other: str) -> Target:
+    """The link by which changes go from one site to another: a propagation's, or that of a combined apply process."""
+    return lambda spec: next(
+        each.name for each in links_of(spec) if (each.site, each.server_site, each.server[:6]) in {(site, other, "queue:"), (other, site, "captur")}
+    )
+
+
+def at(name: str) -> Target:
+    return lambda _: name
+
+
+SCENARIOS: dict[str, tuple[str, Target, float]] = {
+    "the hub's log writer is killed": ("kill site", component("site", HUB), 0.0),
+    "the hub's capture process is killed": ("kill capture", component("capture", HUB), 0.0),
+    "a spoke's queues and propagations are killed": ("kill queue", component("queue", SPOKE), 0.0),
+    "an apply process of the hub is killed": ("kill apply", component("apply", HUB, OTHER), 0.0),
+    "an apply server of a spoke is killed": ("task killed", apply(THIRD, HUB), 0.0),
+    "the hub's server loses power": ("database down", at(HUB), 0.0),
+    "a spoke's apply process stands still": ("frozen", component("apply", SPOKE, HUB), A_WHILE_S),
+    "a spoke's server hangs": ("database frozen", at(THIRD), A_WHILE_S),
+    "the link from the hub to a spoke is cut": ("cut", link(HUB, SPOKE), A_WHILE_S),
+    "a spoke is parted from all others": ("parted", at(OTHER), A_WHILE_S),
+    "the link from a spoke to the hub is half-open": ("half-open", link(THIRD, HUB), A_WHILE_S),
+    "the link from a spoke to the hub is slow": ("delayed", link(SPOKE, HUB), A_WHILE_S),
+    "the hub's disk is full": ("disk full", at(HUB), A_WHILE_S),
+}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[System]:
+    """The topology of the example, in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="hd-"))
+    folder.chmod(0o711)
+    try:
+        file = folder / "hub.yaml"
+        file.write_text(EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state"))
+        with running(read_topology(file), folder, lambda servers: [make_tables(server.dsn(), SCHEMA) for server in servers.values()]) as system:
+            yield system
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def assert_identical(hub: System) -> None:
+    """Everything is applied, nothing is in an error queue, and all four sites have the same rows."""
+    hub.wait_caught_up()
+    for each in hub.spec.applies:
+        assert hub.call(f"apply:{each.name}", "errors") == []
+    for table in TABLES:
+        assert len({hub.digest(site, table) for site in SITES}) == 1, table
+
+
+# --------------------------------------------------------------------------- the command
+
+
+def command(hub: System, *arguments: str) -> list[str]:
+    return [str(Path(sys.executable).parent / "headrace"), "chaos", str(hub.folder / "hub.yaml"), *arguments]
+
+
+@pytest.mark.fault("the faults of a seed")
+def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub: System):
+    arguments = ("--for", "1s", "--seed", "11", "--faults", "crash", "--load", "--json")
+    done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)
+    assert done.returncode == DONE, done.stderr + done.stdout
+    report = json.loads(done.stdout, parse_constant=pytest.fail)
+    planned = json.loads(subprocess.run(command(hub, *arguments, "--dry-run"), capture_output=True, text=True, check=True).stdout)["faults"]
+    assert report["fine"]
+    assert report["identical"]
+    assert report["faults"]
+    for fault, expected in zip(report["faults"], planned, strict=False):
+        assert (fault["action"], fault["target"]) == (expected["action"], expected["target"])
+        assert fault["evidence"]
+        assert fault["healed_s"] > 0
+    assert report["written"] > 0
+    assert report["violated"] == []
+    assert all(count > 0 for count in report["checked"].values())
+    assert {(table["owner"], table["name"]) for table in report["tables"]} == {(SCHEMA, ROWS_TABLE), (SCHEMA, LOG_TABLE)}
+
+
+@pytest.mark.fault("SIGINT and SIGKILL of headrace chaos itself, while a process stands still")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal.Signals):
+    """Ctrl-C undoes it at once; after a SIGKILL the next run does it first."""
+    remembered = hub.deployment.spec.state_dir / "chaos.json"
+    started = subprocess.Popen(
+        command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )
+    try:
+        wait_until("something stands still", lambda: remembered.exists() and json.loads(remembered.read_text())["frozen"])
+        frozen = [psutil.Process(int(pid)) for pid, _ in json.loads(remembered.read_text())["frozen"]]
+        wait_until("it stands still", lambda: any(map(is_stopped, frozen)))
+        os.kill(started.pid, how)
+        _, errors = started.communicate(timeout=HEALED_S)
+    finally:
+        started.kill()
+        started.wait()
+    if how is signal.SIGINT:
+        assert started.returncode == INTERRUPTED, errors
+    else:
+        assert any(map(is_stopped, frozen))
+        with chaotic(hub.deployment, Options(seed=0, seconds=1.0), lambda _: None):
+            pass
+    assert not any(map(is_stopped, frozen))
+    assert not remembered.exists()
+    hub.wait_overview()
+    assert_identical(hub)
+
+
+# --------------------------------------------------------------------------- faults by name
+
+
+@pytest.fixture(scope="module")
+def chaos(hub: System) -> Iterator[Chaos]:
+    """Its links go through proxies; nothing is broken yet. It keeps other runs of chaos out until the module ends."""
+    with chaotic(hub.deployment, Options(seed=0, seconds=1.0), lambda _: None) as made:
+        made.begin()
+        assert made.report.unlinked == []
+        yield made
+
+
+@pytest.mark.fault("a fault of headrace chaos, while clients write at four sites")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
+    action, target, seconds = SCENARIOS[scenario]
+    with ExitStack() as stack:
+        loads = []
+        for site in SITES:
+            dsn = hub.servers[site].dsn()
+            loads.append(SiteLoad(site, dsn, SCHEMA, first_number(dsn, SCHEMA, site)))
+            stack.callback(loads[-1].end)
+        wait_until("everybody writes", lambda: all(len(load.acknowledged) >= WRITTEN_MIN for load in loads))
+        chaos.one(Planned(number=1, action=action, target=target(hub.spec), seconds=seconds, pause_s=0.0))
+        wait_until("everybody writes again", lambda: all(len(load.acknowledged) >= 2 * WRITTEN_MIN for load in loads))
+    fired = chaos.report.faults[-1]
+    assert fired.evidence, fired.problem
+    assert fired.unhealed == ""
+    assert fired.healed_s is not None
+    assert chaos.invariants.violated == []
+    assert_identical(hub)
+    assert [problem for load in loads for problem in load.problems()] == []
+    print(f"{scenario}: {fired.evidence}; healed after {fired.healed_s:g} s")
+
+
+def test_all_that_must_hold_was_looked_at_in_every_scenario(hub: System, chaos: Chaos):
+    assert all(count > len(SCENARIOS) for count in chaos.invariants.checked.values()), chaos.invariants.checked
+    chaos.close()  # the links are direct again
+    assert_identical(hub)

@@ -1,0 +1,92 @@
+"""Named scenarios over three to five sites, in virtual time: real cores, and a script that says what breaks when.
+
+After every commit, and at the end, `simulation.observer` checks what must hold at every site: nothing lost, nothing twice, order, watermarks,
+convergence. The seed decides all that a script does not say; with HEADRACE_SIMULATION_SECONDS it is a new one each time, and printed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.multisite.scripts import (
+    Step,
+    cut_all,
+    database_down,
+    killed,
+    lost_answers,
+    parted,
+    played,
+    second_drivers,
+    slow,
+    twice,
+)
+from tests.support.topologies import read
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECONDS = 10.0  # virtual, in which users write: thirty transactions, before, while and after things break
+SEED = 1
+_SITES = "\n".join(f"  s{number}: {{database: {{kind: embedded}}}}" for number in range(1, 6))
+FIVE: dict[str, str] = {
+    "five n-way": f"topology: five\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], between: [s1, s2, s3, s4, s5]}}\n",
+    "four spokes": f"topology: four\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], hub: s1, spokes: [s2, s3, s4, s5]}}\n",
+}
+Scenario = tuple[str, tuple[Step, ...]]
+
+SCENARIOS: dict[str, Scenario] = {
+    # three sites that all write
+    "one of three sites is cut off for most of the time": ("n_way", (parted(1, 6, "dbs2"), parted(7.5, 2, "dbs2"))),
+    "all three capture processes die together, twice": ("n_way", (killed(2, "capture"), killed(5, "capture"))),
+    "three sites restart one after the other": ("n_way", (killed(1, site="dbs1"), killed(4, site="dbs2"), killed(7, site="dbs3"))),
+    "the answers to COMMIT are lost at all three sites": ("n_way", (lost_answers(1, "dbs1", "dbs2", "dbs3"), lost_answers(4, "dbs3", "dbs2", "dbs1"))),
+    "a database comes back while the next one goes": ("n_way", (database_down(1, 3, "dbs1"), database_down(3, 3, "dbs2"), database_down(5, 3, "dbs3"))),
+    # a hub and its spokes
+    "the hub loses all its processes": ("hub_and_spoke", (killed(2, site="dbs1"), killed(6, site="dbs1"))),
+    "the hub is parted from all its spokes": ("hub_and_spoke", (parted(1, 4, "dbs1"), parted(6, 2, "dbs1"))),
+    "the hub's database is down, and its log writer dies meanwhile": ("hub_and_spoke", (killed(2, "site", site="dbs1"), database_down(2.1, 4, "dbs1"))),
+    "two spokes are cut off, then the third": ("hub_and_spoke", (parted(1, 3, "dbs2", "dbs3"), parted(5, 3, "dbs4"))),
+    "every apply process of the hub runs twice": ("hub_and_spoke", (second_drivers(2, 3, "dbs1"), second_drivers(7, 2, "dbs1"))),
+    # a primary with extended secondaries: the site in the middle is a hub and a spoke
+    "the site in the middle dies and is parted when it is back": ("extended_secondaries", (killed(2, site="dbs2"), parted(4, 3, "dbs2"))),
+    "the outermost site is away, and its database is down when it is back": ("extended_secondaries", (parted(1, 4, "dbs4"), database_down(5.5, 2, "dbs4"))),
+    # one source, many destinations
+    "one of three destinations is down while the others are restarted": ("fan_out", (database_down(1, 7, "dbs3"), killed(4, "apply", site="dbs2"), killed(5, "apply", site="dbs4"))),
+    "the source of three destinations dies with its queue": ("fan_out", (killed(2, "site", "capture", "queue", site="dbs1"), killed(6, site="dbs1"))),
+    # over a relay
+    "the relay dies again and again": ("relay", (killed(1, "queue", "propagation"), killed(4, "queue", "propagation"), killed(7, "queue", "propagation"))),
+    "everything on the way over the relay comes twice and late": ("relay", (twice(2), slow(4, 3), twice(7))),
+    # several sources into one destination
+    "the common destination of two sources loses its database and its apply processes": ("several_sources", (killed(2, "apply", site="dbs3"), database_down(3, 4, "dbs3"))),
+    # five sites
+    "five sites: every link breaks at once, three times": ("five n-way", (cut_all(1), cut_all(4), cut_all(7))),
+    "five sites: two are parted from three": ("five n-way", (parted(1, 4, "s1", "s2"), parted(6, 3, "s2", "s3"))),
+    "five sites: the hub dies while two of four spokes are cut off": ("four spokes", (parted(1, 6, "s4", "s5"), killed(3, site="s1"))),
+}
+
+
+def topology(name: str, folder: Path) -> TopologySpec:
+    return read(folder, FIVE[name]) if name in FIVE else read_topology(EXAMPLES / f"{name}.yaml", {})
+
+
+@pytest.mark.fault("what the script of the scenario says")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_is_lost_doubled_or_reordered_when(scenario: str, tmp_path: Path):
+    name, steps = SCENARIOS[scenario]
+    seed = secrets.randbits(32) if os.environ.get("HEADRACE_SIMULATION_SECONDS") else SEED
+    print(f"{scenario}: seed {seed}")
+    (folder := tmp_path / "simulated").mkdir()
+    sim, not_fired = played(topology(name, tmp_path), seed, folder, steps, SECONDS)
+    assert not_fired == []
+    assert {step.name for step in steps} <= set(sim.fired)
+    databases = sum(site.database.kind != "none" for site in sim.topology.sites)
+    assert databases >= 3
+    assert sum(stream.counts for stream in sim.workload.streams) >= SECONDS
+    assert all(apply.observer.low_watermark for apply in sim.applies.values())
+    assert not any(store.errors for store in (database.store for database in sim.databases.values()))

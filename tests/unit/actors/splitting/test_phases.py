@@ -1,0 +1,178 @@
+"""When a stream goes from one phase to the next, on facts that the test writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from actors.splitting.phases import MERGE_MIN_S, Splitting
+from streams.clock import VirtualClock
+from streams.errors import ConfigError
+from streams.scn import Scn
+from tests.support.controllers import one_way_spec, with_another_destination
+from topology.spec import TopologySpec
+from topology.split import MERGING, SPLIT, SPLITTING, Split
+
+
+@dataclass
+class Known:
+    """Facts; positions by queue and subscriber."""
+
+    positions: dict[str, dict[str, int]] = field(default_factory=lambda: {"qa": {"p": 40, "p2": 90}, "qa.p": {"p": 35}})
+    away: set[str] = field(default_factory=set)
+    held_alone_s: float = 0.0
+    connected: bool = True
+    quiet: bool = True
+    seconds_per_scn: float | None = 1.0
+    required: int | None = 30
+
+    def is_quiet(self) -> bool:
+        return self.quiet
+
+    def is_current(self, component: str) -> bool:
+        return component not in self.away
+
+    def queue(self, name: str) -> Mapping[str, Any]:
+        if f"queue:{name}" in self.away:
+            return {}
+        subscribers = [
+            {"subscriber": each, "source": "a", "acknowledged_scn": scn, "connected": self.connected, "held_alone_s": self.held_alone_s if each == "p" else 0.0}
+            for each, scn in self.positions[name].items()
+        ]
+        return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
+
+    def required_scn(self, capture: str) -> Scn | None:
+        return None if f"capture:{capture}" in self.away else self.required
+
+    def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
+        return None if self.seconds_per_scn is None else self.seconds_per_scn * (other - scn)
+
+
+@pytest.fixture
+def spec(tmp_path) -> TopologySpec:
+    """From site a to b, over p, and to c, over p2: two subscribers of one queue."""
+    return with_another_destination(one_way_spec(tmp_path))
+
+
+def recorded(phase: str, *, merges: bool = True) -> tuple[Split, ...]:
+    return (Split(propagation="p", queue="qa", phase=phase, merges=merges, by="threshold", since_us=1),)
+
+
+def phases(splitting: Splitting, facts: Known) -> list[str] | None:
+    """What is wanted next, and recorded."""
+    found = splitting.next(facts, 5)
+    if found is None:
+        return None
+    splitting.take(found)
+    return [each.phase for each in found]
+
+
+def test_an_operator_splits_a_stream_off_and_it_stays_so_until_it_is_merged_by_hand(spec):
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known()
+    assert phases(splitting, facts) is None
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) == [SPLITTING]
+    assert phases(splitting, facts) == [SPLIT]
+    assert splitting.splits[0] == Split(propagation="p", queue="qa", phase=SPLIT, merges=False, by="operator", since_us=5)
+    facts.positions = {"qa": {"p2": 90}, "qa.p": {"p": 90}}
+    assert phases(splitting, facts) is None
+    splitting.ask("p", split=False)
+    assert phases(splitting, facts) == [SPLIT]
+    assert phases(splitting, facts) == [MERGING]
+    facts.positions["qa"]["p"] = 90
+    assert phases(splitting, facts) == []
+    assert splitting.spec == spec
+
+
+@pytest.mark.parametrize("away", ["site:a", "queue:qa.p"])
+def test_the_original_queue_waits_for_a_stream_until_its_own_queue_runs_and_redo_is_kept_for_it(spec, away):
+    splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(away={away})
+    assert phases(splitting, facts) is None
+    facts.away.clear()
+    assert phases(splitting, facts) == [SPLIT]
+
+
+def test_downstream_redo_is_kept_by_the_receiver(spec):
+    captures = (replace(spec.captures[0], source="b"),)
+    spec = replace(spec, captures=captures, propagations=tuple(replace(each, sources=("b",)) for each in spec.propagations))
+    splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(away={"redo:b@a"})
+    assert phases(splitting, facts) is None
+    facts.away.clear()
+    assert phases(splitting, facts) == [SPLIT]
+
+
+def test_nothing_begins_while_a_component_lacks_its_part_of_the_last_edit(spec):
+    splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(quiet=False)
+    assert phases(splitting, facts) is None
+
+
+def test_a_stream_whose_queue_holds_something_for_it_alone_for_its_threshold_is_split_off_and_is_to_be_merged(spec):
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1799)
+    assert phases(splitting, facts) is None
+    facts.held_alone_s = 1800
+    assert phases(splitting, facts) == [SPLITTING]
+    assert (splitting.splits[0].by, splitting.splits[0].merges) == ("threshold", True)
+    never = replace(spec, propagations=tuple(replace(each, split_after_s=None) for each in spec.propagations))
+    assert phases(Splitting(never, clock=VirtualClock()), facts) is None
+
+
+@pytest.mark.parametrize(("change", "is_close"), [
+    ({}, True), ({"connected": False}, False), ({"seconds_per_scn": 7.0}, False), ({"seconds_per_scn": None}, False), ({"away": {"queue:qa"}}, False),
+])
+def test_a_stream_is_merged_when_it_is_connected_and_close(spec, change, is_close):
+    splitting = Splitting(spec, recorded(SPLIT), VirtualClock())
+    facts = replace(Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 80}}), **change)  # 10 s behind, or 70
+    assert phases(splitting, facts) == ([MERGING] if is_close else None)
+
+
+def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_does_not_hold_for_it(spec):
+    splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 89}})
+    assert phases(splitting, facts) is None
+    facts.positions["qa.p"]["p"] = 90
+    for away in ("queue:qa", "capture:c"):
+        facts.away = {away}
+        assert phases(splitting, facts) is None
+    facts.away, facts.required = set(), 91  # redo is not kept from 90 on: the most advanced one stood there, and lost commits
+    assert phases(splitting, facts) is None
+    facts.required = 90
+    assert phases(splitting, facts) == []
+
+
+def test_a_merge_that_takes_too_long_is_given_up_also_by_a_controller_that_began_since(spec):
+    clock = VirtualClock()
+    splitting, facts = Splitting(spec, recorded(MERGING), clock), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 50}})
+    assert phases(splitting, facts) is None
+    clock.advance(MERGE_MIN_S + 1)
+    assert phases(splitting, facts) == [SPLIT]
+
+
+def test_an_operator_who_splits_again_what_is_being_merged_has_it_stay_split(spec):
+    splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known()
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) == [MERGING]
+    assert phases(splitting, facts) == [SPLIT]
+    assert not splitting.splits[0].merges
+
+
+def test_what_cannot_be_done_is_refused_at_once(spec, tmp_path):
+    splitting = Splitting(spec, recorded(SPLIT), VirtualClock())
+    with pytest.raises(ConfigError, match="no propagation 'p3'"):
+        splitting.ask("p3", split=True)
+    with pytest.raises(ConfigError, match="p2 is not split off"):
+        splitting.ask("p2", split=False)
+    with pytest.raises(ConfigError, match="nothing else reads qa"):
+        Splitting(one_way_spec(tmp_path), clock=VirtualClock()).ask("p", split=True)
+
+
+def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and_one_that_takes_the_stream_away_does(spec, tmp_path):
+    other = Splitting(replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT))
+    assert [finding.problem for finding in other.misfits] == ["is split off from queue qa, and by this file it reads qb"]
+    assert other.splits == ()
+    without = replace(spec, propagations=spec.propagations[1:])
+    assert Splitting(without, recorded(SPLIT)).misfits == ()
+    assert Splitting(without, recorded(SPLIT)).spec == without
+    alone = Splitting(one_way_spec(tmp_path), recorded(SPLIT))
+    assert (alone.misfits, len(alone.splits)) == ((), 1)

@@ -1,0 +1,146 @@
+"""The controller: splitting a stream off and merging it, and what a controller that dies in between finds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.controller import Controller, fingerprint_of
+from streams.errors import ConfigError
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import one_way_spec, reconfigured, started, with_another_destination
+from topology.spec import TopologySpec
+from topology.split import MERGING, SPLIT, SPLITTING
+
+CLONES = {"queue:qa.p", "capture:c.p"}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    """From site a to b, over p, and to c, over p2."""
+    return with_another_destination(one_way_spec(tmp_path))
+
+
+def report(actors: FakeActors, queue: str, **positions: int) -> None:
+    """Let a queue report where its subscribers are."""
+    actors.statuses[f"queue:{queue}"] = {
+        "subscribers": [
+            {"subscriber": name, "source": "a", "acknowledged_scn": scn, "connected": True, "held_alone_s": 0.0} for name, scn in positions.items()
+        ],
+        "sources": {"a": {"position_scn": 100}},
+    }
+    actors.statuses["capture:c"] = {"required_checkpoint_scn": 30}
+
+
+def phase(controller: Controller) -> str:
+    return next((str(each["phase"]) for each in controller.overview()["splits"]), "together")
+
+
+def step_until(controller: Controller, wanted: str) -> None:
+    for _ in range(8):
+        controller.step()
+        if phase(controller) == wanted:
+            return
+    pytest.fail(f"it is {phase(controller)}, not {wanted}")
+
+
+def split_off(spec: TopologySpec, actors: FakeActors) -> Controller:
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    controller.split("p")
+    step_until(controller, SPLIT)
+    for _ in range(2):  # adopt it
+        controller.step()
+    report(actors, "qa", p2=90)
+    report(actors, "qa.p", p=40)
+    return controller
+
+
+def test_a_stream_is_split_off_and_merged_and_only_what_must_change_is_touched(spec, actors):
+    controller = started(spec, actors)
+    before = set(actors.running)
+    report(actors, "qa", p=40, p2=90)
+    actors.calls.clear()
+    controller.split("p")
+    step_until(controller, SPLITTING)
+    assert not any(name in CLONES for name in actors.created)
+    step_until(controller, SPLIT)
+    assert reconfigured(actors)[0] == "site:a"
+    for _ in range(2):
+        controller.step()
+    assert set(actors.running) == before | CLONES
+    assert set(reconfigured(actors)) == {"site:a", "queue:qa", "propagation:p"}
+    assert actors.killed == []
+    report(actors, "qa", p2=90)
+    report(actors, "qa.p", p=90)
+    controller.merge("p")
+    step_until(controller, MERGING)
+    report(actors, "qa", p=90, p2=95)
+    step_until(controller, "together")
+    for _ in range(3):
+        controller.step()
+    assert set(actors.running) == before
+    assert set(actors.killed) == CLONES
+    assert ("site:a", "delete_spilled") in actors.calls
+    assert controller.detail_state() == "RUNNING"
+
+
+def test_a_controller_that_begins_again_goes_on_with_what_is_split_off(spec, actors):
+    split_off(spec, actors)
+    actors.calls.clear()
+    again = started(spec, actors)
+    assert phase(again) == SPLIT
+    assert actors.killed == []
+    assert reconfigured(actors) == []
+    assert again.details()["fingerprint"] == fingerprint_of(spec)  # `up` finds that nothing changed
+
+
+def test_what_is_split_off_when_everything_ends_is_split_off_when_it_starts_again(spec, actors):
+    split_off(spec, actors)
+    others = FakeActors()
+    again = started(spec, others)
+    assert phase(again) == SPLIT
+    assert set(others.running) >= CLONES
+    assert others.new == set()  # their positions are kept
+
+
+def test_an_edit_of_the_file_keeps_what_is_split_off_and_one_that_takes_its_queue_away_is_refused(spec, actors):
+    split_off(spec, actors)
+    edited = replace(spec, heartbeat_s=5.0)
+    controller = started(edited, actors, steps=10)
+    assert phase(controller) == SPLIT
+    assert set(actors.running) >= CLONES
+    moved = replace(spec, propagations=(replace(spec.propagations[0], from_queue="qb", to_queue="qc"), *spec.propagations[1:]))
+    refused = started(moved, actors, steps=10)
+    assert refused.detail_state() == "REFUSED"
+    assert any("is split off from queue qa" in finding["problem"] for finding in refused.overview()["findings"])
+    assert set(actors.running) >= CLONES
+
+
+def test_a_phase_is_on_disk_before_anyone_adopts_it(spec, actors):
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    controller.split("p")
+    actors.calls.clear()
+    while phase(controller) == "together":
+        controller.step()
+    assert reconfigured(actors) == []
+    stored = json.loads((spec.state_dir / "desired.json").read_text())
+    assert [each["phase"] for each in stored["splits"]] == [SPLITTING]
+    assert {each["name"] for each in stored["spec"]["queues"]} >= {"qa.p"}
+
+
+def test_a_destination_that_is_away_holds_up_no_split(spec, actors):
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    actors.silent |= {"site:b", "queue:qb", "apply:x"}
+    controller.split("p")
+    step_until(controller, SPLIT)
+
+
+def test_the_controller_says_what_cannot_be_split_off(spec, actors):
+    with pytest.raises(ConfigError, match="no propagation"):
+        started(spec, actors).split("nobody")

@@ -1,0 +1,128 @@
+"""Split streams: what runs in each phase, and what cannot be split off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topology.changes import changes, components_of, interests_of
+from topology.combined import combination
+from topology.file.reading import examine, read_topology
+from topology.spec import TopologySpec
+from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, with_splits
+from topology.stored import from_json, spec_from_json, spec_to_json
+
+SITES = "sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}\n"
+FAN_OUT = f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b, c]}}]\n"
+
+
+def read(folder: Path, text: str) -> TopologySpec:
+    file = folder / "t.yaml"
+    file.write_text(text, encoding="utf-8")
+    return read_topology(file)
+
+
+def split_in(phase: str, propagation: str = "a_to_b") -> Split:
+    return Split(propagation=propagation, queue="q_a", phase=phase, merges=True, by="operator", since_us=1)
+
+
+def edits(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
+    return {change.component: change.action for change in changes(before, after) if change.action != "same"}
+
+
+def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the_end(tmp_path):
+    file = read(tmp_path, FAN_OUT)
+    splitting, split, merging = (with_splits(file, [split_in(phase)]) for phase in (SPLITTING, SPLIT, MERGING))
+    assert edits(file, splitting) == {"site:a": "takes over", "queue:q_a.a_to_b": "new", "capture:capture_a.a_to_b": "new"}
+    assert edits(splitting, split) == {"queue:q_a": "takes over", "propagation:a_to_b": "takes over"}
+    assert edits(split, merging) == {"queue:q_a": "takes over"}
+    assert edits(merging, file) == {
+        "site:a": "takes over", "propagation:a_to_b": "takes over", "queue:q_a.a_to_b": "ends", "capture:capture_a.a_to_b": "ends",
+    }
+    assert with_splits(file, ()) == file
+
+
+@pytest.mark.parametrize(("phase", "original", "own"), [
+    (SPLITTING, {"a_to_b", "a_to_c"}, {"a_to_b"}), (SPLIT, {"a_to_c"}, {"a_to_b"}), (MERGING, {"a_to_b", "a_to_c"}, {"a_to_b"}),
+])
+def test_while_it_changes_queues_a_propagation_is_a_subscriber_of_both(tmp_path, phase, original, own):
+    spec = with_splits(read(tmp_path, FAN_OUT), [split_in(phase)])
+    assert set(interests_of(spec, "q_a")) == original
+    assert set(interests_of(spec, "q_a.a_to_b")) == own
+
+
+def test_two_streams_of_one_queue_are_split_off_beside_each_other_and_what_runs_is_kept_on_disk(tmp_path):
+    spec = with_splits(read(tmp_path, FAN_OUT), [split_in(SPLIT), split_in(SPLIT, "a_to_c")])
+    assert {each.name: each.from_queue for each in spec.propagations} == {"a_to_b": "q_a.a_to_b", "a_to_c": "q_a.a_to_c"}
+    assert interests_of(spec, "q_a") == {}
+    stored = spec_from_json(spec_to_json(spec))
+    assert (stored.propagations, stored.queues, stored.captures) == (spec.propagations, spec.queues, spec.captures)
+
+
+@pytest.mark.parametrize("phase", [SPLITTING, SPLIT, MERGING])
+def test_nothing_is_combined_because_a_stream_is_split_off(tmp_path, phase):
+    spec = with_splits(read(tmp_path, FAN_OUT), [split_in(phase)])
+    assert {combination(spec, capture).hindrance for capture in spec.captures} == {"a_to_b is split off"}
+    assert {component.name for component in components_of(spec)} >= {"queue:q_a", "queue:q_a.a_to_b", "propagation:a_to_c"}
+
+
+def test_what_cannot_be_split_off_says_why(tmp_path):
+    one_way = read(tmp_path, f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b]}}]\n")
+    assert "capture_a sends its changes straight to" in hindrance(one_way, one_way.propagations[0])
+    alone = read(tmp_path, f"topology: t\ncombined: never\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b]}}]\n")
+    assert hindrance(alone, alone.propagations[0]) == "nothing else reads q_a"
+    relay = read(tmp_path, f"""
+topology: t
+{SITES}
+queues: {{qa: {{site: a}}, qr: {{site: b}}, qc: {{site: c}}}}
+captures: {{ca: {{site: a, source: a, queue: qa, rules: {{include: [{{table: s.*}}]}}}}}}
+propagations: {{ab: {{from: qa, to: qr}}, bc: {{from: qr, to: qc}}}}
+applies: {{at_b: {{site: b, source: a, queue: qr}}, at_c: {{site: c, source: a, queue: qc}}}}
+""")
+    assert hindrance(relay, relay.propagation("bc")) == (
+        "qr receives the changes of a from ab: no redo of a is there to be captured again"
+    )
+
+
+def test_thresholds_come_from_the_propagation_or_the_file_and_a_schedule_is_no_reason_to_split(tmp_path):
+    spec = read(tmp_path, f"""
+topology: t
+split_threshold: 600
+merge_threshold: 20
+{SITES}
+replicate: [{{tables: [s.*], from: a, to: [b, c]}}]
+propagations:
+  a_to_b: {{from: q_a, to: q_b_in, split_threshold: 90, merge_threshold: 5}}
+""")
+    assert {each.name: (each.split_after_s, each.merge_within_s) for each in spec.propagations} == {"a_to_b": (90, 5), "a_to_c": (600, 20)}
+    spec = read(tmp_path, f"""
+topology: t
+{SITES}
+replicate: [{{tables: [s.*], from: a, to: [b, c]}}]
+propagations:
+  a_to_b: {{from: q_a, to: q_b_in, schedule: {{windows: [{{opens: "22:00", duration: 1h}}]}}}}
+  a_to_c: {{from: q_a, to: q_c_in, split: never}}
+""")
+    assert {each.split_after_s for each in spec.propagations} == {None}
+    assert read(tmp_path, FAN_OUT).propagations[0].split_after_s == 1800
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (FAN_OUT + "split_threshold: 60\n", "merge_threshold: is split off when it is 60 s behind, and merged when it is 60 s behind"),
+    (FAN_OUT + "split: never\nsplit_threshold: 90\n", "split_threshold (line 5): has no meaning with split: never"),
+    (FAN_OUT + "propagations: {a_to_b: {from: q_a, to: q_b_in, split: never, split_threshold: 90}}\n", "has no meaning with split: never"),
+    (FAN_OUT + "propagations: {a_to_b: {from: q_a, to: q_b_in, merge_threshold: 2000}}\n", "propagations.a_to_b (line 4): is split off when"),
+    (FAN_OUT.replace("[b, c]", "[b]") + "propagations: {a_to_b: {from: q_a, to: q_b_in, split_threshold: 90}}\n", "a_to_b is never split off: capture_a sends"),
+])
+def test_check_says_which_thresholds_make_no_sense(tmp_path, text, problem):
+    file = tmp_path / "t.yaml"
+    file.write_text(text, encoding="utf-8")
+    found = [f"{finding.path}: {finding.problem}" for finding in examine(file).findings]
+    assert sum(problem in line for line in found) == 1, found
+
+
+def test_a_record_is_read_as_it_was_written():
+    assert from_json(Split, {
+        "propagation": "p", "queue": "q", "phase": "split", "merges": False, "by": "operator", "since_us": 7,
+    }) == Split(propagation="p", queue="q", phase=SPLIT, merges=False, by="operator", since_us=7)
