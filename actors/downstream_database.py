@@ -8,7 +8,7 @@ Main path
     RedoReceiver.open -> RedoShippingClient.connect (the source goes on where the standby redo log ends)
     RedoReceiver.step -> RedoShippingClient.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and RedoServer.announce
     to the capture processes; their required checkpoints -> StandbyLog.purge.
-    Archived logs come the same way, complete segments only, or as files (`redo.archive_folder.ArchiveFolder`): then the source is only
+    Archived logs come the same way, complete segments only, or as files (`redo.standby.archive_folder.ArchiveFolder`): then the source is only
     told what is here.
 
 States
@@ -18,7 +18,7 @@ States
     The capture processes are served in every state: what is durable here can be mined while the source is away for ever.
 
 Durable when
-    See `redo.standby_log`. What is acknowledged is durable here, so the source may remove it, and with `transport: sync` confirm it
+    See `redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with `transport: sync` confirm it
     to its database. `receivers.json` beside the standby redo log is a copy of the source's: which apply process gets which table.
 
 Worked flow
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from protos.redo_transport import RedoShippingClient
-    from redo.archive_folder import ArchiveFolder
     from redo.names import NameOfNow
-    from redo.standby_log import StandbyLog, StandbyStatistics
+    from redo.standby.archive_folder import ArchiveFolder
+    from redo.standby.standby_log import StandbyLog, StandbyStatistics
     from topology.spec import TopologySpec
 
 __all__ = ["RedoReceiver", "build"]
@@ -91,7 +91,7 @@ class RedoReceiver(Host):
 
     def open(self) -> None:
         """Read what is here, serve it, and ask the source to go on from there."""
-        from redo.archive_folder import ArchiveFolder
+        from redo.standby.archive_folder import ArchiveFolder
 
         # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is acknowledged.
         self._hold_folder()
@@ -312,7 +312,7 @@ class RedoReceiver(Host):
     def _open_log(self) -> StandbyLog:
         from actors.runtime import own_host
         from protos.redo_link import RedoServer
-        from redo.standby_log import StandbyLog
+        from redo.standby.standby_log import StandbyLog
 
         log = StandbyLog(self._folder, self._receiver.source, redo_bytes_max=self._spec.redo_bytes_max)
         self._register_captures(log)

@@ -1,5 +1,7 @@
 """Ray, behind one small interface. The only module of this package that imports ray.
 
+Longer than 500 lines: everything that speaks to Ray, so that nothing else has to.
+
 Job
     Create, find, call and end named detached actors; all other modules only know components.
 

@@ -25,7 +25,7 @@ from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.records import RedoPosition
-from redo.standby_log import StandbyLog
+from redo.standby.standby_log import StandbyLog
 from rules.rule import Rule, RuleSet
 from streams.scn import FIRST_SCN
 

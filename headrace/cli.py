@@ -1,4 +1,7 @@
-"""The command line: `headrace VERB FILE`. Each verb is a few lines here and calls the module that does the work."""
+"""The command line: `headrace VERB FILE`. Each verb is a few lines here and calls the module that does the work.
+
+Longer than 500 lines: one short function per command, with its options; what a command does is in `headrace.commands` and beside it.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def simulate(
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes for several seeds; 0: one per core.")] = 0,
 ) -> int:
     """Run the topology on databases in memory, in virtual time, while things break. Reads the file alone."""
-    from headrace.simulated import run_seeds, seeds_of
+    from headrace.commands.simulated import run_seeds, seeds_of
 
     output = Output(as_json=as_json)
     return run_seeds(output, file, seeds_of(seed, seeds), seconds=seconds, faults=faults, edits=edits, jobs=jobs)
@@ -160,7 +163,7 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check this machine's prerequisites, and a topology's databases, with exact fixes."""
-    from headrace.doctor import examine
+    from headrace.commands.doctor import examine
     from headrace.inspection import check_topology
 
     output = Output(as_json=as_json)
@@ -314,7 +317,7 @@ def split(file: File, propagation: Propagation, address: Address = "", as_json: 
 
     Split off by hand, it stays so until it is merged by hand.
     """
-    from headrace.split_streams import split_off
+    from headrace.commands.split_streams import split_off
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
@@ -327,7 +330,7 @@ def split(file: File, propagation: Propagation, address: Address = "", as_json: 
 @app.command()
 def merge(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
     """Merge a propagation that is split off, as soon as it is at most its merge_threshold behind the others."""
-    from headrace.split_streams import merge as merge_stream
+    from headrace.commands.split_streams import merge as merge_stream
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
@@ -433,9 +436,9 @@ def explain(
     at: Annotated[str, typer.Option("--at", help="Only at this destination.")] = "",
 ) -> int:
     """Say why a row is missing or different at its destinations: the first place where its change stopped."""
+    from headrace.commands.verification import table_name
     from headrace.progress import live_lines
     from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
-    from headrace.verification import table_name
     from streams.table_name import TableName
 
     output = Output(as_json=as_json)
@@ -451,8 +454,8 @@ def verify(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,
 ) -> int:
     """Compare every replicated table at source and destination, or those named; rows that differ are named by their keys."""
+    from headrace.commands.verification import comparison_line, difference_lines, table_name, verify_topology
     from headrace.progress import live_lines
-    from headrace.verification import comparison_line, difference_lines, table_name, verify_topology
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment, live_lines(output, "verify") as show:
@@ -481,9 +484,9 @@ def copy(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the table is copied and has joined the others.")] = True,
 ) -> int:
     """Empty one table at its destinations and copy it again, while the others are applied."""
+    from headrace.commands.table_copies import copy_again, wait_copied
+    from headrace.commands.verification import table_name
     from headrace.progress import live_lines
-    from headrace.table_copies import copy_again, wait_copied
-    from headrace.verification import table_name
 
     output, name = Output(as_json=as_json), table_name(table)
     with _deployment(file, address) as deployment, live_lines(output, "copy") as show:
@@ -506,7 +509,7 @@ def sequences(
     at: Annotated[str, typer.Option("--at", help="Only at this destination.")] = "",
 ) -> int:
     """Compare the sequences of replicated columns before a switch-over; exits with 1 when a destination's is behind."""
-    from headrace.sequences import compare_sequences
+    from headrace.commands.sequences import compare_sequences
     from topology.file.reading import read_topology
 
     output = Output(as_json=as_json)
@@ -581,7 +584,7 @@ def errors_delete(
 
 
 def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output], int]) -> int:  # noqa: FBT001
-    from headrace.error_queue import ErrorQueue
+    from headrace.commands.error_queue import ErrorQueue
 
     with _deployment(file, address) as deployment:
         return run(ErrorQueue(deployment.spec, deployment.connect), Output(as_json=as_json))

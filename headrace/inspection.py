@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
-from headrace.sequences import collisions
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName

@@ -1,5 +1,7 @@
 """LCR batches to bytes and back, and the header that queues look at.
 
+Longer than 500 lines: what is written and what is read back must be seen side by side.
+
 `encode` and `decode` are inverse for every batch that keeps the promises of `streams.lcr_batch`. What comes from
 the wire is checked before anybody computes with it: every index in range, every length fitting its data, every
 row in exactly one place. The checks are vectorised and cost a few microseconds per array, so they are always on.

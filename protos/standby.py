@@ -84,7 +84,7 @@ class Shipment(Protocol):
 
 
 class RedoShipper(Protocol):
-    """What is needed of a log writer (`redo.shipping.RedoShipping`)."""
+    """What is needed of a log writer (`redo.standby.shipping.RedoShipping`)."""
 
     def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> Shipment:
         """Begin a stream; an older one of the same receiver ends.

@@ -41,7 +41,6 @@ import numpy as np
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
-from redo.kept_segments import KeptSegments
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
 from redo.segments import (
     FIRST_SEGMENT,
@@ -52,7 +51,8 @@ from redo.segments import (
     archive_segment,
     scan_segment,
 )
-from redo.shipping import RedoShipping
+from redo.standby.kept_segments import KeptSegments
+from redo.standby.shipping import RedoShipping
 from streams.clock import Clock, SystemClock
 from streams.errors import (
     INSTANTIATE_AGAIN,

@@ -1,5 +1,7 @@
 """Mining: read redo from a restart point on and turn it into LCR batches. The core of a capture process.
 
+Longer than 500 lines: every step moves the positions that the next one relies on.
+
 Job
     Give every transaction that the rules let through exactly once, in commit order, from any start SCN on.
 

@@ -1,4 +1,7 @@
-"""The components of a simulated topology: the real cores, hosted as `actors` hosts them, but stepped one at a time."""
+"""The components of a simulated topology: the real cores, hosted as `actors` hosts them, but stepped one at a time.
+
+Longer than 500 lines: one class per kind of component, each as its actor and no more.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import redo_folder
 from protos.standby import RedoFrame, StandbyPlace
-from redo.standby_log import StandbyLog
+from redo.standby.standby_log import StandbyLog
 from simulation.components import Component
 from simulation.violations import Invariant, require
 from streams.errors import PropagationError

@@ -1,5 +1,7 @@
 """Propagation: move LCR batches from one queue to another; credit and DURABLE travel back.
 
+Longer than 500 lines: both streams, credit and DURABLE are only right together.
+
 Job
     Send everything of the propagation's sources that the destination queue lacks, in order, filtered by its rules.
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.chaos.invariants import INVARIANTS, Violated
+from headrace.commands.verification import comparison_line
 from headrace.console import seconds_text
-from headrace.verification import comparison_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -27,9 +27,9 @@ from headrace.chaos.links import Links
 from headrace.chaos.processes import Processes, ProcessesInForce
 from headrace.chaos.report import Fired, Report
 from headrace.chaos.schedule import EVERY_FAULT, schedule_of
+from headrace.commands.verification import verify_topology
 from headrace.process_end import terminated_as_interrupt, uninterrupted
 from headrace.status_view import is_healthy, notes, summary_line
-from headrace.verification import verify_topology
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ConfigError, StreamsError
 

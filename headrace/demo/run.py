@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
+from headrace.commands.verification import comparison_line, verify_topology
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
 from headrace.deployment import STATE_PARENT, Deployment
 from headrace.process_end import terminated_as_interrupt, uninterrupted
 from headrace.progress import live_lines
 from headrace.status_view import is_healthy, render, summary_line
-from headrace.verification import comparison_line, verify_topology
 from headrace.waiting import wait_caught_up
 from rules.rule import ANY_TAG
 from streams.errors import ApplyError, ConfigError, StreamsError

@@ -1,5 +1,7 @@
 """Apply reader: selects what must be applied from the dequeued batches.
 
+Longer than 500 lines: each reason to leave a change out must be seen beside the others.
+
 Job
     Take batches in order; drop changes that are already applied, that the instantiation copied, or that the rules of
     the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.

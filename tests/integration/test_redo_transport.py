@@ -16,7 +16,7 @@ from protos.redo_link import RedoServer
 from protos.redo_transport import RedoShippingClient
 from protos.standby import StandbyPlace
 from redo.log_writer import LogWriter
-from redo.standby_log import StandbyLog
+from redo.standby.standby_log import StandbyLog
 from streams.clock import VirtualClock
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
 from tests.support.redo_logs import SOURCE, drain, log_writer
@@ -127,7 +127,7 @@ def test_no_more_is_on_its_way_than_the_receiver_gave_credit_for(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redo_transport, "CREDIT_BYTES", 10_000)
-    monkeypatch.setattr("redo.shipping.FRAME_BYTES", 3000)
+    monkeypatch.setattr("redo.standby.shipping.FRAME_BYTES", 3000)
     standby = standby_log(tmp_path / "standby")
     source.commit(60)
     client = connected(source, standby)

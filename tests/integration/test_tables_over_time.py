@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from headrace.commands.verification import verify_topology
 from headrace.status_view import is_healthy
-from headrace.verification import verify_topology
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError
 from tests.support.system import System, running, wait_until

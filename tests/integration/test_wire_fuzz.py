@@ -40,7 +40,7 @@ from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from protos.spark_link import serve_tasks
 from redo.records import RedoPosition
-from redo.shipping import RedoShipping
+from redo.standby.shipping import RedoShipping
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.gate import Gate
 from streams.scn import Scn

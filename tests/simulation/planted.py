@@ -20,11 +20,11 @@ from actors.staging.spill import SpillFiles
 from databases import memory_destination
 from databases.memory_destination import MemoryDestination, MemorySession
 from protos.staging import Delivery
-from redo import standby_log
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from redo.shipping import RedoShipping
+from redo.standby import standby_log
+from redo.standby.shipping import RedoShipping
 from rules import evaluation
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator

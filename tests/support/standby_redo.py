@@ -9,7 +9,7 @@ from typing import Any
 
 from protos.standby import RedoFrame, StandbyPlace
 from redo.log_writer import LogWriter
-from redo.standby_log import StandbyLog
+from redo.standby.standby_log import StandbyLog
 from streams.clock import VirtualClock
 from tests.support.redo_logs import SOURCE
 

@@ -17,8 +17,8 @@ import psycopg
 from actors.controller import CONTROLLER
 from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
+from headrace.commands.verification import verify_topology
 from headrace.deployment import Deployment
-from headrace.verification import verify_topology
 from headrace.waiting import wait_caught_up
 from streams.errors import StreamsError
 from streams.failpoints import ENVIRONMENT, fired_count

@@ -1,5 +1,7 @@
 """The shape of a topology file: what keys there are, what they hold, and which of them are not built yet.
 
+Longer than 500 lines: one class per section of the file.
+
 pydantic stays inside this module: `read_shape` turns its errors into findings, and what it answers are these
 models, which `topology.file.reading` turns into the frozen data of `topology.spec`.
 """

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.redo.standby.test_standby_log import Site
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
@@ -17,13 +18,12 @@ from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
 from databases.ports import CapturedTable
 from protos.redo_link import RedoWatchClient
-from redo.shipping import STALLED_S
+from redo.standby.shipping import STALLED_S
 from streams.errors import PropagationError, RedoError
 from streams.scn import ObjectNumber
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
-from tests.unit.redo.test_standby_log import Site
 from topology.changes import components_of
 from topology.receivers import Receivers
 from topology.spec import TopologySpec

@@ -25,7 +25,7 @@ FORBIDDEN = {
     "databases.embedded": "psycopg",
     "databases.ports": "databases.postgres.connection",
     "actors.source_database": "databases.postgres.source.database",
-    "headrace.doctor": "databases.postgres.versions",
+    "headrace.commands.doctor": "databases.postgres.versions",
     "spark_apply.server.apply_server": "databases.postgres.destination.session",
 }
 

@@ -312,7 +312,7 @@ def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
 
 
 def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
-    import headrace.verification
+    import headrace.commands.verification
 
     same = {
         "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t",
@@ -321,18 +321,18 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     }
     other = {**same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2}
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
-    monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same])
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same])
     assert run("verify", topology) == DONE
-    monkeypatch.setattr(headrace.verification, "verify_topology", lambda *_, **__: [same, other])
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
     assert "public.u a -> b public.v: DIFFERENT" in capsys.readouterr().out
 
 
 def test_doctor_reports_findings(run, monkeypatch, capsys):
-    import headrace.doctor
+    import headrace.commands.doctor
 
-    report = headrace.doctor.Report({"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),))
-    monkeypatch.setattr(headrace.doctor, "examine", lambda: report)
+    report = headrace.commands.doctor.Report({"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),))
+    monkeypatch.setattr(headrace.commands.doctor, "examine", lambda: report)
     assert run("doctor") == FINDING
     assert "fix: make setup" in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.verification import verify_topology
+from headrace.commands.verification import verify_topology
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError, PropagationError
 from tests.support.topologies import read
@@ -43,7 +43,7 @@ def spec(tmp_path: Path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("headrace.waiting.POLL_S", 0.0)
-    monkeypatch.setattr("headrace.verification.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("headrace.commands.verification.LOOK_INTERVAL_S", 0.0)
 
 
 def names(spec) -> tuple[str, str]:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_source import MemorySource
-from redo.kept_segments import KeptSegments
 from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
 from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
+from redo.standby.kept_segments import KeptSegments
 from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
 from streams.scn import Scn

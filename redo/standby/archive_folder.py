@@ -28,8 +28,8 @@ from pathlib import Path
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.records import RecordHeader
 from redo.segments import SegmentFile, list_segments, scan_segment
-from redo.shipping import fingerprint_up_to
-from redo.standby_log import StandbyLog
+from redo.standby.shipping import fingerprint_up_to
+from redo.standby.standby_log import StandbyLog
 from streams.errors import LogGone, ProtocolError, RedoError
 
 __all__ = ["ArchiveFolder"]

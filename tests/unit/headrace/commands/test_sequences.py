@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from databases.operator_ports import ColumnSequence
-from headrace.sequences import collisions
+from headrace.commands.sequences import collisions
 from streams.table_name import TableName
 
 MOST = (1 << 63) - 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace import table_copies
-from headrace.table_copies import copy_again, wait_copied
+from headrace.commands import table_copies
+from headrace.commands.table_copies import copy_again, wait_copied
 from streams.errors import ApplyError, ConfigError
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))

@@ -12,7 +12,7 @@ from databases.memory_source import MemorySource
 from protos.standby import StandbyPlace
 from redo.checkpoints import RequiredCheckpoints
 from redo.segments import list_segments
-from redo.shipping import RedoShipping
+from redo.standby.shipping import RedoShipping
 from streams import failpoints
 from streams.clock import VirtualClock
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError

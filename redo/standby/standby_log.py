@@ -1,5 +1,7 @@
 """Standby redo log: a copy of a source's redo log at another site, byte for byte, for the capture processes there.
 
+Longer than 500 lines: what is written, what is made durable and what is acknowledged are only right together.
+
 Job
     Write what the source's log writer shipped, verify every record, and make it durable before that is acknowledged.
 
@@ -39,7 +41,6 @@ from pathlib import Path
 
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
-from redo.kept_segments import KeptSegments
 from redo.records import (
     HEADER_BYTES,
     RecordHeader,
@@ -59,6 +60,7 @@ from redo.segments import (
     online_segment,
     write_error,
 )
+from redo.standby.kept_segments import KeptSegments
 from streams.clock import Clock, SystemClock
 from streams.durable_file import sync_folder
 from streams.errors import ProtocolError, RedoError

@@ -1,0 +1,1 @@
+"""What single commands of the command line do."""
