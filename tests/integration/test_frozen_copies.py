@@ -12,7 +12,6 @@ import pytest
 from databases.connectors import DatabaseAccess
 from databases.copying import TablePlan
 from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
@@ -21,6 +20,7 @@ from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.table_name import TableName
+from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import FreezingTask, ThreadWorkers
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -45,7 +45,7 @@ class Copying:
             connection.execute("CREATE TABLE t (id int, v text)")
         self.here.execute("ALTER TABLE t REPLICA IDENTITY FULL")
         self.here.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 10) n")
-        source = opened.enter_context(contextlib.closing(PostgresSource(here, site="src")))
+        source = opened.enter_context(contextlib.closing(CapturedSource(here, site="src")))
         source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="t"),))])
         opened.callback(source.remove, TOPOLOGY)
         self.destination = opened.enter_context(contextlib.closing(PostgresDestination(there, site="dst")))

@@ -16,7 +16,6 @@ from databases.connectors import DatabaseAccess
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
@@ -24,6 +23,7 @@ from spark_apply.copy.records import TableProgress
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
+from tests.support.captured_source import CapturedSource
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -88,7 +88,7 @@ class Sites:
 
     def __init__(self, source: str, destination: str) -> None:
         self.dsn = {"src": source, "dst": destination}
-        self.source, self.destination = PostgresSource(source, site="src"), PostgresDestination(destination, site="dst")
+        self.source, self.destination = CapturedSource(source, site="src"), PostgresDestination(destination, site="dst")
         self.progress: dict[str, TableProgress] = {}
         self.destination.prepare(TOPOLOGY)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.redo.standby.test_standby_log import Site
 
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
@@ -24,6 +23,7 @@ from streams.scn import ObjectNumber
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
+from tests.unit.redo.standby.test_standby_log import Site
 from topology.changes import components_of
 from topology.receivers import Receivers
 from topology.spec import TopologySpec

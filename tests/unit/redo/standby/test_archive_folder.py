@@ -8,7 +8,6 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.redo.standby.test_standby_log import Site
 
 from protos.standby import Shipped
 from redo.segments import list_segments
@@ -18,6 +17,7 @@ from streams.errors import LogGone, ProtocolError, RedoError
 from streams.failpoints import failpoint
 from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
 from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
+from tests.unit.redo.standby.test_standby_log import Site
 
 
 @pytest.fixture
