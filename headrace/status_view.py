@@ -167,6 +167,8 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
                 fix="correct it: the table is checked again every few seconds; the others are applied meanwhile", is_stuck=True,
                 is_of_table=True,
             )
+        elif table.get("problem"):
+            yield Note(component=component, problem=f"table {table['owner']}.{table['name']}: {table['problem']}", is_stuck=True, is_of_table=True)
     kept, left = (
         ", ".join(f"{table['owner']}.{table['name']}" for table in tables if table["state"] == state) for state in ("KEPT", "LEFT OUT")
     )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from actors.lag import PositionSamples
+from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
 from simulation.violations import Invariant, require
 from streams.errors import ConfigError
@@ -164,7 +165,11 @@ class SplitStreams:
     def required_scn(self, capture: str) -> Scn | None:
         """See `Facts.required_scn`."""
         process = self._sim.captures[capture]
-        return process.host.details()["required_checkpoint_scn"] or None if process.is_open else None
+        return required_of(process.host.details()) if process.is_open else None
+
+    def is_stopped(self, capture: str) -> bool:
+        """See `Facts.is_stopped`."""
+        return self._sim.captures[capture].is_stopped
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

@@ -42,6 +42,7 @@ class Split:
     Args:
         propagation: its name.
         queue: the original queue, which it reads by the file.
+        to_queue: the queue that it sends to by the file.
         phase: `SPLITTING`, `SPLIT` or `MERGING`; see the module.
         merges: it is to be merged as soon as it is close enough; False: not before an operator says so.
         by: "operator", or "threshold".
@@ -50,6 +51,7 @@ class Split:
 
     propagation: str
     queue: str
+    to_queue: str
     phase: str
     merges: bool
     by: str
@@ -132,16 +134,25 @@ def misfits(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Finding, ...]:
 
     Args:
         spec: routed, of the file.
-        splits: those of propagations that the file does not have any more are of no concern.
+        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one takes its place.
     """
     named = {each.name for each in spec.propagations}
-    return tuple(
+    # The original queue has forgotten the propagation: one of another name would begin there where the others are, and lack the rest.
+    renamed = (
+        Finding(
+            path=f"propagations.{other.name}", problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
+            fix=f"merge it first, by the file of before: headrace merge {spec.file} {each.propagation}",
+        )
+        for each in splits for other in spec.propagations
+        if each.propagation not in named and (other.from_queue, other.to_queue) == (each.queue, each.to_queue)
+    )
+    return (*renamed, *(
         Finding(
             path=f"propagations.{each.propagation}", problem=f"is split off from queue {each.queue}, and by this file {reason}",
             fix=f"merge it by the file of before: headrace merge {spec.file} {each.propagation}; or take it out of the file",
         )
         for each in splits if each.propagation in named and (reason := misfit(spec, each))
-    )
+    ))
 
 
 def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:

@@ -30,7 +30,7 @@ class TakenOver:
     """
 
     def __init__(self, state_dir: Path, name: str, creation: str) -> None:
-        self._file = state_dir / "components" / f"{name.replace(':', '.')}.topology.json"
+        self._file = state_dir / "components" / f"{name.replace(':', '.')}~topology.json"  # no name has a ~; a split stream's have a dot
         self._creation = creation
 
     def save(self, spec: TopologySpec, fingerprint: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streams.scn import Scn
+
 if TYPE_CHECKING:
     from actors.lag import PositionSamples
-    from streams.scn import Scn
 
-__all__ = ["ObservedFacts"]
+__all__ = ["ObservedFacts", "required_of"]
 
 
 class ObservedFacts:
@@ -40,11 +41,24 @@ class ObservedFacts:
         return status if "subscribers" in status else {}
 
     def required_scn(self, capture: str) -> Scn | None:
-        """See `Facts.required_scn`. A capture process that has not opened yet reports 0."""
-        return self._statuses.get(f"capture:{capture}", {}).get("required_checkpoint_scn") or None
+        """See `Facts.required_scn`."""
+        return required_of(self._statuses.get(f"capture:{capture}", {}))
+
+    def is_stopped(self, capture: str) -> bool:
+        """See `Facts.is_stopped`."""
+        return self._statuses.get(f"capture:{capture}", {}).get("enabled") is False
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""
         samples = self._samples.get(source)
         first, second = (None, None) if samples is None else (samples.time_us(scn), samples.time_us(other))
         return None if first is None or second is None else max(0, second - first) / 1e6
+
+
+def required_of(status: Mapping[str, Any]) -> Scn | None:
+    """See `Facts.required_scn`.
+
+    Args:
+        status: of a capture process. What it heard to be durable it tells to the site in a second at the latest.
+    """
+    return max(Scn(status["required_checkpoint_scn"]), Scn(status["durable_scn"])) if "captured_scn" in status else None

@@ -90,7 +90,15 @@ class Facts(Protocol):
         ...
 
     def required_scn(self, capture: str) -> Scn | None:
-        """From where on redo is kept for a capture process; None: it does not answer, or kept is whatever there is.
+        """From where on redo is kept for a capture process, or will be in a moment; None: it does not answer, or has not begun.
+
+        Args:
+            capture: its name.
+        """
+        ...
+
+    def is_stopped(self, capture: str) -> bool:
+        """Whether an operator stopped a capture process.
 
         Args:
             capture: its name.
@@ -174,7 +182,7 @@ class Splitting:
             if by:
                 self._asked.pop(propagation.name, None)
                 split = Split(
-                    propagation=propagation.name, queue=propagation.from_queue, phase=SPLITTING, merges=by == "threshold", by=by, since_us=now_us,
+                    propagation=propagation.name, queue=propagation.from_queue, to_queue=propagation.to_queue, phase=SPLITTING, merges=by == "threshold", by=by, since_us=now_us,
                 )
                 return (*self.splits, split)
         return None
@@ -190,6 +198,8 @@ class Splitting:
 
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
         """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
+        if any(each.queue == propagation.from_queue and facts.is_stopped(each.name) for each in self._file.captures):
+            return ""  # its clone would run, and lift the stop for this destination
         if self._asked.get(propagation.name):
             return "" if hindrance(self._file, propagation) else "operator"
         if propagation.split_after_s is None:
@@ -292,4 +302,4 @@ def _entries(facts: Facts, queue: str, propagation: str) -> list[Mapping[str, An
 def _furthest(queue: Mapping[str, Any], source: str, *, but: str) -> int:
     """Where a new subscriber would begin: the position of the most advanced one."""
     known = [each["acknowledged_scn"] for each in queue["subscribers"] if each["source"] == source and each["subscriber"] != but]
-    return int(max(known, default=queue["sources"][source]["position_scn"]))
+    return int(max(known, default=queue["sources"].get(source, {}).get("position_scn", 0)))

@@ -119,6 +119,7 @@ class QueueCore:
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
+        self._places = _places(topology, name)
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
@@ -152,12 +153,13 @@ class QueueCore:
             OSError: the positions could not be saved; the queue continues unchanged.
         """
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
-        interests = interests_of(topology, self.name)
-        positions = _positions(interests, before, fallback={
+        interests, places = interests_of(topology, self.name), _places(topology, self.name)
+        positions = _positions(interests, before, places=(self._places, places), fallback={
             # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
             source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
         })
         self._file.save(positions)
+        self._places = places
         self._propagations = {each.name for each in topology.propagations}
         wanted = {(subscriber, source): scn for source, each in positions.items() for subscriber, scn in each.items()}
         for key in [key for key in self._subscriptions if key not in wanted]:
@@ -741,7 +743,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
 
 def _positions(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None,
+    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see the module's Beginnings.
 
@@ -749,17 +751,31 @@ def _positions(
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
         fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
+        places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
     """
+    earlier, now = places
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
         subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
-        # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
-        left = [scn for name, scn in saved.get(source, {}).items() if name not in subscribers]
-        furthest = min([furthest, *left])
-        positions[source] = {subscriber: known.get(subscriber, furthest) for subscriber in subscribers}
+        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers}
+        positions[source] = {
+            # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
+            subscriber: known.get(subscriber, min([furthest, *(
+                scn for name, scn in left.items() if name not in earlier or earlier[name] == now.get(subscriber)
+            )]))
+            for subscriber in subscribers
+        }
     return positions
+
+
+def _places(topology: TopologySpec, queue: str) -> dict[str, str]:
+    """Where each subscriber of a queue brings the changes."""
+    return {
+        **{each.name: f"queue {each.to_queue}" for each in topology.propagations if queue in {each.from_queue, each.held_in}},
+        **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
+    }
 
 
 def _beginning(subscription: Subscription, log: SourceLog) -> Scn:

@@ -108,7 +108,8 @@ def searched(
         del changes[:-CHANGES_MAX]
         progress(f"{bytes_text(read)} of redo searched, {len(changes)} changes of the row")
         # A piece that is not the last and moved nothing would be asked for for ever.
-        is_end = piece.is_done or piece.through_scn <= start
+        # Where the source writes faster than this reads, its end is never reached: what was asked for is below the marker.
+        is_end = piece.is_done or piece.through_scn <= start or piece.through_scn >= through_scn > 0
         if is_end and piece.through_scn < through_scn and waits_left:
             waits_left -= 1
             sleep(REDO_POLL_S)

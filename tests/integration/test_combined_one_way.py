@@ -60,7 +60,7 @@ class OneWay:
         self._folder, self.source_dsn, self.destination_dsn = folder, source, destination
         self.spec = self.read()
         self.hosts: dict[str, Host] = {}
-        monkeypatch.setattr(runtime, "resolver", lambda _: self.resolve)
+        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
         # So that a few megabytes are more than the apply process takes.

@@ -72,6 +72,25 @@ class Site:
         self.user.close()
 
 
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+def test_labels_never_make_the_data_fail(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], encoding: str) -> None:
+    dsn = fresh_database(pg_destination)
+    if encoding != "UTF8":
+        name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+        with psycopg.connect(pg_destination.dsn(), autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE {name}")
+            admin.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    site = Site(dsn)
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
+    for number, label in enumerate(["order 7", "заказ 4711", "a\x00b", "it's \\x41"]):
+        site.session.begin()
+        site.session.write([insert(table, [(int4(number),)])])
+        site.session.commit([], 0, [label])
+        site.session.rollback()
+    assert site.rows() == [(0,), (1,), (2,), (3,)]
+    site.close()
+
+
 @pytest.fixture(params=["pg_destination", "pg_16", "pg_15"])
 def site(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[Site]:
     made = Site(fresh_database(request.getfixturevalue(request.param)))

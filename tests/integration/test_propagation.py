@@ -106,7 +106,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
 def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    monkeypatch.setattr(runtime, "resolver", lambda topology: addresses.__getitem__)
+    monkeypatch.setattr(runtime, "resolver", lambda *_: addresses.__getitem__)
     hour = (time.gmtime().tm_hour + 6) % 24
     closed = Schedule(windows=(Window(hour=hour, minute=0, duration_s=3600),))
     spec = one_way(tmp_path, subscribers=("to_dbs2",))

@@ -38,7 +38,7 @@ class Site:
         self.archive = folder / "archive"
         self.spec = topology(folder, "", transport="async")
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
-        monkeypatch.setattr(runtime, "resolver", lambda _topology: self.resolve)
+        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
         self.receiver = RedoReceiver(self.spec, RECEIVER, "1")
 
     def serve(self) -> object:

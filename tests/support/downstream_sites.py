@@ -71,7 +71,7 @@ class DownstreamSites:
         self.server, self.folder = server, folder
         self.hosts: dict[str, Host] = {}
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
-        monkeypatch.setattr(runtime, "resolver", lambda topology: lambda name: self.hosts[name].endpoint())
+        monkeypatch.setattr(runtime, "resolver", lambda *_: lambda name: self.hosts[name].endpoint())
         self.spec = topology(folder, server.dsn(), transport=transport, **settings)
         self.site = DatabaseSite(self.spec, "dbs1", "1")
         self.hosts["site:dbs1"] = self.site

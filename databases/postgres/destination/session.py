@@ -130,7 +130,9 @@ _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 
 # Fails when the row is not as this session left it: a division by zero stops the transaction before its COMMIT,
 # without a round trip in between.
-_LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to($1::text, 'UTF8'))"
+# As bytes: this database's encoding may lack a letter of the source's, and data must not fail for the label's sake.
+_LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
+_MAY_LABEL = "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc WHERE proname = 'pg_logical_emit_message'"
 
 _ADVANCE = """WITH moved AS (
     UPDATE headrace.apply_progress
@@ -175,6 +177,7 @@ class PostgresSession:
             self._state = _State.IDLE
             self._pending: list[Statement] = []
             self._has_savepoint = False
+            self._writes_labels: bool | None = None  # not asked yet
             self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
             self._blamed: dict[tuple[str, str], CatalogTable | None] = {}  # for a stale statement, as described before it
             with translated("opening an apply server's session"):
@@ -293,7 +296,8 @@ class PostgresSession:
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
         )
-        statements = [*self._pending, *(Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels), advance, _COMMIT]
+        written = [Statement(sql=_LABEL, parameters=(b"\\x" + label.encode().hex().encode(),)) for label in labels if self._may_label()]
+        statements = [*self._pending, *written, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
@@ -592,6 +596,13 @@ class PostgresSession:
         except BaseException:
             self._fail()
             raise
+
+    def _may_label(self) -> bool:
+        """Whether this role may write labels into this database's log; without the right they end here."""
+        if self._writes_labels is None:
+            (found,) = self._run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
+            self._writes_labels = found.get_value(0, 0) == b"t"
+        return self._writes_labels
 
     def _run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
         pending = self._pending

@@ -32,7 +32,7 @@ def report(actors: FakeActors, queue: str, **positions: int) -> None:
         ],
         "sources": {"a": {"position_scn": 100}},
     }
-    actors.statuses["capture:c"] = {"required_checkpoint_scn": 30}
+    actors.statuses["capture:c"] = {"required_checkpoint_scn": 30, "durable_scn": 30, "captured_scn": 100}
 
 
 def phase(controller: Controller) -> str:

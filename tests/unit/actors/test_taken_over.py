@@ -27,5 +27,5 @@ def test_a_connection_string_comes_from_the_creation(tmp_path):
     spec = replace(read(tmp_path, text, {"D": "password=hunter2"}), state_dir=tmp_path)
     life = TakenOver(tmp_path, "site:b", "creation")
     life.save(spec, "second")
-    assert "hunter2" not in (tmp_path / "components" / "site.b.topology.json").read_text()
+    assert "hunter2" not in (tmp_path / "components" / "site.b~topology.json").read_text()
     assert life.arguments({"spec": spec, "fingerprint": "first"}) == {"spec": spec, "fingerprint": "second"}

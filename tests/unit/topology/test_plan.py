@@ -219,7 +219,7 @@ propagations: {a_to_c: {from: q_a, to: q_c_in, split: never}}
     found = {each.name: (each.applies, each.reason) for each in make_plan(spec).optimisations}
     assert found["a_to_b: split off when its destination is away"] == (True, "after 1800 s, from q_a; merged within 60 s")
     assert found["a_to_c: split off when its destination is away"] == (False, "split: never, or a schedule")
-    split = Split(propagation="a_to_b", queue="q_a", phase=SPLIT, merges=True, by="threshold", since_us=1)
+    split = Split(propagation="a_to_b", queue="q_a", to_queue="q_b_in", phase=SPLIT, merges=True, by="threshold", since_us=1)
     plan = make_plan(spec, prepared=with_splits(spec, [split]), splits=[split])
     assert {change.action for change in plan.changes} == {"same"}  # `up` with this file leaves it split off
     assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> a_to_b -> q_b_in -> apply_from_a_at_b" in plan.as_text()

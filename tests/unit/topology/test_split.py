@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from topology.changes import changes, components_of, interests_of
 from topology.combined import combination
 from topology.file.reading import examine, read_topology
 from topology.spec import TopologySpec
-from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, with_splits
+from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, misfits, with_splits
 from topology.stored import from_json, spec_from_json, spec_to_json
 
 SITES = "sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}\n"
@@ -24,7 +25,7 @@ def read(folder: Path, text: str) -> TopologySpec:
 
 
 def split_in(phase: str, propagation: str = "a_to_b") -> Split:
-    return Split(propagation=propagation, queue="q_a", phase=phase, merges=True, by="operator", since_us=1)
+    return Split(propagation=propagation, queue="q_a", to_queue="q_b_in", phase=phase, merges=True, by="operator", since_us=1)
 
 
 def edits(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
@@ -85,6 +86,21 @@ applies: {{at_b: {{site: b, source: a, queue: qr}}, at_c: {{site: c, source: a, 
     )
 
 
+def test_a_propagation_that_is_split_off_is_not_renamed_before_it_is_merged(tmp_path):
+    """The original queue has forgotten where it was: the new name would begin where the others are."""
+    file = read(tmp_path, FAN_OUT)
+    renamed = dataclasses.replace(file, propagations=tuple(
+        dataclasses.replace(each, name="another") if each.name == "a_to_b" else each for each in file.propagations
+    ))
+    splits = [split_in(SPLIT)]
+    assert misfits(file, splits) == ()
+    (found,) = misfits(renamed, splits)
+    assert found.path == "propagations.another"
+    assert "takes the place of a_to_b" in found.problem
+    gone = read(tmp_path, f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [c]}}]\n")
+    assert misfits(gone, splits) == ()
+
+
 def test_thresholds_come_from_the_propagation_or_the_file_and_a_schedule_is_no_reason_to_split(tmp_path):
     spec = read(tmp_path, f"""
 topology: t
@@ -124,5 +140,5 @@ def test_check_says_which_thresholds_make_no_sense(tmp_path, text, problem):
 
 def test_a_record_is_read_as_it_was_written():
     assert from_json(Split, {
-        "propagation": "p", "queue": "q", "phase": "split", "merges": False, "by": "operator", "since_us": 7,
-    }) == Split(propagation="p", queue="q", phase=SPLIT, merges=False, by="operator", since_us=7)
+        "propagation": "p", "queue": "q", "to_queue": "r", "phase": "split", "merges": False, "by": "operator", "since_us": 7,
+    }) == Split(propagation="p", queue="q", to_queue="r", phase=SPLIT, merges=False, by="operator", since_us=7)

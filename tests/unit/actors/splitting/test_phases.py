@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.splitting.facts import required_of
 from actors.splitting.phases import MERGE_MIN_S, Splitting
 from streams.clock import VirtualClock
 from streams.errors import ConfigError
@@ -28,6 +29,7 @@ class Known:
     quiet: bool = True
     seconds_per_scn: float | None = 1.0
     required: int | None = 30
+    stopped: set[str] = field(default_factory=set)
 
     def is_quiet(self) -> bool:
         return self.quiet
@@ -44,6 +46,9 @@ class Known:
         ]
         return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
 
+    def is_stopped(self, capture: str) -> bool:
+        return capture in self.stopped
+
     def required_scn(self, capture: str) -> Scn | None:
         return None if f"capture:{capture}" in self.away else self.required
 
@@ -58,7 +63,7 @@ def spec(tmp_path) -> TopologySpec:
 
 
 def recorded(phase: str, *, merges: bool = True) -> tuple[Split, ...]:
-    return (Split(propagation="p", queue="qa", phase=phase, merges=merges, by="threshold", since_us=1),)
+    return (Split(propagation="p", queue="qa", to_queue="qb", phase=phase, merges=merges, by="threshold", since_us=1),)
 
 
 def phases(splitting: Splitting, facts: Known) -> list[str] | None:
@@ -76,7 +81,7 @@ def test_an_operator_splits_a_stream_off_and_it_stays_so_until_it_is_merged_by_h
     splitting.ask("p", split=True)
     assert phases(splitting, facts) == [SPLITTING]
     assert phases(splitting, facts) == [SPLIT]
-    assert splitting.splits[0] == Split(propagation="p", queue="qa", phase=SPLIT, merges=False, by="operator", since_us=5)
+    assert splitting.splits[0] == Split(propagation="p", queue="qa", to_queue="qb", phase=SPLIT, merges=False, by="operator", since_us=5)
     facts.positions = {"qa": {"p2": 90}, "qa.p": {"p": 90}}
     assert phases(splitting, facts) is None
     splitting.ask("p", split=False)
@@ -117,6 +122,21 @@ def test_a_stream_whose_queue_holds_something_for_it_alone_for_its_threshold_is_
     assert (splitting.splits[0].by, splitting.splits[0].merges) == ("threshold", True)
     never = replace(spec, propagations=tuple(replace(each, split_after_s=None) for each in spec.propagations))
     assert phases(Splitting(never, clock=VirtualClock()), facts) is None
+
+
+def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_for_it(spec):
+    """Its clone would run: the destination would get what the stop holds back."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1800.0, stopped={"c"})
+    assert phases(splitting, facts) is None
+    facts.stopped = set()
+    assert phases(splitting, facts) == [SPLITTING]
+
+
+def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_not_known_before_it_mines():
+    assert required_of({}) is None
+    assert required_of({"required_checkpoint_scn": 900, "durable_scn": 0}) is None
+    assert required_of({"required_checkpoint_scn": 0, "durable_scn": 0, "captured_scn": 5}) == 0
+    assert required_of({"required_checkpoint_scn": 900, "durable_scn": 1000, "captured_scn": 1200}) == 1000
 
 
 @pytest.mark.parametrize(("change", "is_close"), [

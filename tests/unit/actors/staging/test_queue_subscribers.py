@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,20 @@ def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_
     assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
     if is_running:
         assert queue.spans(queue.subscriber("to_b2", needed=20)) == [(20, 30)]
+
+
+def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_that_one_lacked(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    publisher, first = queue.publisher(), queue.subscriber()
+    queue.send(publisher, insert_batch([10]))
+    queue.taken(first)
+    queue.core.acknowledge(first, "dbs1", 10)
+    other = one_way(tmp_path, subscribers=("apply_a", "to_c"))
+    queue.core.adopt(dataclasses.replace(other, propagations=tuple(
+        dataclasses.replace(each, to_queue="q_elsewhere") if each.name == "to_c" else each for each in other.propagations
+    )))
+    assert saved(queue) == {"apply_a": 10, "to_c": 10}
+    assert queue.core.status()["batches"] == 0
 
 
 def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
