@@ -480,7 +480,7 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
 ) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": 70}, CREDIT)
 
     def full(positions: object) -> None:
         raise OSError(28, "No space left on device")
