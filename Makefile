@@ -34,7 +34,7 @@ demo: setup
 # and has the machine to itself: beside other tests it meets time limits of Ray's own (a node that is not up after 30 s).
 test: lint
 	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --durations 10 -m 'not cluster' $(FULL)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m cluster $(FULL)
+	@$(BIN)/python -m pytest --durations 20 -m cluster $(FULL)
 
 check: lint
 	@$(BIN)/python -m pytest -q -n 2 -m 'not postgres and not cluster' $(FAST)
