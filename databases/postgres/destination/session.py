@@ -296,7 +296,7 @@ class PostgresSession:
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
         )
-        written = [Statement(sql=_LABEL, parameters=(b"\\x" + label.encode().hex().encode(),)) for label in labels if self._may_label()]
+        written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
         statements = [*self._pending, *written, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
