@@ -201,8 +201,8 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
         environment = {**LOOPBACK, **environment}
     if "ray" not in sys.modules:
         os.environ.update(environment)
-    elif any(os.environ.get(name) != value for name, value in environment.items()):
-        # Another cluster than before: Ray keeps what it found when it was imported.
+    elif address != _connected_to or any(os.environ.get(name) != value for name, value in environment.items()):
+        # Another cluster than before: Ray keeps what it found when it was imported, also where the environment has been changed since.
         from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
         disconnect()
