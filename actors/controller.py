@@ -140,7 +140,7 @@ class Controller(Host):
         super().__init__(CONTROLLER, spec.state_dir)
         self._keep_call = keep_call
         self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
-        self._file = spec
+        self._file, self._file_fingerprint = spec, fingerprint_of(spec)
         self._given_actors = actors
         self._environment = dict(environment or {})
         self._run_by(spec)
@@ -193,7 +193,7 @@ class Controller(Host):
 
     def details(self) -> dict[str, Any]:
         """The controller's own facts; `overview` has those of all components."""
-        return {"phase": self._phase, "fingerprint": fingerprint_of(self._file)}
+        return {"phase": self._phase, "fingerprint": self._file_fingerprint}
 
     # ------------------------------------------------------------------ what the command line asks
 
@@ -217,7 +217,7 @@ class Controller(Host):
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
         return {
-            "topology": self._spec.name, "state": status["state"], "fingerprint": fingerprint_of(self._file),
+            "topology": self._spec.name, "state": status["state"], "fingerprint": self._file_fingerprint,
             **({"problem": error["message"], "fix": error["hint"]} if error else {}),
             "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,14 @@ SETTINGS = {
 }
 
 
-PREFIX = "headrace-bench-"
+_PREFIX = "headrace-bench-"
 _POLL_S = 0.005
 
 
-def remove_dead() -> None:
+def _remove_dead() -> None:
     """Stop and remove the servers of a bench that was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             for state in folder.glob("*/state"):
                 LocalCluster(state).stop()
@@ -114,16 +114,27 @@ def wait_slot_free(connection: psycopg.Connection, slot: str, timeout_s: float =
 @contextmanager
 def bench_servers() -> Iterator[Servers]:
     """Start both servers in a temporary folder, which is removed afterwards."""
-    remove_dead()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    with running_servers(("source", "destination"), SETTINGS) as (folder, servers):
+        yield Servers(folder, servers["source"], servers["destination"])
+
+
+@contextmanager
+def running_servers(names: Sequence[str], settings: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, EmbeddedServer]]]:
+    """Start a server per name in a temporary folder, which is removed afterwards; the folder is given, too.
+
+    Args:
+        names: of the servers, and of their folders.
+        settings: of each server.
+    """
+    _remove_dead()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     folder.chmod(0o711)  # the servers' own user passes through
-    source = EmbeddedServer(folder / "source", name="bench_source", settings=SETTINGS)
-    destination = EmbeddedServer(folder / "destination", name="bench_destination", settings=SETTINGS)
+    servers = {name: EmbeddedServer(folder / name, name=f"bench_{name}", settings=settings) for name in names}
     try:
-        source.start()
-        destination.start()
-        yield Servers(folder, source, destination)
+        for server in servers.values():
+            server.start()
+        yield folder, servers
     finally:
-        source.destroy()
-        destination.destroy()
+        for server in servers.values():
+            server.destroy()
         shutil.rmtree(folder, ignore_errors=True)

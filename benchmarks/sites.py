@@ -11,21 +11,17 @@ that what starting needs is given back.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 
 from benchmarks.processes import Footprint, ProcessSampler, footprint
 from benchmarks.product import HeadraceTopology
-from benchmarks.servers import PREFIX, remove_dead
+from benchmarks.servers import running_servers
 from databases.embedded import EmbeddedServer
 
 REST_S = 60.0  # the Java heaps shrink within half a minute
@@ -94,13 +90,8 @@ class Sites:
 @contextmanager
 def running_sites(names: Sequence[str]) -> Iterator[Sites]:
     """Start a server per site, each with an empty table, in a temporary folder that is removed afterwards."""
-    remove_dead()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-    folder.chmod(0o711)  # the servers' own user passes through
-    servers = {name: EmbeddedServer(folder / name, name=f"bench_{name}") for name in names}
-    try:
+    with running_servers(names, {}) as (folder, servers):
         for server in servers.values():
-            server.start()
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(_TABLE)
         headrace = HeadraceTopology(
@@ -111,10 +102,6 @@ def running_sites(names: Sequence[str]) -> Iterator[Sites]:
             yield Sites(servers, headrace)
         finally:
             headrace.tear_down()
-    finally:
-        for server in servers.values():
-            server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def n_way(count: int) -> int:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,22 @@ def run(name: str, seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
+def run_until_seen(names: Sequence[str], kinds: set[str], sights: set[str]) -> None:
+    """Run these examples in turn, new seeds for a third of the time, and on until all of this has fired and been seen."""
+    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
+    fired: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    count = 0
+    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (kinds - set(fired)) | (sights - set(seen))):
+        outcome = run(names[count % len(names)], first + count, Settings())
+        fired.update(outcome.fired)
+        seen.update(outcome.seen)
+        count += 1
+    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
+    assert set(fired) >= kinds
+    assert set(seen) >= sights
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_converges_whatever_breaks(name: str) -> None:
     outcome = run(name, secrets.randbits(32) if SECONDS else FIXED_SEED, Settings(seconds=MOMENT_S))
@@ -115,35 +132,13 @@ def test_topologies_converge_whatever_breaks() -> None:
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
 def test_downstream_capture_converges_whatever_breaks() -> None:
     """The redo is copied to another site and mined there: what breaks there is all seen."""
-    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
-    fired: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    count = 0
-    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (DOWNSTREAM_KINDS - set(fired)) | (DOWNSTREAM_SEEN - set(seen))):
-        outcome = run("downstream", first + count, Settings())
-        fired.update(outcome.fired)
-        seen.update(outcome.seen)
-        count += 1
-    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
-    assert set(fired) >= DOWNSTREAM_KINDS
-    assert set(seen) >= DOWNSTREAM_SEEN
+    run_until_seen(("downstream",), DOWNSTREAM_KINDS, DOWNSTREAM_SEEN)
 
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
 def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
     """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are ahead."""
-    first, until = secrets.randbits(32), time.monotonic() + SECONDS / 3
-    fired: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    count = 0
-    while time.monotonic() < until or (count < SEEDS_FOR_EVERYTHING and (SPLIT_KINDS - set(fired)) | (SPLIT_SEEN - set(seen))):
-        outcome = run(SPLITTABLE[count % len(SPLITTABLE)], first + count, Settings())
-        fired.update(outcome.fired)
-        seen.update(outcome.seen)
-        count += 1
-    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
-    assert set(fired) >= SPLIT_KINDS
-    assert set(seen) >= SPLIT_SEEN
+    run_until_seen(SPLITTABLE, SPLIT_KINDS, SPLIT_SEEN)
 
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")

@@ -562,25 +562,6 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
     driver.assert_applied()
 
 
-def test_copy_that_is_asked_to_join_twice_joins_once():
-    driver = JoiningDriver(seed=4)
-    for number in range(2):
-        driver.start_task(number)
-    early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
-    driver.host.joins.hold(Scn(0))
-    while driver.coordinator.low_watermark < later:
-        driver.step()
-    driver.copy(early)
-    first = driver.host.joins.join([driver.record])
-    assert driver.host.joins.join([driver.record]) is first, "the answer to the first call was lost"
-    while not first.is_set():
-        driver.step()
-    assert driver.host.joins.join([driver.record]) is first
-    driver.host.joins.hold(None)
-    driver.run()
-    driver.assert_applied()
-
-
 def joining_driver(seed: int) -> JoiningDriver:
     """A driver whose late table is copied and may join."""
     driver = JoiningDriver(seed=seed)
@@ -592,6 +573,18 @@ def joining_driver(seed: int) -> JoiningDriver:
         driver.step()
     driver.copy(early)
     return driver
+
+
+def test_copy_that_is_asked_to_join_twice_joins_once():
+    driver = joining_driver(4)
+    first = driver.host.joins.join([driver.record])
+    assert driver.host.joins.join([driver.record]) is first, "the answer to the first call was lost"
+    while not first.is_set():
+        driver.step()
+    assert driver.host.joins.join([driver.record]) is first
+    driver.host.joins.hold(None)
+    driver.run()
+    driver.assert_applied()
 
 
 def test_table_that_is_to_be_copied_again_does_not_join_by_a_call_that_waited():
