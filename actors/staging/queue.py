@@ -393,7 +393,8 @@ class QueueCore:
         what the older one had acknowledged.
 
         Raises:
-            ProtocolError: the session did not subscribe to the source, or acknowledges more than there ever was; nothing is changed.
+            ProtocolError: the session did not subscribe to the source, or is an apply process's and acknowledges more than it was sent;
+                nothing is changed.
         """
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
@@ -403,7 +404,9 @@ class QueueCore:
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
         log = self._logs[source]
-        if scn > max(subscription.sent_scn, log.position):
+        # An apply process has what it was sent, or said to have when it subscribed. A propagation passes on what the queue behind it heard: when both
+        # queues began again, empty, that may be ahead of what either of them was sent.
+        if scn > max(subscription.sent_scn, log.position) and subscription.subscriber not in self._propagations:
             # Believed, it would let the publisher purge what the destination does not have.
             raise unsent(session.component, source, scn, subscription.sent_scn)
         subscription.acknowledged_scn = scn

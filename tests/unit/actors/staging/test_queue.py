@@ -128,6 +128,20 @@ def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(t
     assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 10
 
 
+def test_what_a_propagation_passes_on_may_be_ahead_of_a_queue_that_began_again(tmp_path: Path) -> None:
+    """The apply process behind it has 11, and said so to a queue that had begun again, too."""
+    queue = Queue(tmp_path, subscribers=("to_b",))
+    queue.core.acknowledge(queue.subscriber("to_b", needed=5), "dbs1", 5)
+    queue.save()
+    queue.restart()
+    publisher, propagation = queue.publisher(), queue.subscriber("to_b", needed=5)
+    queue.core.acknowledge(propagation, "dbs1", 11)
+    queue.save()
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 11
+    queue.core.close_publisher(publisher)
+    assert queue.core.resume(queue.publisher())[0] == 11
+
+
 def test_gap_is_refused(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     with pytest.raises(ProtocolError, match="missing in between"):
