@@ -42,7 +42,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -139,7 +139,7 @@ class Controller(Host):
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
         self._keep_call = keep_call
-        self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
+        self._kept: dict[str, tuple[str, ...]] = {}  # by apply process, identities of the tables of this call
         self._file, self._file_fingerprint = spec, fingerprint_of(spec)
         self._given_actors = actors
         self._environment = dict(environment or {})
@@ -173,7 +173,7 @@ class Controller(Host):
             self._actors = actors_of(self._spec.name)
         self._is_created = self._desired().get("prepared") == self._fingerprint
         self._must_note_receivers = not self._desired().get("receivers_noted")
-        self._kept = tuple(self._desired().get("kept", ()))
+        self._kept = self._recorded_as_kept()
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
@@ -230,7 +230,7 @@ class Controller(Host):
         It is a separate call: an earlier `--keep-existing` no longer applies.
         """
         if self._kept or self._must_note_kept:
-            self._note_kept(())
+            self._note_kept({})
         if self._phase in {"RUNNING", "REFUSED"}:
             self._repeats = True
             self._phase = "STARTING SITES"
@@ -373,7 +373,7 @@ class Controller(Host):
             "fingerprint": self._edit.labels[component.name],
         }
         if component.kind == "apply":
-            arguments["keep_existing"] = self._kept
+            arguments["keep_existing"] = self._kept.get(arguments["name"], ())
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
@@ -492,8 +492,7 @@ class Controller(Host):
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
         if self._must_note_kept:
             self._note_kept({
-                identity for apply in self._spec.applies
-                for identity in identities(self._spec, apply, noted[apply.source].tables)
+                apply.name: tuple(sorted(identities(self._spec, apply, noted[apply.source].tables))) for apply in self._spec.applies
             })
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)
@@ -535,9 +534,16 @@ class Controller(Host):
         """
         return bool(self._keep_call) and self._desired().get("keep_call") != self._keep_call
 
-    def _note_kept(self, identities: Collection[str]) -> None:
-        self._kept = tuple(sorted(identities))
-        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept": list(self._kept)})
+    def _recorded_as_kept(self) -> dict[str, tuple[str, ...]]:
+        """What this call keeps. Nothing of an earlier one: a destination that was added since may hold an old copy."""
+        desired = self._desired()
+        if not self._keep_call or desired.get("keep_call") != self._keep_call:
+            return {}
+        return {apply: tuple(kept) for apply, kept in desired.get("kept_at", {}).items()}
+
+    def _note_kept(self, kept: Mapping[str, tuple[str, ...]]) -> None:
+        self._kept = dict(kept)
+        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept_at": self._kept})
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False

@@ -202,8 +202,8 @@ def captured(*names):
     return tuple(CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names)
 
 
-def kept(actors):
-    return actors.running["apply:x"]["keep_existing"]
+def kept(actors, apply="apply:x"):
+    return actors.running[apply]["keep_existing"]
 
 
 def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(spec, actors):
@@ -230,6 +230,35 @@ def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(s
     actors.kill("apply:x")
     started(spec, actors, keep_call="one")
     assert kept(actors) == ()
+
+
+@pytest.mark.parametrize("call", ["", "two"])
+def test_existing_rows_are_kept_by_no_later_call_for_a_destination_that_is_added(spec, actors, call):
+    """The added destination may hold an old copy: what was changed since would be missing without a sign."""
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10, keep_call=call)
+    found = ("id of t", "id of u") if call else ()
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:y")
+    started(grown, actors, steps=10, keep_call=call)  # the controller is restarted with it
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:x")
+    started(grown, actors, steps=10, keep_call=call)
+    assert kept(actors) == found
+
+
+def test_existing_rows_are_kept_at_the_destination_at_which_the_table_arrived_at_that_call(spec, actors):
+    """A table that is renamed into the rules of another apply process keeps its identity."""
+    grown = with_another_destination(spec)
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    narrow = replace(grown, applies=(grown.applies[0], replace(grown.applies[1], rules=rules)))
+    actors.captured["site:a"] = captured("t", "u")
+    started(narrow, actors, steps=10, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    assert kept(actors, "apply:y") == ("id of t",)
 
 
 def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, actors):
