@@ -80,7 +80,7 @@ CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # recent enough for an operator, and ten calls a second cost nothing
 GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
 PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
-SHUT_DOWN_TIMEOUT_S = 60.0  # the same as in `headrace down`
+SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.host`)
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
@@ -465,10 +465,7 @@ class Controller(Host):
         # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before the
         # first change of such a table can arrive, and restarts with all tables.
         applies = [name for name in ending if name.startswith("apply:")]
-        for name in applies:
-            with contextlib.suppress(StreamsError):  # one that does not answer is ended anyway
-                self._actors.call(name, "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
-            self._actors.kill(name)
+        self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         for site in self._sites:
             ran = self._actors.call(site.name, "prepare", self._spec, self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)

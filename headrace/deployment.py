@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.local import LocalCluster
-from actors.controller import CONTROLLER, fingerprint_of, gather
+from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
@@ -419,7 +419,7 @@ class Deployment:
         applies = [name for name in names if name.startswith("apply:")]
         if not applies:
             return
-        actors.call_all(applies, "shut_down", timeout_s=60.0)
+        actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         tell("apply processes ended")
 
     def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,6 @@ class FakeActors:
             return None
         if method == "receivers":
             return self.receivers.get(name, Receivers())
-        if method == "shut_down":
-            return None
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
@@ -110,3 +108,8 @@ class FakeActors:
     def kill(self, name: str) -> None:
         self.killed.append(name)
         self.running.pop(name, None)
+
+    def end(self, names: Collection[str], *, timeout_s: float) -> None:
+        for name in names:
+            self.calls.append((name, "end"))
+            self.kill(name)

@@ -136,7 +136,7 @@ def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, a
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.prepared == ["site:a", "site:b"]
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert actors.created.count("apply:x") == 2
     assert actors.created.count("capture:c") == 1
     assert set(actors.running) == EVERYTHING
@@ -282,7 +282,7 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     started(changed, actors, steps=10)
     assert actors.kept == {"x": ("id of t",)}
     # What runs by the new rules is created afterwards.
-    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "shut_down"))
+    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "end"))
     assert ended < left
     assert ("apply:x", "status") not in actors.calls[ended:left]
     assert ("apply:x", "status") in actors.calls[left:]
@@ -395,6 +395,24 @@ def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_t
     assert actors.noted == {}
 
 
+def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(spec, actors, monkeypatch):
+    """It is recorded that it is to end before it does: it must not stay with its old label and without a thread."""
+    started(spec, actors)
+    end = actors.end
+
+    def dies(names, *, timeout_s):
+        end(names, timeout_s=timeout_s)
+        raise PropagationError("the controller is killed")
+
+    monkeypatch.setattr(actors, "end", dies)
+    changed = replace(spec, applies=tuple(replace(apply, parallelism=apply.parallelism + 1) for apply in spec.applies))
+    with pytest.raises(PropagationError, match="is killed"):
+        started(changed, actors)
+    assert "apply:x" not in actors.running
+    assert started(spec, actors).detail_state() == "RUNNING"
+    assert actors.created.count("apply:x") == 2
+
+
 def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
     started(spec, actors)
     before = labels(actors)
@@ -436,7 +454,7 @@ def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_r
     changed = with_rules(spec, "t", "u")
     actors.holds_back.add("capture:c")
     started(changed, actors, steps=10)
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert actors.killed == ["apply:x"]
     assert set(reconfigured(actors)) == {"site:a", "capture:c"}
     # Until capture takes the table's changes, an instantiation SCN of it could be too low.
@@ -537,7 +555,7 @@ def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, ac
     actors.calls.clear()
     actors.uncaptured["site:a"] = ("public.new",)
     started(replace(spec, heartbeat_s=3.0), actors, steps=10)
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
 
 
 def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):
