@@ -391,6 +391,12 @@ class RayActors:
         for process in set(processes) - {place for _, place in self._records.running()}:
             self._kill_process(process)
 
+    def end_empty_processes(self) -> None:
+        """Kill the processes that hold no component any more: whoever ended their last one died before. Idempotent."""
+        for process, names in self.processes().items():
+            if not names:
+                self._kill_process(process)
+
     def _kill_process(self, process: str) -> None:
         import ray
 

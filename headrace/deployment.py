@@ -344,8 +344,11 @@ class Deployment:
                 actors.call(CONTROLLER, "retry")
                 return
             # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
-            applies = [name for name in actors.names() if name.startswith("apply:")] if keep_existing else []
-            self._kill_and_wait([CONTROLLER, *applies])
+            if self._kill_and_wait(lambda name: _is_controller(name) or (keep_existing and name.startswith("apply:"))):
+                raise PropagationError(
+                    f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
+                    hint=f"run `headrace up {self.spec.file}` again",
+                )
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
             "keep_call": secrets.token_hex(8) if keep_existing else "",
@@ -394,25 +397,34 @@ class Deployment:
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
     def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        self._kill_and_wait(_is_controller)  # first: it creates what it misses
         names = actors.names()
         drivers = self._spark_processes(actors, names)
-        self._kill_and_wait([CONTROLLER])
         self._stop_applies(actors, names, tell)
-        self._kill_and_wait([name for name in names if not name.startswith("site:")])
+        self._kill_and_wait(lambda name: not name.startswith("site:"))
         problems = _wait_gone(drivers)
         if purge:
             problems += self._remove_from_databases(actors, tell)
-        self._kill_and_wait(list(names))
+        left = self._kill_and_wait(lambda _: True)
+        actors.end_empty_processes()
+        if left and self.address:  # a private cluster ends with all that it runs
+            return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
         tell("components ended")
         return problems
 
-    def _kill_and_wait(self, names: list[str]) -> None:
+    def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
+        """End the components that are meant, also those that begin meanwhile; returns what is left when the time is over."""
         actors = self.connect()
-        for name in names:
-            actors.kill(name)
+        killed: set[str] = set()
         deadline = time.monotonic() + GONE_TIMEOUT_S
-        while actors.names() & set(names) and time.monotonic() < deadline:
+        while left := {name for name in actors.names() if is_meant(name)}:
+            for name in sorted(left - killed):
+                actors.kill(name)
+            killed |= left
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.05)
+        return left
 
     def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
         """End the apply processes orderly: servers finish their groups, and progress is recorded."""
@@ -562,6 +574,10 @@ def _together(failures: Sequence[ApplyError]) -> ApplyError:
     lines = "".join(f"\n  {error.message}" for error in failures)
     hints = dict.fromkeys(error.hint for error in failures if error.hint)
     return ApplyError(f"{len(failures)} things keep the topology from being complete:{lines}", hint="; ".join(hints))
+
+
+def _is_controller(name: str) -> bool:
+    return name == CONTROLLER
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

@@ -109,6 +109,9 @@ class FakeActors:
         self.killed.append(name)
         self.running.pop(name, None)
 
+    def end_empty_processes(self) -> None:
+        """They are those of the components here."""
+
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
         for name in names:
             self.calls.append((name, "end"))
