@@ -368,10 +368,10 @@ class Controller(Host):
 
     def _create(self, component: Component) -> None:
         site = self._spec.site(component.site)
-        arguments: dict[str, Any] = {
-            "spec": self._spec, "name": component.name.partition(":")[2],
-            "fingerprint": self._edit.labels[component.name],
-        }
+        spec, label = self._spec, self._edit.labels[component.name]
+        if component.kind == "site" and not self._is_created:
+            spec, label = self._edit.unprepared(component.name, self._spec)
+        arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
             arguments["keep_existing"] = self._kept.get(arguments["name"], ())
         environment = {**self._environment, **self._overrides.get(component.name, {})}

@@ -19,7 +19,7 @@ from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
 from topology.changes import components_of
-from topology.spec import ApplySpec, DatabaseSpec, QueueSpec, TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, TopologySpec
 
 
 def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
@@ -411,6 +411,50 @@ def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_die
     assert "apply:x" not in actors.running
     assert started(spec, actors).detail_state() == "RUNNING"
     assert actors.created.count("apply:x") == 2
+
+
+@pytest.mark.parametrize("was_down", [False, True])
+@pytest.mark.parametrize("redo_bytes_max", [1 << 30, None], ids=["site restarts", "site takes over"])
+def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
+    """What it keeps no redo for loses it with the next purge: "changes are gone" when the refused file is put back."""
+    rules = spec.captures[0].rules
+    two = replace(spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules)))
+    started(two, actors)
+    if was_down:
+        actors.running.clear()
+    one = replace(spec, redo_bytes_max=redo_bytes_max or spec.redo_bytes_max)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    controller = started(one, actors)
+    assert controller.detail_state() == "REFUSED"
+
+    def served():
+        itself = actors.running["site:a"]["spec"]
+        return [capture.name for capture in itself.captures], itself.redo_bytes_max
+
+    for _ in range(2):  # also when its process is lost meanwhile
+        assert served() == (["c", "c2"], one.redo_bytes_max)
+        actors.kill("site:a")
+        controller.step()
+    actors.findings.clear()
+    controller = started(one, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c"], one.redo_bytes_max)
+    assert labels(actors)["site:a"] == fingerprint_of(one)
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+    controller = started(two, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c", "c2"], two.redo_bytes_max)
+
+
+def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_back(spec, actors):
+    started(spec, actors)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    assert started(replace(spec, redo_bytes_max=1 << 30), actors).detail_state() == "REFUSED"
+    controller = started(spec, actors)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.running["site:a"]["spec"] == spec
+    assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
 def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
