@@ -18,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
+from actors.site.left import left_in
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
@@ -459,6 +460,24 @@ class Deployment:
                     tell(f"{site.name}: {line}")
             except StreamsError as error:
                 problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
+        return problems + self._remove_from_left(actors, present, tell)
+
+    def _remove_from_left(self, actors: RayActors | None, present: set[str], tell: Callable[[str], None]) -> list[str]:
+        """Remove Headrace's objects from users' databases that the file does not name any more."""
+        problems = []
+        for each in left_in(self.spec.state_dir):
+            if not each.is_removed or each.kind == "embedded":
+                continue
+            try:
+                if actors is None or each.component not in present:
+                    raise PropagationError("its site is gone from the file, and so is its connection string")
+                for line in actors.call(each.component, "remove", timeout_s=DATABASE_TIMEOUT_S):
+                    tell(f"{each.name}: {line}")
+            except StreamsError as error:
+                problems.append(
+                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL until it is dropped there: "
+                    f"SELECT pg_drop_replication_slot('{each.slot}')"
+                )
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
@@ -476,13 +495,11 @@ class Deployment:
             return remove_from(self.spec, site, site.database.dsn)
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
-        from actors.site.connection import embedded_server
+        from actors.site.connection import embedded_server, left_servers
 
         problems = []
-        for site in self.spec.sites:
-            if site.database.kind != "embedded":
-                continue
-            server = embedded_server(self.spec, site)
+        servers = {site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"}
+        for name, server in (servers | left_servers(self.spec)).items():
             try:
                 is_news = server.folder.exists() if purge else server.is_running
                 if purge:
@@ -490,10 +507,10 @@ class Deployment:
                 else:
                     server.stop()
             except StreamsError as error:
-                problems.append(f"{site.name}: the embedded server could not be stopped: {error.message}")
+                problems.append(f"{name}: the embedded server could not be stopped: {error.message}")
             else:
                 if is_news:
-                    tell(f"{site.name}: embedded server {'removed' if purge else 'stopped'}")
+                    tell(f"{name}: embedded server {'removed' if purge else 'stopped'}")
         return problems
 
     def _remove_state(self, tell: Callable[[str], None]) -> list[str]:

@@ -67,6 +67,8 @@ class FakeActors:
         if method == "note_receivers":
             self.noted[name] = self.receivers[name] = arguments[0]
             return None
+        if method in {"end_source", "stop_server"}:
+            return () if method == "end_source" else None
         if method == "receivers":
             return self.receivers.get(name, Receivers())
         if method == "status":
