@@ -621,8 +621,13 @@ class Controller(Host):
         """The record of the last prepared topology; empty: there is none."""
         try:
             document: dict[str, Any] = json.loads(self._desired_file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except FileNotFoundError:
             return {}
+        except json.JSONDecodeError as error:
+            # As if nothing had been prepared, a lost slot would be made again, and the changes in between would be missing.
+            raise ConfigError(
+                f"{self._desired_file} is damaged: {error}", hint="restore it, or remove it: then `headrace up` prepares everything anew",
+            ) from error
         return document
 
     def _new(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
 from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import DatabaseError, PropagationError
+from streams.errors import ConfigError, DatabaseError, PropagationError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, call_again, labels, reconfigured, started, with_another_destination
@@ -124,6 +124,13 @@ def test_restarted_controller_does_not_prepare_again(spec, actors):
     controller = started(spec, actors, steps=1)
     assert controller.detail_state() == "RUNNING"
     assert not actors.prepared
+
+
+def test_damaged_record_is_not_taken_for_none(spec, actors):
+    started(spec, actors)
+    (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"desired\.json is damaged"):
+        started(spec, actors)
 
 
 def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, actors):
