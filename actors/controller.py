@@ -399,7 +399,7 @@ class Controller(Host):
             spec, label = self._edit.unprepared(component.name, self._spec)
         arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
-            arguments["keep_existing"] = self._kept.get(arguments["name"], ())
+            arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
