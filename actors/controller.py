@@ -47,6 +47,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.calls import Calls
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
@@ -150,6 +151,8 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
+        self._calls = Calls()
+        self._drops_kept = False  # a call of `up` came after that which keeps rows
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
@@ -186,9 +189,12 @@ class Controller(Host):
 
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
+        self._take_calls()
         self.reconcile()
         self._observe()
         self._advance()
+        if self._phase in {"RUNNING", "REFUSED"}:
+            self._calls.settle()
         self._split_and_merge()
         self._note_receivers()
         self._clear_left()
@@ -201,7 +207,7 @@ class Controller(Host):
 
     def details(self) -> dict[str, Any]:
         """The controller's own facts; `overview` has those of all components."""
-        return {"phase": self._phase, "fingerprint": self._file_fingerprint}
+        return {"phase": self._phase, "fingerprint": self._file_fingerprint, "calls": self._calls.described()}
 
     # ------------------------------------------------------------------ what the command line asks
 
@@ -230,20 +236,30 @@ class Controller(Host):
             "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
-            "left": [self._described_left(each) for each in self._left],
+            "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(),
         }
 
-    def retry(self) -> None:
-        """Try the set-up again after a refusal, or for tables that were created since; idempotent.
+    def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names
+        """Try the set-up again after a refusal, or for tables that were created since; idempotent. `overview` tells when it is done.
 
-        It is a separate call: an earlier `--keep-existing` no longer applies.
+        Args:
+            call: identifies the call of `headrace up`. What another one keeps (`--keep-existing`) is not kept any more.
+            earlier: an earlier controller had the call already, so what a later one keeps is kept.
         """
-        if self._kept or self._must_note_kept:
-            self._note_kept({})
-        if self._phase in {"RUNNING", "REFUSED"}:
-            self._repeats = True
-            self._phase = "STARTING SITES"
+        if not earlier and call != self._keep_call:
+            self._drops_kept = True
+        self._calls.ask(call)
         self.wake()
+
+    def _take_calls(self) -> None:
+        """Begin anew for calls of `up`, unless databases are being prepared: that may have missed what they are about."""
+        if self._phase not in {"STARTING SITES", "RUNNING", "REFUSED"} or not self._calls.begin():
+            return
+        if self._drops_kept:
+            self._drops_kept = False
+            if self._kept or self._must_note_kept:
+                self._note_kept({})
+        self._repeats, self._phase = True, "STARTING SITES"
 
     def split(self, name: str) -> None:
         """Have a propagation split off; idempotent. It is done once every component has its part of the last edit.
@@ -383,7 +399,7 @@ class Controller(Host):
             spec, label = self._edit.unprepared(component.name, self._spec)
         arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
-            arguments["keep_existing"] = self._kept.get(arguments["name"], ())
+            arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
@@ -605,8 +621,13 @@ class Controller(Host):
         """The record of the last prepared topology; empty: there is none."""
         try:
             document: dict[str, Any] = json.loads(self._desired_file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except FileNotFoundError:
             return {}
+        except json.JSONDecodeError as error:
+            # As if nothing had been prepared, a lost slot would be made again, and the changes in between would be missing.
+            raise ConfigError(
+                f"{self._desired_file} is damaged: {error}", hint="restore it, or remove it: then `headrace up` prepares everything anew",
+            ) from error
         return document
 
     def _new(self) -> tuple[str, ...]:

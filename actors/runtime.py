@@ -396,11 +396,14 @@ class RayActors:
 
         places = dict(self._records.places())
         processes, settled = [places[name] for name in names if name in places], []
+        # One whose node is away is not waited for.
+        answers = self.call_all(names, "status", timeout_s=CALL_TIMEOUT_S)
         for name in names:
             if name in places:
                 self._records.end(name, places[name])
                 with contextlib.suppress(ValueError):  # it is not there
-                    settled.append(_settle(self._actor(places[name]), name))
+                    reference = _settle(self._actor(places[name]), name)
+                    settled += [reference] if isinstance(answers[name], dict) else []
         if settled:
             ray.wait(settled, num_returns=len(settled), timeout=timeout_s)
         for process in set(processes) - {place for _, place in self._records.running()}:

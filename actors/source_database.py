@@ -310,8 +310,7 @@ class DatabaseSite(SiteHost):
     def take_over(self) -> None:
         """End the claim of a copy of the topology elsewhere, and claim the database for this one; idempotent."""
         self._claim.hold(take_over=True)
-        if self._state == "ABORTED":
-            self.start_component()
+        self._try_again()
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
         """Claim the database, and check it for a topology that this site need not have adopted yet."""
@@ -371,8 +370,7 @@ class DatabaseSite(SiteHost):
             return ()
         self._claim.hold()
         self._ends_source = True
-        if self._state == "ABORTED":
-            self.start_component()  # whatever it ended with: it has only to let go of the redo log
+        self._try_again()  # whatever it ended with: it has only to let go of the redo log
         self.reopen()
         deadline = self._clock.monotonic() + END_WRITER_S
         while self._writer is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.calls import SETTLED
 from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
@@ -260,7 +261,8 @@ class Deployment:
             self.connect()  # do not remember an address at which nothing answers
             self.spec.state_dir.mkdir(parents=True, exist_ok=True)
             self._address_file.write_text(self.address + "\n", encoding="utf-8")
-        self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
+        call, was_asked = secrets.token_hex(8), False
+        self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
             self._take_over()
         stuck: dict[str, ApplyError] | None = None
@@ -270,7 +272,10 @@ class Deployment:
             overview = self.overview()
             if progress is not None:
                 progress(overview)
-            if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
+            self._check_same(overview)
+            if (state := overview.get("calls", {}).get(call)) is None:
+                was_asked |= self._ask(call, earlier=was_asked)
+            if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 return overview
             found = _failures(overview)
             if stuck is None:
@@ -285,6 +290,26 @@ class Deployment:
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _check_same(self, overview: Mapping[str, Any]) -> None:
+        """Refuse to wait for what another call of `up` has wanted since.
+
+        Raises:
+            ConfigError: the controller runs by another file, or by another version of this one.
+        """
+        if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
+            raise ConfigError(
+                f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another `headrace up` has replaced this one",
+                hint=f"`headrace plan {self.spec.file}` shows what differs; run `headrace up` again if this file is the right one",
+            )
+
+    def _ask(self, call: str, *, earlier: bool) -> bool:
+        """Ask the controller to look again for this call; False: it does not answer now."""
+        try:
+            self.connect().call(CONTROLLER, "retry", call, earlier)
+        except PropagationError:
+            return False
+        return True
 
     def _check_certificates(self) -> None:
         """Refuse to start what could not speak to each other.
@@ -317,7 +342,6 @@ class Deployment:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(POLL_S)
-        actors.call(CONTROLLER, "retry")
 
     def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
         fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
@@ -332,7 +356,7 @@ class Deployment:
             if component["state"] == "ABORTED":
                 self.connect().call(component["name"], "start_component")
 
-    def _ensure_controller(self, environment: Mapping[str, str], *, keep_existing: bool) -> None:
+    def _ensure_controller(self, environment: Mapping[str, str], *, keep_call: str) -> None:
         actors = self.connect()
         wanted = fingerprint_of(self.spec)
         if CONTROLLER in actors.names():
@@ -340,19 +364,19 @@ class Deployment:
                 status = actors.call(CONTROLLER, "status")
             except PropagationError:
                 status = {}
-            if status.get("fingerprint") == wanted and not environment and not keep_existing:
+            # One that settles no calls is of an earlier version.
+            if status.get("fingerprint") == wanted and "calls" in status and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
-                actors.call(CONTROLLER, "retry")
                 return
             # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
-            if self._kill_and_wait(lambda name: _is_controller(name) or (keep_existing and name.startswith("apply:"))):
+            if self._kill_and_wait(lambda name: _is_controller(name) or (bool(keep_call) and name.startswith("apply:"))):
                 raise PropagationError(
                     f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
                     hint=f"run `headrace up {self.spec.file}` again",
                 )
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
-            "keep_call": secrets.token_hex(8) if keep_existing else "",
+            "keep_call": keep_call,
         }
         actors.create(
             CONTROLLER, "actors.controller:build", arguments, process=CONTROLLER, state_dir=self.spec.state_dir, node={},

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import headrace.deployment
+from actors.controller import fingerprint_of
 from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
@@ -81,7 +82,7 @@ def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
 
 
 def overview(*components: dict[str, Any]) -> dict[str, Any]:
-    return {"state": "RUNNING", "fingerprint": "new", "components": list(components)}
+    return {"state": "RUNNING", "components": list(components)}
 
 
 class Looks:
@@ -96,14 +97,24 @@ class Looks:
         monkeypatch.setattr(Deployment, "cluster", self)
         monkeypatch.setattr(Deployment, "connect", lambda _: self)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
-        monkeypatch.setattr(Deployment, "overview", lambda _: next(looks, seen[-1]))
+        monkeypatch.setattr(Deployment, "overview", lambda _: self.answered(next(looks, seen[-1])))
         self.deployment = Deployment(spec)
+        self.asked: dict[str, str] = {}
+
+    def answered(self, found: dict[str, Any]) -> dict[str, Any]:
+        """With what the controller of this file adds, unless the look says otherwise."""
+        found.setdefault("fingerprint", fingerprint_of(self.deployment.spec))
+        found.setdefault("calls", self.asked)
+        return found
 
     def start(self) -> None:
         """The cluster's."""
 
-    def call(self, name: str, method: str) -> None:
-        self.calls.append((name, method))
+    def call(self, name: str, method: str, *arguments: Any) -> None:
+        if method == "retry":
+            self.asked[arguments[0]] = "settled"
+        else:
+            self.calls.append((name, method))
 
 
 def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
@@ -122,6 +133,35 @@ def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails
     for looks in ((failed,), (copying, failed)):
         with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
             Looks(monkeypatch, spec, *looks).deployment.up()
+
+
+def test_up_fails_when_another_one_replaced_the_file(monkeypatch, spec):
+    mine = overview(component("INITIALIZING", "COPYING"))
+    others = {**overview(component("IDLE", "DONE")), "fingerprint": "another"}
+    with pytest.raises(ConfigError, match="another `headrace up` has replaced this one"):
+        Looks(monkeypatch, spec, mine, others).deployment.up()
+
+
+def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller_forgot_it(monkeypatch, spec):
+    """Else it would say RUNNING of what was prepared before the table was created that it was called for."""
+    looks = Looks(monkeypatch, spec, overview(component("IDLE", "DONE")))
+    asked: list[tuple[str, bool]] = []
+    states = iter(["asked", "begun", None, "asked", "settled"])
+
+    def call(_: str, method: str, call: str, earlier: bool) -> None:
+        assert method == "retry"
+        asked.append((call, earlier))
+
+    def look(_: Deployment) -> dict[str, Any]:
+        state = next(states) if asked else None
+        return {**overview(component("IDLE", "DONE")), "calls": {} if state is None else {asked[0][0]: state}}
+
+    monkeypatch.setattr(looks, "call", call)
+    monkeypatch.setattr(Deployment, "overview", look)
+    looks.deployment.up()
+    assert next(states, "nothing is left") == "nothing is left"
+    assert [earlier for _, earlier in asked] == [False, True]
+    assert len({call for call, _ in asked}) == 1
 
 
 def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
@@ -228,7 +268,7 @@ def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path)
 
 def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
     site = {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"}
-    looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "fingerprint": "new", "components": [site]})
+    looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": [site]})
     with pytest.raises(NotReady, match=r"after 30 s: starting sites: .*site:a: connecting: connection refused") as caught:
         looks.deployment.up(timeout_s=30)
     assert "start the database" in caught.value.hint
@@ -236,7 +276,7 @@ def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
 
 
 def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
-    aborted = {"state": "ABORTED", "fingerprint": "new", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
+    aborted = {"state": "ABORTED", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
     with pytest.raises(ApplyError, match="publication p is not ours") as caught:
         Looks(monkeypatch, spec, aborted).deployment.up()
     assert caught.value.hint == "drop it"
