@@ -14,6 +14,7 @@ from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.site.connection import site_folder
+from actors.site.redo_keeper import register_captures
 from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import ENTRY_BYTES, QueueCore
 from databases.memory_log import MemoryLogDecoder
@@ -175,9 +176,7 @@ class SourceSite(Component):
     def _keep_redo(self) -> None:
         if self.writer is not None:
             captures = [each.name for each in self._topology.captures if each.source == self.site == each.site]
-            for capture in captures:
-                self.writer.required_checkpoints.register(capture)
-            self.writer.required_checkpoints.forget_others(captures)
+            register_captures(self.writer.required_checkpoints, self._topology, captures)
 
     def work(self) -> None:
         """Read what the database gives, write it, and let go of redo that nobody needs."""
@@ -259,6 +258,14 @@ class _RedoWatch:
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
         told: Scn = writer.required_checkpoints.record(self._capture, scn)
+        return told
+
+    def mine_again(self, scn: Scn) -> Scn:
+        """See `RedoWatchClient.mine_again`."""
+        writer = self._site.keeper
+        if writer is None or writer is not self._writer:
+            raise PropagationError(f"{self._site.name} does not answer")
+        told: Scn = writer.required_checkpoints.mine_again(self._capture, scn)
         return told
 
     def close(self) -> None:

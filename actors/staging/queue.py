@@ -295,6 +295,22 @@ class QueueCore:
         )
         return session.told
 
+    def capture_again(self, publisher: str, scn: Scn) -> None:
+        """Have a publisher send everything after an SCN again; what each subscriber has, it is not given again.
+
+        Args:
+            publisher: its name.
+            scn: every subscriber has it: nothing is asked for that is above the queue's position.
+
+        Raises:
+            QueueError: it is not connected.
+        """
+        found = [session for session in self._publishers.values() if session.component == publisher]
+        if not found:
+            raise QueueError(f"{publisher} does not publish into queue {self.name} now", hint="ask again when it is connected; see `headrace status`")
+        for session in found:
+            self._rewind(self._logs[session.source], scn)
+
     def _end_publisher(self, session: PublisherSession) -> None:
         """It publishes its source no more."""
         session.ended = QueueError(

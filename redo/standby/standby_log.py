@@ -123,8 +123,9 @@ class StandbyLog:
     def __init__(self, folder: Path, source: str, *, redo_bytes_max: int, clock: Clock | None = None) -> None:
         self._folder, self._source, self._redo_bytes_max = folder, source, redo_bytes_max
         self._kept = KeptSegments(folder, source)
-        self.required_checkpoints = RequiredCheckpoints(folder)
-        self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock or SystemClock())
+        clock = clock or SystemClock()
+        self.required_checkpoints = RequiredCheckpoints(folder, clock)
+        self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock)
         self._segment: _Segment | None = None  # the one that is written
         self._ended: SegmentHead | None = None  # the newest one, once it is complete
         self._place = StandbyPlace()
@@ -153,6 +154,11 @@ class StandbyLog:
         if self._segment is not None or not self._place.segment:
             return self._place.segment
         return self._place.segment + 1
+
+    @property
+    def oldest_scn(self) -> Scn:
+        """Redo can be mined from here on. Any thread may ask."""
+        return self._kept.oldest_scn
 
     @property
     def is_full(self) -> bool:
@@ -236,10 +242,13 @@ class StandbyLog:
         Returns:
             Bytes freed.
         """
-        required = self.required_checkpoints.lowest  # read once: another thread may record more before the purge
+        # Read once: another thread may record more before the purge.
+        kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
         # The newest one stays: the source is asked to go on from there.
         newest = max(self._kept.heads, default=0)
-        keep_from = 0 if required is None else min(self._kept.restart_segment_for(required), newest)
+        keep_from = 0
+        if needed is not None and kept is not None:
+            keep_from = min(self._kept.first_kept(needed, min(kept, needed), self._redo_bytes_max), newest)
         self._bounds.save(purges=self._kept.has_below(keep_from))
         freed = self._kept.purge(keep_from)
         self._purged_bytes += freed
