@@ -5,6 +5,7 @@ Used by whoever writes the folder: the log writer at the source, the standby red
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["SEGMENTS_MIN", "KeptSegments"]
+__all__ = ["SEGMENTS_MIN", "KeptSegments", "read_oldest_scn"]
 
 SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
 
@@ -89,9 +90,7 @@ class KeptSegments:
     @property
     def oldest_scn(self) -> Scn:
         """Redo can be mined from here on: the first segment at whose beginning no transaction is open that began before; FIRST_SCN: there is none."""
-        heads = dict(self.heads)  # another thread may ask
-        oldest = min(heads, default=0)
-        return next((heads[number].last_commit_scn for number in sorted(heads) if heads[number].restart_segment >= oldest), FIRST_SCN)
+        return _oldest_scn(dict(self.heads))  # another thread may ask
 
     def first_kept(self, needed_scn: Scn, kept_scn: Scn, redo_bytes_max: int) -> int:
         """The first segment that stays: that of `kept_scn`, or a later one where there would be no room for new redo; 0: nothing may go.
@@ -131,6 +130,28 @@ class KeptSegments:
         if freed:
             sync_folder(self._folder)
         return freed
+
+
+def read_oldest_scn(folder: Path) -> Scn | None:
+    """From where on the redo in a folder can be mined, for those who do not keep it; None: there is none, or it cannot be read.
+
+    Args:
+        folder: of the segments; whoever keeps them may be purging.
+    """
+    heads: dict[int, SegmentHead] = {}
+    try:
+        for file in list_segments(folder):
+            heads[file.number] = read_head(file.path)
+            if heads[file.number].restart_segment >= min(heads):
+                break
+    except (OSError, RedoError):
+        return None
+    return _oldest_scn(heads) if heads else None
+
+
+def _oldest_scn(heads: Mapping[int, SegmentHead]) -> Scn:
+    oldest = min(heads, default=0)
+    return next((heads[number].last_commit_scn for number in sorted(heads) if heads[number].restart_segment >= oldest), FIRST_SCN)
 
 
 def _missing(before: SegmentFile, after: SegmentFile) -> RedoError:

@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -92,8 +93,8 @@ def _lose_source(system: System) -> None:
     os.kill(site, signal.SIGKILL)
 
 
-def _instantiated(system: System) -> list[tuple[str, str, int]]:
-    return [(each["name"], each["state"], each["scn"]) for each in system.status("apply:a")["instantiation"]]
+def _instantiated(system: System) -> list[tuple[object, ...]]:
+    return system.execute("dst", "SELECT i::text FROM headrace.instantiation i ORDER BY 1")
 
 
 def _replaced(local: System) -> tuple[System, set[int]]:
@@ -125,7 +126,12 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     system.assert_converged(("rows",))
     assert system.status("capture:c_local")["combined_with"] == "a"
     system, before = _replaced(system)
-    shown = next(each for each in system.deployment.overview()["components"] if each["name"] == "capture:c")
+
+    def scns() -> dict[str, Any] | None:
+        found = next(each for each in system.deployment.overview()["components"] if each["name"] == "capture:c")
+        return found if found.get("start_scn") and found["required_checkpoint_scn"] else None
+
+    shown = wait_until("it tells what it needs", scns)
     assert 0 < shown["first_scn"] <= shown["required_checkpoint_scn"] <= shown["applied_scn"] <= shown["captured_scn"]
     assert shown["start_scn"] >= shown["first_scn"]
     assert shown["max_checkpoint_scn"] <= shown["captured_scn"]
