@@ -39,6 +39,7 @@ from pathlib import Path
 import numpy as np
 
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
+from databases.timelines import check_history
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
@@ -355,6 +356,7 @@ class LogWriter:
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
             )
+        check_history(self._source, redo=mine, start=self._state.end_scn, now=theirs)
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
                 f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "

@@ -39,6 +39,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from databases.timelines import is_of_one_history
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.records import (
@@ -467,11 +468,11 @@ class _Segment:
         if before is None:
             return
         mine, theirs = before.options, head.options
-        is_same = (mine.database_kind, mine.system_identifier) == (theirs.database_kind, theirs.system_identifier)
+        is_same = (mine.database_kind, mine.system_identifier) == (theirs.database_kind, theirs.system_identifier) and is_of_one_history(mine, theirs)
         if head.source != before.source or not is_same or head.first_scn != end.scn:
             raise RedoError(
                 f"redo segment {head.number} of {head.source} does not continue segment {before.number} of {before.source}, which ends at"
-                f" SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}" + ("" if is_same else ", in another database"),
+                f" SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}" + ("" if is_same else ", in another database or on another timeline of its name"),
                 hint="it is another redo log: remove the standby redo log and start the receiver, which begins anew",
                 segment=self.path.name, after_scn=end.scn,
             )
