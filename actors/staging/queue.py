@@ -39,7 +39,8 @@ Refusals
     subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that will
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of batches; it is so much that
+    what is on its way fits even if it is the smallest batches there are, of which each costs more memory than it has bytes. The batch that will
     be read last is spilled first, so a slow subscriber does not slow the others before both are full. A transaction
     that is larger than both cannot become durable before its end: the queue drops parts that every subscriber has
     received, and requests them again if a subscriber needs them again.
@@ -85,6 +86,8 @@ __all__ = ["QueueCore", "forget_former_subscribers"]
 WINDOW_BYTES_MAX = 16 << 20
 # Python objects of one entry, even when its bytes are on disk: measured, rounded up.
 ENTRY_BYTES = 800
+# The smallest batch with a row has 189 bytes: names, and arrays of one element each.
+BATCH_BYTES_MIN = 180
 # Spilling frees this share of the memory at once, so that it happens rarely.
 SPILL_SHARE = 8
 SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
@@ -677,7 +680,9 @@ class QueueCore:
         return min(free, self._spec.memory_bytes_max - sum(len(log) for log in self._logs.values()) * ENTRY_BYTES)
 
     def _window(self) -> int:
-        return max(0, min(WINDOW_BYTES_MAX, self._free_bytes() // max(1, len(self._publishers))))
+        """Credit for each publisher: what they may have on its way must fit, also if it is tiny batches, of which each costs an entry."""
+        free = self._free_bytes() * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES)
+        return max(0, min(WINDOW_BYTES_MAX, free // max(1, len(self._publishers))))
 
     def _make_room(self) -> None:
         if self._memory_bytes > self._spec.memory_bytes_max:

@@ -49,6 +49,7 @@ from databases.postgres.source.replication_wire import (
 )
 from databases.postgres.source.slot import keep_at_standbys, timelines_left
 from streams.errors import (
+    DatabaseError,
     DatabaseUnavailable,
     ProtocolError,
 )
@@ -363,7 +364,12 @@ def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOpt
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     assert row is not None
     timeline = int(row[1])
-    switches = tuple(sorted(timelines_left(connection, timeline).items()))
+    try:
+        switches = tuple(sorted(timelines_left(connection, timeline).items()))
+    except DatabaseUnavailable:
+        raise
+    except DatabaseError:
+        switches = ()  # the file of the history was removed: it is not known, and contradicts nothing
     # Text of such a database has no known encoding, so the server does not convert it.
     is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
     return StreamOptions(
