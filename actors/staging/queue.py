@@ -705,8 +705,12 @@ class QueueCore:
 
     def _window(self) -> int:
         """Credit for each publisher: what they may have on its way must fit, also if it is tiny batches, of which each costs an entry."""
-        free = self._free_bytes() * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES)
-        return max(0, min(WINDOW_BYTES_MAX, free // max(1, len(self._publishers))))
+        free = self._free_bytes()
+        if free <= 0:
+            return 0
+        share = free * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES) // max(1, len(self._publishers))
+        # As long as anything is free there is some: room is made only when nothing is.
+        return max(1, min(WINDOW_BYTES_MAX, share))
 
     def _make_room(self) -> None:
         if self._memory_bytes > self._spec.memory_bytes_max:
