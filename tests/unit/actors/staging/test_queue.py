@@ -385,6 +385,15 @@ def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_th
     assert sent > memory // 10
 
 
+@pytest.mark.parametrize("free", [-1, 0, 1, 4, 5, 6, 1000])
+def test_there_is_credit_as_long_as_anything_is_free(tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a large transaction are given up only when nothing is free: with some bytes left and no credit, nothing ever moved again."""
+    queue = Queue(tmp_path)
+    queue.publisher()
+    monkeypatch.setattr(queue.core, "_free_bytes", lambda: free)
+    assert (queue.core._window() > 0) == (free > 0) == (queue.core.state == "ENABLED")
+
+
 def test_no_batch_with_a_row_is_smaller_than_what_credit_reckons_with() -> None:
     assert len(codec.encode(insert_batch([1], value=b""))) >= BATCH_BYTES_MIN
 
