@@ -54,6 +54,7 @@ from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
 from actors.site.left import LeftSite, left_by, left_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
 from databases.ports import Finding
@@ -61,12 +62,13 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName
+from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.downstream import receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
+from topology.stored import PREPARED_FILE, as_json, from_json, spec_from_json, spec_to_json
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
     _wait_for_databases(gathered)
+    add_capture_scns(gathered)
     return gathered
 
 
@@ -442,7 +445,7 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
-        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits]
+        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings()]
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -467,6 +470,27 @@ class Controller(Host):
             )
             for c, capture in self._bypassed.items() if c.name in stopped
         )
+
+    def _scn_findings(self) -> tuple[Finding, ...]:
+        """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
+        statuses = {status["name"]: status for status in self._latest}
+
+        def oldest_scn(source: str, site: str) -> Scn | None:
+            keeper = f"site:{source}" if source == site else f"redo:{source}@{site}"
+            try:
+                return Scn(self._actors.call(keeper, "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
+            except StreamsError:
+                return None  # it has no redo yet, or is away: then what is missing is found when it is mined
+
+        def applied_scn(apply: ApplySpec) -> Scn | None:
+            found = statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn")
+            return Scn(int(found)) if found else None
+
+        try:
+            before = spec_from_json(self._desired()["spec"])
+        except (KeyError, ConfigError):
+            before = None
+        return scn_findings(before, self._spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
 
     def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
         """Compare the tables that will arrive at an apply process with the destination's tables."""

@@ -39,6 +39,7 @@ from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
 from actors.site.host import SiteHost
+from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
@@ -90,7 +91,7 @@ END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after a
 HEARTBEAT = b"heartbeat"
 
 
-class DatabaseSite(SiteHost):
+class DatabaseSite(RedoKeeper, SiteHost):
     """One site with a database; see the module."""
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
@@ -254,6 +255,7 @@ class DatabaseSite(SiteHost):
                 "problem": statistics.problem or self._waits_in_vain(self._writer),
             }
             details["redo_receivers"] = self._writer.shipping.status()
+            details["captures"] = self.capture_scns()
             options = self._writer.options
             if options is not None:
                 details["stream_form"] = "binary" if options.binary else "text"
@@ -275,6 +277,10 @@ class DatabaseSite(SiteHost):
             f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where synchronous_standby_names "
             f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async and `headrace up`"
         )
+
+    def kept_redo(self) -> LogWriter | None:
+        """See `RedoKeeper.kept_redo`."""
+        return self._writer
 
     def endpoint(self) -> str:
         """Where captures watch the redo log."""
@@ -539,9 +545,7 @@ class DatabaseSite(SiteHost):
         writer.shipping.register({each.name: each.is_sync for each in receivers})
         writer.switch_after_s = min((each.archive_lag_s for each in receivers if each.is_archived_log), default=None)
         captures = [each.name for each in self._spec.captures if each.source == each.site == self._site.name]
-        for name in captures:
-            writer.required_checkpoints.register(name)
-        writer.required_checkpoints.forget_others(captures)
+        register_captures(writer.required_checkpoints, self._spec, captures)
 
     def _acknowledged(self) -> None:
         """A redo receiver has more durably: confirm it at once where commits wait for that."""

@@ -423,7 +423,7 @@ class MemorySource:
     def promoted(self) -> None:
         """A standby that has everything is promoted: the log goes on, on a new timeline."""
         self.left[self.options.timeline] = self.current_scn()
-        self.options = replace(self.options, timeline=self.options.timeline + 1)
+        self.options = replace(self.options, timeline=self.options.timeline + 1, switches=tuple(self.left.items()))
         self._advance()
 
     def open_stream(

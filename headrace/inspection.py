@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.commands.kept_redo import redo_findings
 from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from spark_apply.driver.config import COPIES_BESIDE
@@ -78,7 +79,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
 
 def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
     """Problems between databases that `up` would refuse."""
-    findings = list(one_database_twice({name: live.identity for name, live in sites.items()}))
+    findings = [*one_database_twice({name: live.identity for name, live in sites.items()}), *redo_findings(spec, _access)]
     try:
         findings += _table_findings(spec)
         findings += _sequence_findings(spec)

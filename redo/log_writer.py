@@ -39,6 +39,7 @@ from pathlib import Path
 import numpy as np
 
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
+from databases.timelines import check_history
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
 from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
@@ -51,7 +52,7 @@ from redo.segments import (
     archive_segment,
     scan_segment,
 )
-from redo.standby.kept_segments import KeptSegments
+from redo.standby.kept_segments import SEGMENTS_MIN, KeptSegments
 from redo.standby.shipping import RedoShipping
 from streams.clock import Clock, SystemClock
 from streams.errors import (
@@ -79,7 +80,6 @@ PAUSE_FACTOR = 9.0
 PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
-SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class LogWriter:
         self._wrote_at = self._kept_alive_at = self._clock.monotonic()
 
         self._kept = KeptSegments(folder, source)
-        self.required_checkpoints = RequiredCheckpoints(folder)
+        self.required_checkpoints = RequiredCheckpoints(folder, self._clock)
         self._open()
         self.shipping = RedoShipping(folder, source, lambda: self._position, self._clock)
         self._bounds = PurgeBounds(self.required_checkpoints.save, self.shipping.save, clock=self._clock)
@@ -356,6 +356,7 @@ class LogWriter:
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
             )
+        check_history(self._source, redo=mine, start=self._state.end_scn, now=theirs)
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
                 f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "
@@ -573,36 +574,47 @@ class LogWriter:
 
     # ------------------------------------------------------------------ purging
 
-    def purge(self, required_checkpoint_scn: Scn | None) -> int:
-        """Remove archived segments that mining from `required_checkpoint_scn` will not read (None: nothing is mined), and no redo receiver needs.
+    @property
+    def oldest_scn(self) -> Scn:
+        """Redo can be mined from here on. Any thread may ask."""
+        return self._kept.oldest_scn
+
+    def purge(self, needed_scn: Scn | None, kept_scn: Scn | None = None) -> int:
+        """Remove archived segments that mining from `needed_scn` will not read (None: nothing is mined), and no redo receiver needs.
+
+        Args:
+            needed_scn: of the capture processes: redo from here on stays.
+            kept_scn: redo from here on stays as long as there is room; None: no more than is needed.
 
         Returns:
             Bytes freed.
         """
         with self.shipping.unmoved() as keep_from:
-            freed = self._kept.purge(self._needed_segment(required_checkpoint_scn, keep_from))
+            freed = self._kept.purge(self._first_kept(needed_scn, kept_scn, keep_from))
         self._purged_bytes += freed
         return freed
 
-    def _needed_segment(self, required_checkpoint_scn: Scn | None, keep_from: int | None) -> int:
-        """The first segment that a capture process or a redo receiver needs; 0: nothing may go.
+    def _first_kept(self, needed_scn: Scn | None, kept_scn: Scn | None, keep_from: int | None) -> int:
+        """The first segment that stays for a capture process or a redo receiver; 0: nothing may go.
 
         Args:
-            required_checkpoint_scn: of the capture processes; None: there is none.
+            needed_scn: see `purge`.
+            kept_scn: see `purge`.
             keep_from: of the redo receivers; None: there is none.
         """
         bounds = [keep_from]
-        if required_checkpoint_scn is not None:
-            bounds.append(self._kept.restart_segment_for(required_checkpoint_scn))
+        if needed_scn is not None:
+            kept = needed_scn if kept_scn is None else min(kept_scn, needed_scn)
+            bounds.append(self._kept.first_kept(needed_scn, kept, self._redo_bytes_max))
         return min((bound for bound in bounds if bound is not None), default=0)
 
     def _save_and_purge(self) -> None:
         # Read once: another thread may record more between the save and the purge.
-        lowest = self.required_checkpoints.lowest
-        may_purge = self._kept.count > 1 and self._kept.has_below(self._needed_segment(lowest, self.shipping.keep_from))
+        kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
+        may_purge = self._kept.count > 1 and self._kept.has_below(self._first_kept(needed, kept, self.shipping.keep_from))
         self._bounds.save(purges=may_purge)
         if may_purge:
-            self.purge(lowest)
+            self.purge(needed, kept)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

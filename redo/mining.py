@@ -95,6 +95,7 @@ class MiningStatistics:
     """
 
     captured_scn: Scn
+    max_checkpoint_scn: Scn
     sent_scn: Scn
     redo_bytes: int
     transactions: int
@@ -192,7 +193,8 @@ class Miner:
     def statistics(self) -> MiningStatistics:
         """Return what the miner did so far."""
         return MiningStatistics(
-            captured_scn=self._mined_scn, sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
+            captured_scn=self._mined_scn, max_checkpoint_scn=FIRST_SCN if self._head is None else self._head.last_commit_scn,
+            sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
             transactions=self._transactions, transactions_dropped=self._dropped, rows_kept=self._kept,
             rows_discarded=self._discarded, full_evaluations=self._full_evaluations, batches=self._batches,
             marks=self._marks, last_commit_time_us=self._last_commit_time_us, labels_left_out=self._labels.left_out,

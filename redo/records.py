@@ -1,7 +1,8 @@
 """Redo records: the unit that is checksummed, fsynced and skipped.
 
 A record is a fixed header followed by its payload. The header has a checksum of its own and carries the
-payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used.
+payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used. These two find damage in
+the middle of a finished segment; the footer's checksum does not, see `SegmentFooter`.
 All integers are little-endian.
 
     magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
@@ -13,7 +14,7 @@ Record types
     DATA        bytes of the log stream as they came: whole messages, not whole transactions.
     PROGRESS    a position without data (a keepalive).
     RESUME      a new stream begins: what is open is sent again, whole.
-    FOOTER      last in a closed segment: number of records, last SCN, checksum over all headers.
+    FOOTER      last in a closed segment: it is whole. Number of records, last SCN, checksum over all headers.
 """
 
 from __future__ import annotations
@@ -205,7 +206,13 @@ class SegmentHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
-    """Payload of a FOOTER record. `header_crc`: CRC-32C over the headers of all records before it."""
+    """Payload of a FOOTER record: nothing is missing before it.
+
+    `header_crc` is CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC over data that ends with its
+    own CRC is a constant, so this one proves the number of headers and nothing of their content. A flipped bit is found by the checksums of
+    its record: of the header wherever one is read, of the payload wherever that is read, and of both by `redo.segments.scan_segment` and by
+    whoever takes a copy (`redo.standby`).
+    """
 
     record_count: int
     last_scn: Scn
@@ -242,7 +249,9 @@ def encode_head(head: SegmentHead) -> bytes:
 def decode_head(payload: bytes) -> SegmentHead:
     """Read the payload of a SEGMENT record."""
     fields = json.loads(payload)
-    fields["options"] = StreamOptions(**fields["options"])
+    options = fields["options"]
+    switches = tuple((int(timeline), Scn(scn)) for timeline, scn in options.get("switches", ()))
+    fields["options"] = StreamOptions(**{**options, "switches": switches})
     return SegmentHead(**fields)
 
 

@@ -190,7 +190,10 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
-        return place | {"bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=())}
+        return place | {
+            "bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=()),
+            "checkpoint retention time": [spec.capture(each).checkpoint_retention_s for each in receiver.captures],
+        }
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {

@@ -29,6 +29,8 @@ class StreamOptions:
         binary: values in the database's binary form where a type has one.
         encoding: of text, as the database names it.
         server_version: major version number, e.g. 18.
+        switches: the timelines that the log was on before this one, oldest first, each with the SCN at which it left it. Empty on the first
+            timeline, and where it is not known (written by an earlier version).
     """
 
     database_kind: str
@@ -37,6 +39,7 @@ class StreamOptions:
     binary: bool
     encoding: str
     server_version: int
+    switches: tuple[tuple[int, Scn], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  #
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", *RECEIVER}
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
-SPLITTING_SEED = 3
+SPLITTING_SEED = 1
 DOWNSTREAM_FAN_OUT = """
 topology: downstream_fan_out
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind: embedded}}}

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
+from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
 from topology.patterns import parse_schema, parse_table
@@ -44,6 +45,10 @@ MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
+
+_RETENTION = re.compile(r"^(\d{1,6})\s*(s|min|h|d)$")
+# Seconds. Below ten, less than the site's own records lag behind; the manuals' default is the most: redo_bytes_max bounds it anyway.
+RETENTION_MIN_S, RETENTION_MAX_S = 10, 60 * 86_400
 
 _BUILT_LATER = "not yet"
 
@@ -164,6 +169,24 @@ def _duration(value: object) -> int:
     return seconds
 
 
+def _retention(value: object) -> float:
+    match = _RETENTION.match(value) if isinstance(value, str) else None
+    seconds = 0 if match is None else int(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[match[2]]
+    if not RETENTION_MIN_S <= seconds <= RETENTION_MAX_S:
+        raise _problem(f"{value!r} is not a retention time", "write one from 10s to 60d, such as 12h or 3d")
+    return float(seconds)
+
+
+def _scn(value: object) -> Scn:
+    try:
+        scn = parse_scn(str(value)) if isinstance(value, (str, int)) and not isinstance(value, bool) else FIRST_SCN
+    except ValueError:
+        scn = FIRST_SCN
+    if scn == FIRST_SCN:
+        raise _problem(f"{value!r} is not an SCN", "write it as `headrace status` shows it, such as 0/016B3748, or as a number")
+    return scn
+
+
 def _time_zone(value: object) -> object:
     if isinstance(value, str) and not knows_time_zone(value):
         raise _problem(f"there is no time zone {value!r}", nearest(value, available_timezones()))
@@ -187,6 +210,8 @@ MergeThreshold = Annotated[float, Field(ge=MERGE_THRESHOLD_MIN, le=SPLIT_THRESHO
 Bandwidth = Annotated[int, BeforeValidator(_bandwidth)]
 Minute = Annotated[tuple[int | None, int], BeforeValidator(_minute)]
 Duration = Annotated[int, BeforeValidator(_duration)]
+Retention = Annotated[float, BeforeValidator(_retention)]
+ScnText = Annotated[int, BeforeValidator(_scn)]
 TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
@@ -344,8 +369,7 @@ class CaptureModel(_Model):
     """One entry of `captures:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
-        "leave it out: capture starts where instantiation says",
+        ("parallelism", "transform"), "leave it out",
     )
 
     site: str
@@ -355,6 +379,9 @@ class CaptureModel(_Model):
     transport: Literal["sync", "async"] | None = None
     archive: str | None = None
     archive_lag_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
+    first_scn: ScnText | None = None
+    start_scn: ScnText | None = None
+    checkpoint_retention_time: Retention | None = None
     rules: RulesModel
 
     @model_validator(mode="after")
@@ -369,6 +396,10 @@ class CaptureModel(_Model):
             raise _problem("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
         if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
             raise _problem("archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out")
+        if self.first_scn is not None and self.start_scn is not None and self.start_scn < self.first_scn:
+            raise _problem(
+                f"start_scn {scn_text(self.start_scn)} is below first_scn {scn_text(self.first_scn)}", "a capture process begins at its first SCN or above",
+            )
         return self
 
 

@@ -407,7 +407,10 @@ def _queue(name: str, model: QueueModel) -> QueueSpec:
 def _capture(name: str, model: CaptureModel, folder: Path) -> CaptureSpec:
     spec = CaptureSpec(name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules))
     archive = None if model.archive is None else str((folder / Path(model.archive).expanduser()).resolve())
-    return _with(spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s)
+    return _with(
+        spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s, first_scn=model.first_scn,
+        start_scn=model.start_scn, checkpoint_retention_s=model.checkpoint_retention_time,
+    )
 
 
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:

@@ -47,8 +47,9 @@ from databases.postgres.source.replication_wire import (
     start_libpq,
     start_raw,
 )
-from databases.postgres.source.slot import keep_at_standbys
+from databases.postgres.source.slot import keep_at_standbys, timelines_left
 from streams.errors import (
+    DatabaseError,
     DatabaseUnavailable,
     ProtocolError,
 )
@@ -362,11 +363,18 @@ def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOpt
     with translated("opening the log stream"):
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     assert row is not None
+    timeline = int(row[1])
+    try:
+        switches = tuple(sorted(timelines_left(connection, timeline).items()))
+    except DatabaseUnavailable:
+        raise
+    except DatabaseError:
+        switches = ()  # the file of the history was removed: it is not known, and contradicts nothing
     # Text of such a database has no known encoding, so the server does not convert it.
     is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
     return StreamOptions(
-        database_kind="postgres", system_identifier=str(row[0]), timeline=int(row[1]), binary=binary,
-        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000,
+        database_kind="postgres", system_identifier=str(row[0]), timeline=timeline, binary=binary,
+        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000, switches=switches,
     )
 
 

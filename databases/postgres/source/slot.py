@@ -18,7 +18,7 @@ from databases.timelines import check_timeline
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, LogGone
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["MAKES_SLOT", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step"]
+__all__ = ["MAKES_SLOT", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left"]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
@@ -145,10 +145,23 @@ def _timelines_left(dsn: str, timeline: int) -> dict[int, Scn]:
     """
     if timeline == 1:
         return {}
-    with (
-        contextlib.closing(connect(dsn, application_name="headrace timelines", replication="database")) as connection,
-        translated("asking for the history of the log's timelines"),
-    ):
+    with contextlib.closing(connect(dsn, application_name="headrace timelines", replication="database")) as connection:
+        return timelines_left(connection, timeline)
+
+
+def timelines_left(connection: psycopg.Connection[Any], timeline: int) -> dict[int, Scn]:
+    """See `_timelines_left`.
+
+    Args:
+        connection: a replication session of the server.
+        timeline: that it is on.
+
+    Raises:
+        DatabaseError: the file of the timeline's history is gone.
+    """
+    if timeline == 1:
+        return {}
+    with translated("asking for the history of the log's timelines"):
         row = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchone()
     assert row is not None
     text = row[1].decode() if isinstance(row[1], bytes) else str(row[1])

@@ -310,8 +310,8 @@ COMPONENT_PROBLEMS = {
     "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
     "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2.kind",
                              "kind: persistent is known but not yet built: write kind: buffered"),
-    "source: dbs1, queue: q_dbs1,": ("source: dbs1, first_scn: 5, queue: q_dbs1,", "captures.capture_hr.first_scn",
-                                    "this key is known but not yet built: leave it out: capture starts where instantiation says"),
+    "source: dbs1, queue: q_dbs1,": ("source: dbs1, parallelism: 5, queue: q_dbs1,", "captures.capture_hr.parallelism",
+                                    "this key is known but not yet built: leave it out"),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
     "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 5", "propagations.dbs1_to_dbs2.split_threshold",
                                  "5 is out of range: write at least 10"),
@@ -350,6 +350,29 @@ def test_component_problem(tmp_path, old, new, path, expected):
     assert (place, rest.partition("): ")[2]) == (path, expected)
 
 
+CAPTURE_SCNS = {
+    "first_scn: yes": "first_scn (line 12): True is not an SCN",
+    "first_scn: 0": "first_scn (line 12): 0 is not an SCN",
+    "start_scn: 0/G1": "start_scn (line 12): '0/G1' is not an SCN: write it as `headrace status` shows it, such as 0/016B3748, or as a number",
+    "first_scn: 0/00000050, start_scn: 0/0000004F": "(line 12): start_scn 0/0000004F is below first_scn 0/00000050: a capture process begins at its first SCN or above",
+    "checkpoint_retention_time: 5": "checkpoint_retention_time (line 12): 5 is not a retention time: write one from 10s to 60d, such as 12h or 3d",
+    "checkpoint_retention_time: 61d": "checkpoint_retention_time (line 12): '61d' is not a retention time",
+}
+
+
+@pytest.mark.parametrize(("given", "words"), CAPTURE_SCNS.items(), ids=CAPTURE_SCNS)
+def test_scns_of_a_capture_process_that_cannot_be_are_refused(tmp_path, given, words):
+    (found,) = problems(tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs1,", f"source: dbs1, {given}, queue: q_dbs1,"))
+    assert found.startswith("captures.capture_hr")
+    assert words in found
+
+
+def test_scns_and_retention_time_of_a_capture_process(tmp_path):
+    text = EXPLICIT.replace("source: dbs1, queue: q_dbs1,", "source: dbs1, first_scn: 1/0000000A, start_scn: 5000000000, checkpoint_retention_time: 3d, queue: q_dbs1,")
+    capture = read(tmp_path, text).capture("capture_hr")
+    assert (capture.first_scn, capture.start_scn, capture.checkpoint_retention_s) == ((1 << 32) + 10, 5_000_000_000, 3 * 86_400.0)
+
+
 def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
     found = problems(tmp_path, EXPLICIT.replace("capture_hr:", "Capture-HR:"))
     assert found == [
@@ -364,13 +387,13 @@ def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
 
 def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
-    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, first_scn: 5, queue: q_9,")
+    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, parallelism: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
         "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
-        "captures.capture_hr.first_scn", "captures.capture_hr.source", "captures.capture_hr.queue",
+        "captures.capture_hr.parallelism", "captures.capture_hr.source", "captures.capture_hr.queue",
         "propagations.dbs1_to_dbs2.split_threshold", "propagations.dbs1_to_dbs2.to",
         "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.commit_serialization",
         "replicate[0].ddl", "replicate[0].to[0]",
