@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
+    from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
@@ -453,7 +453,7 @@ class DatabaseSite(SiteHost):
             self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary
         )
         try:
-            writer.attach(stream, partial(self._source.check_stream, self._spec.name, stream.options))
+            writer.attach(stream, partial(self._source.check_stream, stream.options))
         except BaseException:
             stream.close()
             raise
@@ -499,9 +499,9 @@ class DatabaseSite(SiteHost):
         if writer is not None and writer.waits_for_receivers:
             self.wake()
 
-    def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
+    def _dictionary_build(self, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         assert self._source is not None
-        return self._source.dictionary_build(self._spec.name)
+        return self._source.dictionary_build(self._spec.name, seeing=seeing)
 
     def _drop_writer(self) -> None:
         """Drop the log writer: the next one reads its state from disk."""

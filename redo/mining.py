@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
+from redo.build_search import BuildSearch
 from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
 from redo.mined_labels import MinedLabel, MinedLabels
 from redo.mined_tables import TAGS_KEPT, MinedTables
@@ -53,7 +54,15 @@ from redo.mining_kernels import (
     classify,
 )
 from redo.names import NamesAtSource, TableNames
-from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
+from redo.records import (
+    AwaitedBuild,
+    RecordHeader,
+    RecordType,
+    RedoPosition,
+    SegmentHead,
+    decode_dictionary,
+    decode_head,
+)
 from redo.restart_point import find_restart_point
 from redo.segments import RedoReader
 from redo.undecodable import misfit, undecodable
@@ -141,6 +150,7 @@ class Miner:
         self._head: SegmentHead | None = None
         self._decoder: LogDecoder | None = None
         self._dictionary = Dictionary()
+        self._search = BuildSearch(folder)
         self._record: tuple[RecordHeader, NDArray[np.uint8]] | None = None
         self._record_offset = 0
         self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
@@ -290,6 +300,9 @@ class Miner:
         header = reader.next_header(durable)
         if header is None:
             return False
+        # A head's own dictionary says what is known already.
+        if header.type is RecordType.DICTIONARY and header.number > 1 and not self._take_dictionary(reader, header, durable):
+            return False
         self._redo_bytes += header.record_bytes
         self._unmarked_bytes += header.record_bytes
         if header.type is RecordType.DATA:
@@ -302,15 +315,19 @@ class Miner:
             self._enter(decode_head(reader.payload(header)))
         elif header.type is RecordType.RESUME:
             self._resume()
-        elif header.type is RecordType.DICTIONARY and header.number > 1:
-            # A head's own dictionary says what is known already.
-            self._dictionary = read_dictionary_record(
-                self._dictionary, header, reader.payload(header), self._describe
-            )
         elif header.type is RecordType.PROGRESS:
             reader.payload(header)
             self._mined_scn = max(self._mined_scn, header.end_scn)
         reader.skip(header)
+        return True
+
+    def _take_dictionary(self, reader: RedoReader, header: RecordHeader, durable: RedoPosition) -> bool:
+        """Take in a build, also one that is awaited from here on; False: that one is not written yet."""
+        found = decode_dictionary(reader.payload(header))
+        ahead = self._search.find(reader, durable) if isinstance(found, AwaitedBuild) else found
+        if ahead is None or isinstance(ahead, AwaitedBuild):
+            return False
+        self._dictionary.add_found(ahead)
         return True
 
     def _finish_record(self, header: RecordHeader) -> None:
@@ -490,7 +507,7 @@ class Miner:
             return False
         if self._start_scn == FIRST_SCN:
             self._start_scn = self._mined_commit_scn = self._mined_scn = point.start_scn
-        reader = RedoReader(self._folder, point.first_segment)
+        reader, self._search = RedoReader(self._folder, point.first_segment), BuildSearch(self._folder)
         while (header := reader.next_header(durable)) is not None:
             is_restart = (reader.segment, reader.offset) == (point.segment, point.offset)
             if is_restart and not point.begin_offset:
@@ -504,6 +521,11 @@ class Miner:
             if is_restart:
                 break
             reader.skip(header)
+        if self._dictionary.awaited is not None:
+            found = self._search.find(reader, durable)
+            if found is None:
+                return False
+            self._dictionary.add_found(found)
         for known in self._dictionary.current_tables():
             self._use(known)
         self._reader, self._begin_offset = reader, point.begin_offset

@@ -9,7 +9,8 @@ All integers are little-endian.
 
 Record types
     SEGMENT     first in every segment: format, source, how to read the bytes (`SegmentHead`).
-    DICTIONARY  a dictionary build; at a segment's head also every table version known there.
+    DICTIONARY  a dictionary build; at a segment's head also every table version known there. Or that one is awaited: what the
+                log describes from here on holds with the next build (`AwaitedBuild`, decision 41).
     DATA        bytes of the log stream as they came: whole messages, not whole transactions.
     PROGRESS    a position without data (a keepalive).
     RESUME      a new stream begins: what is open is sent again, whole.
@@ -32,8 +33,8 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
-    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "DictionarySnapshot", "RecordHeader", "RecordType",
-    "RedoPosition", "SegmentFooter", "SegmentHead", "checksum", "decode_dictionary", "decode_footer",
+    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
+    "RedoPosition", "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
     "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
 ]
 
@@ -225,6 +226,8 @@ class DictionarySnapshot:
             a segment's head.
         versions: table versions in force, each with the stored table's owner and name, the SCN it is in
             force from, and the rows a partition holds. Like `dropped` only at a segment's head.
+        awaited: the build that is awaited where the segment begins; None: none is. Like `dropped` only at a segment's head.
+        unresolved: object numbers of the versions in force that wait for it. Like `dropped` only at a segment's head.
     """
 
     build: DictionaryBuild
@@ -232,6 +235,26 @@ class DictionarySnapshot:
     detached: tuple[tuple[str, str, ObjectNumber, ObjectNumber], ...] = ()
     bounds: tuple[tuple[ObjectNumber, Scn], ...] = ()
     versions: tuple[tuple[TableVersion, str, str, Scn, str], ...] = ()
+    awaited: AwaitedBuild | None = None
+    unresolved: tuple[ObjectNumber, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedBuild:
+    """Payload of a DICTIONARY record: what follows was described by transactions that the next build, and none before it, reflects.
+
+    Args:
+        describers: numbers of these transactions (`databases.ports.LogChunk.describers`).
+    """
+
+    describers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedBuild:
+    """Payload of a DICTIONARY record: a build with the tables of the one before it. `scn`: of the build."""
+
+    scn: Scn
 
 
 def encode_head(head: SegmentHead) -> bytes:
@@ -256,8 +279,12 @@ def decode_footer(payload: bytes) -> SegmentFooter:
     return SegmentFooter(**json.loads(payload))
 
 
-def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
+def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBuild) -> bytes:
     """Return the payload of a DICTIONARY record. Compressed: names repeat, and every segment has one."""
+    if isinstance(snapshot, UnchangedBuild):
+        return zlib.compress(_to_json({"unchanged": snapshot.scn}), level=1)
+    if isinstance(snapshot, AwaitedBuild):
+        return zlib.compress(_to_json({"awaited": snapshot.describers}), level=1)
     build = snapshot.build
     fields = {
         "scn": build.scn,
@@ -280,20 +307,30 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
             "detached": [root for _, _, root, _ in snapshot.detached],
             "versions": [version.root_number for version, *_ in snapshot.versions],
         },
+        "open": None if snapshot.awaited is None else [snapshot.awaited.describers, snapshot.unresolved],
     }
     return zlib.compress(_to_json(fields), level=1)
 
 
-def decode_dictionary(payload: bytes) -> DictionarySnapshot:
+def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | UnchangedBuild:
     """Read the payload of a DICTIONARY record."""
     fields = json.loads(zlib.decompress(payload))
+    if "awaited" in fields:
+        return AwaitedBuild(describers=tuple(fields["awaited"]))
+    if "unchanged" in fields:
+        return UnchangedBuild(scn=Scn(fields["unchanged"]))
     tables = tuple(_table(*found) for found in _with_roots(fields, "tables"))
     dropped = tuple(_table(*found) for found in _with_roots(fields, "dropped"))
     versions = tuple(_version(*found) for found in _with_roots(fields, "versions"))
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
     detached = tuple((owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached"))
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
-    return DictionarySnapshot(build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
+    describers, unresolved = fields.get("open") or (None, ())  # none in redo of earlier versions
+    return DictionarySnapshot(
+        build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions,
+        awaited=None if describers is None else AwaitedBuild(describers=tuple(describers)),
+        unresolved=tuple(map(ObjectNumber, unresolved)),
+    )
 
 
 def _table_fields(table: DictionaryTable) -> list[Any]:

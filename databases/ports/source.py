@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -138,12 +138,13 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
-        """Tell whether the published tables, as they are now, can travel as an open stream's options say.
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
+        """Tell whether tables can travel as an open stream's options say. Never waits for a user, as `dictionary_build`.
 
         Args:
-            topology: whose stream it is.
             options: of the open stream.
+            described: the tables, as that stream describes them.
+            describers: numbers of the transactions in which it does.
 
         Raises:
             UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
@@ -193,8 +194,18 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def dictionary_build(self, topology: str) -> DictionaryBuild:
-        """Read the published tables from the catalog."""
+    def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
+        """Read the published tables from the catalog.
+
+        Never waits for a user: a transaction that waits for this very log writer may hold any of the tables.
+
+        Args:
+            topology: whose.
+            seeing: numbers of transactions in the log (`LogChunk.describers`) that the answer must reflect.
+
+        Returns:
+            What the catalog says; None: one of `seeing` is committed and not visible yet. Ask again.
+        """
         ...
 
     def write_marker(self, content: bytes) -> Scn:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,10 +19,12 @@ from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStat
 from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.shapes import table_shapes
+from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
-    binary_obstacles,
+    are_visible,
     captured_tables,
+    members_below,
     publication_tables,
     published_objects,
     published_relations,
@@ -111,6 +113,7 @@ class PostgresSource:
         self._site = site
         self._allow_any_version = allow_any_version
         self._connection: psycopg.Connection[Any] | None = None
+        self._binary_types: set[int] = set()  # built-in ones that travel in binary form: no user can alter them
 
     # ------------------------------------------------------------------ what there is
 
@@ -290,24 +293,30 @@ class PostgresSource:
             )
         return stream
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
         """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
-        if not options.binary:
+        found = {column.type_number: (table, column.name) for table in described for column in table.columns}
+        asked = found.keys() - self._binary_types
+        if not options.binary or not asked:
             return
         with translated("reading the catalog"):
             connection = self._session()
-            obstacles = binary_obstacles(connection, published_relations(connection, self._name(topology)))
+            obstacles = type_obstacles(connection, asked, are_seen=are_visible(connection, describers))
+        self._binary_types |= {number for number in asked - obstacles.keys() if number < FIRST_NUMBER_NOT_FIXED}
         if obstacles:
-            found = obstacles[0]
+            number, reason = min(obstacles.items())
+            table, column = found[number]
             raise UnsupportedType(
-                f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
-                f"{found.reason}", hint="no action needed: changes travel in text form from now on",
+                f"column {column} of {table.owner}.{table.name} cannot travel in binary form: {reason}",
+                hint="no action needed: changes travel in text form from now on",
             )
 
-    def dictionary_build(self, topology: str) -> DictionaryBuild:
+    def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """See `SourceDatabase.dictionary_build`."""
         with translated("reading the catalog"):
             connection = self._session()
+            if not are_visible(connection, seeing):
+                return None
             # First the position, then the tables: a table made between is described by the log as well.
             scn = Scn(int(self._value("asking for the position", "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")))
             return DictionaryBuild(scn=scn, tables=published_objects(connection, self._name(topology)))
@@ -365,11 +374,11 @@ class PostgresSource:
         with translated("reading the catalog"):
             connection = self._session()
             rows = connection.execute(
-                """
+                f"""
                 SELECT c.oid::int8 FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
                 JOIN pg_namespace n ON n.nspname = wanted.owner
                 JOIN pg_class root ON root.relnamespace = n.oid AND root.relname = wanted.name
-                CROSS JOIN LATERAL (SELECT root.oid UNION SELECT t.relid FROM pg_partition_tree(root.oid) t) AS c (oid)
+                CROSS JOIN LATERAL {members_below("root.oid")} AS c (oid)
                 """,
                 ([table.owner for table in tables], [table.name for table in tables]),
             ).fetchall()
