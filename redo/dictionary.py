@@ -120,8 +120,8 @@ class Dictionary:
         self._note_partitions(build.tables)
         self._awaited = None
         unresolved, self._unresolved = self._unresolved, set()
-        for known in [self._current[number] for number in sorted(unresolved)]:
-            self.describe(replace(known.table, owner=known.stored_owner, name=known.stored_name), known.from_scn)
+        for waiting in [self._current[number] for number in sorted(unresolved)]:
+            self.describe(replace(waiting.table, owner=waiting.stored_owner, name=waiting.stored_name), waiting.from_scn)
 
     def _note_partitions(self, tables: Iterable[DictionaryTable]) -> None:
         for table in tables:

@@ -51,6 +51,7 @@ from redo.mining_kernels import (
     ERROR,
     KEPT_BYTES,
     KEPT_ROWS,
+    UNKNOWN_OBJECT,
     classify,
 )
 from redo.names import NamesAtSource, TableNames
@@ -70,7 +71,7 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
 from streams.errors import CaptureError, ProtocolError, RedoError
-from streams.lcr_batch import LcrBatch, TableVersion
+from streams.lcr_batch import Command, LcrBatch, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
 __all__ = ["Miner", "MiningStatistics"]
@@ -151,6 +152,7 @@ class Miner:
         self._decoder: LogDecoder | None = None
         self._dictionary = Dictionary()
         self._search = BuildSearch(folder)
+        self._unmet: set[int] = set()  # objects that redo described before this life, and whose rows it has not met
         self._record: tuple[RecordHeader, NDArray[np.uint8]] | None = None
         self._record_offset = 0
         self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
@@ -324,10 +326,10 @@ class Miner:
     def _take_dictionary(self, reader: RedoReader, header: RecordHeader, durable: RedoPosition) -> bool:
         """Take in a build, also one that is awaited from here on; False: that one is not written yet."""
         found = decode_dictionary(reader.payload(header))
-        ahead = self._search.find(reader, durable) if isinstance(found, AwaitedBuild) else found
-        if ahead is None or isinstance(ahead, AwaitedBuild):
+        build = self._search.find(reader, durable) if isinstance(found, AwaitedBuild) else found
+        if build is None:
             return False
-        self._dictionary.add_found(ahead)
+        self._dictionary.add_found(build)
         return True
 
     def _finish_record(self, header: RecordHeader) -> None:
@@ -388,9 +390,6 @@ class Miner:
         commit_scn = chunk.commit_scn
         mined = np.maximum.accumulate(np.concatenate(([self._mined_commit_scn], commit_scn)))
         dropped = chunk.order_scn < mined[:-1]
-        self._mined_commit_scn = Scn(int(mined[-1]))
-        self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
-        self._labels.find(chunk, dropped)
 
         if len(self._tables.tags) > TAGS_KEPT:
             waiting = self._assembly.tags
@@ -399,18 +398,18 @@ class Miner:
         tags, numbers = np.unique(chunk.tag, return_inverse=True)
         places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]
         tag = np.array(places, np.int64)[numbers]
-        truncate_keep, truncates = self._truncates(chunk, tag)
         row_count = chunk.command.shape[0]
         row_slot = np.empty(row_count, np.int32)
         kept = np.empty(row_count, np.int64)
         kept_rows = np.zeros(commit_scn.shape[0], np.int64)
-        found = np.zeros(6, np.int64)
-        classify(
-            chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
-            dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, row_slot, kept, kept_rows, found,
-        )
+        found, truncates = self._classify(chunk, dropped, tag, (row_slot, kept, kept_rows))
+        if self._names.left is not None:
+            return  # what is in the chunk comes again, in the next life
         if found[ERROR]:
             raise misfit(self._source, chunk, found)
+        self._mined_commit_scn = Scn(int(mined[-1]))
+        self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
+        self._labels.find(chunk, dropped)
         self._kept += int(found[KEPT_ROWS])
         self._discarded += int(found[DISCARDED_ROWS])
         self._dropped += int((dropped & (commit_scn > 0)).sum())
@@ -435,6 +434,45 @@ class Miner:
             ),
         )
 
+    def _classify(
+        self, chunk: DecodedChunk, dropped: NDArray[np.bool_], tag: NDArray[np.int64],
+        out: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
+    ) -> tuple[NDArray[np.int64], dict[int, tuple[tuple[int, ...], bool, bool]]]:
+        """Find the rows to keep, after deciding under which names tables go on that are met for the first time in this life.
+
+        Not when mining begins: a table that left the rules may never change again, and would hold up all others.
+
+        Args:
+            chunk: what was decoded.
+            dropped: bool[t], see `classify`.
+            tag: int64[t], see `classify`.
+            out: see `classify`: `row_slot`, `kept`, `kept_rows`.
+
+        Returns:
+            What `classify` found, and the TRUNCATEs kept.
+        """
+        for is_known in (False, True):
+            truncate_keep, truncates = self._truncates(chunk, tag, dropped)
+            found = np.zeros(6, np.int64)
+            classify(
+                chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
+                dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, *out, found,
+            )
+            if is_known or found[ERROR] != UNKNOWN_OBJECT or not self._unmet:
+                break
+            taken = ~np.repeat(dropped, np.diff(chunk.first_row)) & (chunk.command != Command.TRUNCATE)
+            for number in self._unmet.intersection(np.unique(chunk.object_number[taken]).tolist()):
+                self._meet(number)
+        return found, truncates
+
+    def _meet(self, number: int) -> KnownTable | None:
+        """The table version in force of an object whose rows are next, under the name that it goes on with."""
+        known = self._dictionary.current(ObjectNumber(number))
+        if known is None or number not in self._unmet:
+            return known
+        self._use(known)
+        return self._dictionary.current(ObjectNumber(number))
+
     def _rows(
         self, chunk: DecodedChunk, data: NDArray[np.uint8], row_slot: NDArray[np.int32], kept: NDArray[np.int64],
         value_bytes: int, truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
@@ -452,7 +490,7 @@ class Miner:
         return rows.without_waste(columns, has_all_rows=kept.shape[0] == row_slot.shape[0])
 
     def _truncates(
-        self, chunk: DecodedChunk, tag: NDArray[np.int64]
+        self, chunk: DecodedChunk, tag: NDArray[np.int64], dropped: NDArray[np.bool_]
     ) -> tuple[NDArray[np.uint8], dict[int, tuple[tuple[int, ...], bool, bool]]]:
         """Which TRUNCATE rows are kept, and the tables (places) each truncates."""
         if not chunk.truncates:
@@ -461,6 +499,8 @@ class Miner:
         kept: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():
             transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
+            if dropped[transaction]:
+                continue
             order_scn = Scn(int(chunk.order_scn[transaction]))
             slots = self._truncated(objects, order_scn, int(tag[transaction]))
             if slots:
@@ -476,7 +516,7 @@ class Miner:
         """
         slots: list[int] = []
         for number in objects:
-            known = self._dictionary.current(ObjectNumber(number))
+            known = self._meet(number)
             if known is None or not self._tables.keeps(known.table)[tag]:
                 continue
             table = known.table
@@ -489,6 +529,7 @@ class Miner:
     def _use(self, known: KnownTable) -> None:
         """Refer an object's rows to this version from now on."""
         resolved = self._names.resolve(known)
+        self._unmet.discard(known.table.object_number)
         if resolved is not known:
             self._dictionary.rename(resolved)
         self._tables.use(resolved.table)
@@ -526,8 +567,7 @@ class Miner:
             if found is None:
                 return False
             self._dictionary.add_found(found)
-        for known in self._dictionary.current_tables():
-            self._use(known)
+        self._unmet = {known.table.object_number for known in self._dictionary.current_tables()}
         self._reader, self._begin_offset = reader, point.begin_offset
         return True
 

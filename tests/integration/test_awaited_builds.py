@@ -187,6 +187,29 @@ def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_wri
     assert mined(site) == ["public.t"]
 
 
+def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: RedoSite) -> None:
+    """`remote_write` promises that another process has the commit; what the log writer has read only is in nobody's keeping."""
+    asked = "SELECT reply_time > %s, write_lsn <= flush_lsn FROM pg_stat_replication WHERE application_name = %s"
+    name = slot_name("topo", site.user.info.dbname)
+    site.catch_up()
+    confirmed = site.writer.position.scn
+    with synchronous(site, name):
+        commit = Commit(site, "SET LOCAL synchronous_commit = remote_write", "INSERT INTO t VALUES (1)")
+        commit.wait_logged()
+        read = b""
+        while b"\0\0\0\x01" not in read:
+            chunk = site.stream.read(READ_TIMEOUT_S)
+            read += chunk.data if chunk is not None else b""
+        (now,) = site.user.execute("SELECT clock_timestamp()").fetchone() or (None,)
+        site.stream.confirm(confirmed)
+        wait_until(lambda: site.user.execute(asked, (now, name)).fetchone() == (True, True))
+        assert not commit.is_over
+        site.stream.close()
+        site.attach()
+        wait_until(lambda: bool(site.writer.step(READ_TIMEOUT_S) and False) or commit.is_over)
+        commit.end()
+
+
 def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
     from databases.postgres.source.catalog import are_visible
 

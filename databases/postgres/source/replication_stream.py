@@ -297,10 +297,14 @@ class PostgresLogStream:
         return bool(ready.poll(seconds * 1000))
 
     def _send_status(self) -> None:
-        """Standby status update: everything up to the confirmed SCN is durable here."""
+        """Standby status update: everything up to the confirmed SCN is durable here.
+
+        What is only in memory is not "written" either: with `synchronous_commit = remote_write` a COMMIT would return for it. Before
+        anything is confirmed it is, as the server then ends an orderly shutdown by it, and lets no COMMIT return.
+        """
         now_us = int((time.time() - _EPOCH_S) * 1e6)
-        told = int(self._state[kernels.SCAN_TOLD])
-        body = (max(self._confirmed_scn, told), self._confirmed_scn, self._confirmed_scn, now_us, 0)
+        written = self._confirmed_scn or int(self._state[kernels.SCAN_TOLD])
+        body = (written, self._confirmed_scn, self._confirmed_scn, now_us, 0)
         try:
             self._wire.send(_STATUS.pack(b"d", _STATUS.size - 1, b"r", *body))
         except DatabaseUnavailable as error:
