@@ -41,10 +41,12 @@ from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from redo.set_back import SetBack
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
     ConfigError,
+    DatabaseSetBack,
     DatabaseUnavailable,
     LogGone,
     PropagationError,
@@ -449,9 +451,16 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
-        stream = self._source.open_stream(
-            self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary
-        )
+        refusal = SetBack(self._folder / "redo")
+        refusal.check()
+        try:
+            stream = self._source.open_stream(
+                self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
+                last_transaction=writer.last_transaction,
+            )
+        except DatabaseSetBack as error:
+            refusal.record(error)
+            raise
         try:
             writer.attach(stream, partial(self._source.check_stream, stream.options))
         except BaseException:

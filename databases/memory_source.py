@@ -428,7 +428,7 @@ class MemorySource:
         self._advance()
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True  # noqa: ARG002
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,  # noqa: ARG002
     ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
         check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)
@@ -544,7 +544,7 @@ class MemoryLogStream:
             raise DatabaseUnavailable("the log stream broke", hint="open a new one")
         gulp_bytes, size = self._source.gulp_bytes(), 0
         parts: list[bytes] = []
-        commit_scn = commit_end = 0
+        commit_scn = commit_end = transaction = 0
         objects: list[ObjectNumber] = []
         describers: dict[int, bool] = {}
         has_truncates = False
@@ -563,7 +563,7 @@ class MemoryLogStream:
                 describers[self._source.log[self._next - 1].transaction_id] = True
             self._is_open = not commit
             if commit:
-                commit_scn, commit_end = commit, size
+                commit_scn, commit_end, transaction = commit, size, self._source.log[self._next - 1].transaction_id
         end_scn = self._source.current_scn() if self._peek() is None else Scn(commit_scn)
         if not parts and end_scn <= self._told_scn:
             return None
@@ -571,7 +571,7 @@ class MemoryLogStream:
         return LogChunk(
             data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
             objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
-            describers=tuple(describers),
+            describers=tuple(describers), transaction=transaction,
         )
 
     def confirm(self, scn: Scn) -> None:

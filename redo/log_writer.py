@@ -34,7 +34,7 @@ Worked flow
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -220,6 +220,11 @@ class LogWriter:
     def start_scn(self) -> Scn:
         """Where the log stream must begin: the progress of the last durable record; FIRST_SCN without redo."""
         return self._state.end_scn
+
+    @property
+    def last_transaction(self) -> int:
+        """Number of the transaction that committed last in redo, which the source must still have; 0: not known."""
+        return self._state.transaction
 
     @property
     def timeline(self) -> int:
@@ -461,6 +466,7 @@ class LogWriter:
             end_scn=max(self._state.end_scn, self._progress_scn, commit_scn),
             commit_scn=max(self._state.commit_scn, commit_scn),
             is_open=chunks[-1].is_open,
+            transaction=next((chunk.transaction for chunk in reversed(chunks) if chunk.commit_scn), self._state.transaction),
         )
         # A TRUNCATE too: a partition that was attached is not described before it changes, and one of all others must not be taken
         # for one of the table.
@@ -479,7 +485,7 @@ class LogWriter:
             return False
         if self._clock.monotonic() - self._wrote_at < PROGRESS_INTERVAL_S:
             return False
-        self._write(RecordType.PROGRESS, b"", LogState(self._progress_scn, self._state.commit_scn, self._state.is_open))
+        self._write(RecordType.PROGRESS, b"", replace(self._state, end_scn=self._progress_scn))
         return True
 
     def _write_build(self) -> bool:
@@ -534,7 +540,7 @@ class LogWriter:
             told.append(awaits)
         try:
             if self._needs_resume:
-                resumed = LogState(before.end_scn, before.commit_scn, is_open=False)
+                resumed = replace(before, is_open=False)
                 segment.append(RecordType.RESUME, b"", before=before, after=resumed, written_us=now_us)
                 before, records = resumed, records + 1
             for each in told:
@@ -542,7 +548,7 @@ class LogWriter:
                     RecordType.DICTIONARY, encode_dictionary(each), before=before, after=before, written_us=now_us,
                 )
             if kind is not RecordType.DATA:
-                after = LogState(after.end_scn, before.commit_scn, before.is_open)
+                after = replace(before, end_scn=after.end_scn)
             if kind is not RecordType.DICTIONARY:
                 header = segment.append(
                     kind, data, before=before, after=after, commit_end=commit_end,
@@ -629,7 +635,7 @@ class LogWriter:
             number=number, source=self._source, options=options, first_scn=self._state.end_scn,
             last_commit_scn=self._state.commit_scn, is_open=self._state.is_open,
             restart_segment=self._restart_segment if self._state.is_open else number,
-            created_us=self._clock.time_us(),
+            created_us=self._clock.time_us(), last_transaction=self._state.transaction,
         )
         try:
             segment = SegmentWriter.create(self._folder, head, self._dictionary.snapshot())
@@ -653,7 +659,7 @@ class LogWriter:
             self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
 
         scan = scan_segment(file, take)
-        self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end)
+        self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end, scan.last.transaction)
         self._restart_segment = scan.restart_segment
         if scan.is_complete:
             if not file.is_archived:

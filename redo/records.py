@@ -5,7 +5,7 @@ payload's, so that a reader may walk over headers alone and still notice every f
 All integers are little-endian.
 
     magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
-    | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | zero 4 | header_crc 4
+    | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | transaction 4 | header_crc 4
 
 Record types
     SEGMENT     first in every segment: format, source, how to read the bytes (`SegmentHead`).
@@ -96,6 +96,7 @@ class RecordHeader:
         written_us: when it was written, microseconds since the epoch.
         durable_offset: bytes of the segment known to be durable when the record was written. A damaged record
             below the durable offset of a later one is damage; above it is only a write that was torn.
+        transaction: number of the last transaction that ends at or before the record's end; 0: not known, as in redo of earlier versions.
     """
 
     type: RecordType
@@ -111,6 +112,7 @@ class RecordHeader:
     has_descriptions: bool = False
     written_us: int = 0
     durable_offset: int = 0
+    transaction: int = 0
 
     @property
     def record_bytes(self) -> int:
@@ -126,7 +128,8 @@ class RecordHeader:
         )
         front = _HEADER.pack(
             MAGIC, self.type, flags, 0, self.payload_bytes, self.payload_crc, self.commit_end, self.number,
-            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset, 0,
+            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset,
+            self.transaction,
         )
         return front + _CRC.pack(checksum(front))
 
@@ -139,7 +142,7 @@ class RecordHeader:
         if _CRC.unpack_from(data, _HEADER.size)[0] != checksum(front):
             return None
         (_, kind, flags, _, payload_bytes, payload_crc, commit_end, number, end_scn, last_commit_scn, commit_scn,
-         written_us, durable_offset, _) = _HEADER.unpack(front)
+         written_us, durable_offset, transaction) = _HEADER.unpack(front)
         if kind not in _KINDS or payload_bytes > PAYLOAD_BYTES_MAX:
             return None
         return cls(
@@ -147,6 +150,7 @@ class RecordHeader:
             end_scn=Scn(end_scn), last_commit_scn=Scn(last_commit_scn), commit_scn=Scn(commit_scn),
             commit_end=commit_end, open_at_start=bool(flags & _OPEN_AT_START), open_at_end=bool(flags & _OPEN_AT_END),
             has_descriptions=bool(flags & _HAS_DESCRIPTIONS), written_us=written_us, durable_offset=durable_offset,
+            transaction=transaction,
         )
 
 
@@ -192,6 +196,7 @@ class SegmentHead:
         is_open: a transaction is open at the segment's start.
         restart_segment: where mining must begin to see the open transaction whole; the segment itself if none is.
         created_us: microseconds since the epoch.
+        last_transaction: number of the last transaction that ends before the segment; 0: not known, as in redo of earlier versions.
     """
 
     number: int
@@ -202,6 +207,7 @@ class SegmentHead:
     is_open: bool
     restart_segment: int
     created_us: int
+    last_transaction: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

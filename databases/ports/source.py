@@ -124,7 +124,9 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def open_stream(self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True) -> LogStream:
+    def open_stream(
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+    ) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
 
         Args:
@@ -132,8 +134,10 @@ class SourceDatabase(Protocol):
             start: see above.
             timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: there is none.
             allow_binary: False: in text form, whatever the tables' types are.
+            last_transaction: number of the last transaction in that redo log (`LogChunk.transaction`); 0: not known.
 
         Raises:
+            DatabaseSetBack: the database was set back to a state from before the end of that redo log.
             LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline before `start`.
         """
         ...

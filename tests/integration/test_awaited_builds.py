@@ -96,7 +96,7 @@ def tables(batches: list[LcrBatch]) -> list[str]:
 
 
 def mined(site: RedoSite) -> list[str]:
-    return tables(list(site.mine(site.miner(FIRST_SCN, RULES))))
+    return sorted(tables(list(site.mine(site.miner(FIRST_SCN, RULES)))))
 
 
 @pytest.mark.parametrize("statements", [
@@ -211,7 +211,7 @@ def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: R
 
 
 def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
-    from databases.postgres.source.catalog import are_visible
+    from databases.postgres.source.transactions import are_visible
 
     with closing(psycopg.connect(site.dsn)) as running:
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()

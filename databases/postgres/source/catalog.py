@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "CatalogTable", "Leaf", "UnloggedTable", "are_visible", "captured_tables", "members_below", "publication_tables",
+    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "members_below", "publication_tables",
     "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
@@ -28,7 +28,6 @@ _EXCLUDED_SCHEMAS = ["pg_catalog", "information_schema", "pg_toast", "headrace"]
 # How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a millisecond of
 # becoming visible, and whoever holds one for longer must not stop the log writer.
 BOUNDS_WAIT_MS = 200
-_HALF_ROUND = 1 << 31  # of the transaction numbers in the log, which have 32 bits
 
 
 def slot_name(topology: str, site: str) -> str:
@@ -388,23 +387,3 @@ def published_relations(connection: psycopg.Connection[Any], publication: str) -
         (publication,),
     ).fetchall()
     return [int(number) for (number,) in rows]
-
-
-def are_visible(connection: psycopg.Connection[Any], transactions: Collection[int]) -> bool:
-    """Tell whether every statement from now on sees what some transactions did that are committed in the log.
-
-    Args:
-        connection: to the source, without a transaction.
-        transactions: their 32-bit numbers, as the log has them.
-    """
-    if not transactions:
-        return True
-    row = connection.execute(
-        "SELECT pg_snapshot_xmax(now)::text::int8, ARRAY(SELECT running::text::int8 FROM pg_snapshot_xip(now) AS running)"
-        " FROM pg_current_snapshot() AS now"
-    ).fetchone()
-    assert row is not None
-    end, running = int(row[0]), set(row[1])
-    # The nearest number with these 32 bits: transactions in the log are never 2^31 others away.
-    whole = {end + (number - end + _HALF_ROUND) % (2 * _HALF_ROUND) - _HALF_ROUND for number in transactions}
-    return all(number < end for number in whole) and whole.isdisjoint(running)

@@ -22,7 +22,6 @@ from databases.postgres.shapes import table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
-    are_visible,
     captured_tables,
     members_below,
     publication_tables,
@@ -33,7 +32,8 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
-from databases.postgres.source.slot import MAKES_SLOT, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.slot import MAKES_SLOT, check_history, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
@@ -254,7 +254,8 @@ class PostgresSource:
     # ------------------------------------------------------------------ the log
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, force_libpq: bool = False
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+        force_libpq: bool = False,
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
@@ -263,10 +264,12 @@ class PostgresSource:
             start: see the port.
             timeline: see the port.
             allow_binary: see the port.
+            last_transaction: see the port.
             force_libpq: read through libpq, as over TLS.
 
         Raises:
             DatabaseUnavailable: the server changed, or was promoted, between the check and the stream.
+            DatabaseSetBack: see the port.
             LogGone: see the port.
         """
         from databases.postgres.source.replication_stream import open_log_stream
@@ -276,6 +279,7 @@ class PostgresSource:
             connection = self._session()
             checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
+            check_history(connection, start, last_transaction)
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
                 raise _publication_gone(name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))

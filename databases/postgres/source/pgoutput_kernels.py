@@ -58,7 +58,8 @@ SCAN_KEPT = 8  # where the taken data ends
 SCAN_TRUNCATES = 9  # 1: a TRUNCATE is in the taken data
 SCAN_TRANSACTION = 10  # number of the transaction that began last; kept from call to call
 SCAN_DESCRIBERS = 11  # number of `describers`
-SCAN_STATE_SIZE = 12
+SCAN_COMMITTED = 12  # number of the transaction of the last commit; 0: none
+SCAN_STATE_SIZE = 13
 
 MORE = 0  # nothing, or part of a frame
 OTHER = 1  # a message of another kind: an error, a notice, the end of the stream
@@ -175,6 +176,7 @@ def scan(buffer, start, filled, state, objects, describers):
                     break
                 is_open = 0
                 commit_scn = _i64(buffer, p + 10)
+                state[SCAN_COMMITTED] = transaction
                 commit_end = kept + end - i
                 end_scn = max(end_scn, commit_scn)
                 told = max(told, commit_scn)

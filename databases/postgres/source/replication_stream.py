@@ -222,6 +222,7 @@ class PostgresLogStream:
             commit_end=int(state[kernels.SCAN_COMMIT_END]),
             has_truncates=bool(state[kernels.SCAN_TRUNCATES]),
             describers=tuple(self._describers[: state[kernels.SCAN_DESCRIBERS]].tolist()),
+            transaction=int(state[kernels.SCAN_COMMITTED]),
         )
         self._told_scn = max(self._told_scn, end_scn)
         self._news_at, self._reminders = self._monotonic(), 0
