@@ -41,10 +41,11 @@ from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
-from redo.set_back import SetBack
+from redo.source_refusal import SourceRefusal
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
+    CapturedNoMore,
     ConfigError,
     DatabaseSetBack,
     DatabaseUnavailable,
@@ -100,6 +101,7 @@ class DatabaseSite(SiteHost):
         self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
         self._claim = SiteClaim(spec, self._site)
+        self._refusal = SourceRefusal(self._folder / "redo")
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )
@@ -151,6 +153,8 @@ class DatabaseSite(SiteHost):
             return self._watch()
         if self._gone is not None:
             error, self._gone = self._gone, None
+            if isinstance(error, CapturedNoMore):
+                self._refusal.record(error)
             raise error
         # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
         is_awaiting = writer.is_awaiting
@@ -451,15 +455,15 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
-        refusal = SetBack(self._folder / "redo")
-        refusal.check()
+        self._refusal.check()
         try:
+            self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
             stream = self._source.open_stream(
                 self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
                 last_transaction=writer.last_transaction,
             )
-        except DatabaseSetBack as error:
-            refusal.record(error)
+        except (DatabaseSetBack, CapturedNoMore) as error:
+            self._refusal.record(error)
             raise
         try:
             writer.attach(stream, partial(self._source.check_stream, stream.options))
@@ -570,7 +574,7 @@ class DatabaseSite(SiteHost):
         writer = self._writer
         if writer is not None:
             # Also while a full redo log stops the log writer: the growing log may cost us the slot.
-            source.check_prepared(self._spec.name, writer.start_scn)
+            self._refusal.check_prepared(source.check_prepared(self._spec.name, writer.start_scn))
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self._tables.look(source, self._spec)

@@ -441,8 +441,9 @@ class MemorySource:
     def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
         """See `SourceDatabase.check_stream`: every value travels in every form."""
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:  # noqa: ARG002
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
+        return "the log"
 
     def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
         """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""

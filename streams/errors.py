@@ -154,6 +154,12 @@ class DatabaseSetBack(LogGone):
     code = "HDR-2007"
 
 
+class CapturedNoMore(LogGone):
+    """What says which changes are in the source's log was dropped, altered or made again: changes are missing in it."""
+
+    code = "HDR-2008"
+
+
 class DestinationRestarted(DatabaseError):
     """The destination's server was started again, failed over or restored since this apply process began.
 

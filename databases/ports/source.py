@@ -155,15 +155,19 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:
         """Tell whether what `prepare` created is still there; asked every second while the log is read.
 
         Args:
             topology: whose.
             start: how far redo is durable.
 
+        Returns:
+            What says which changes are in the log, with its identity: another text when it was made again.
+
         Raises:
-            LogGone: it is not, and changes are missing in the log stream since then.
+            CapturedNoMore: it is not, or leaves changes out, and they are missing in the log stream since then.
+            LogGone: the log itself is not kept any more.
         """
         ...
 

@@ -36,7 +36,13 @@ from databases.postgres.source.slot import MAKES_SLOT, check_history, check_slot
 from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
+from streams.errors import (
+    INSTANTIATE_AGAIN,
+    CapturedNoMore,
+    DatabaseError,
+    DatabaseUnavailable,
+    UnsupportedType,
+)
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn, scn_text
 
@@ -168,13 +174,13 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ publication and slot
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:
         """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
         name = self._name(topology)
-        if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
-            raise _publication_gone(name)
-        with translated("asking for the slot"):
+        with translated("asking for the slot and the publication"):
+            # The slot first: on another server both are missing, and that is no fault of this one.
             slot_positions(self._session(), name, start)
+            return _publication_found(self._session(), name)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`."""
@@ -280,8 +286,7 @@ class PostgresSource:
             checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
             check_history(connection, start, last_transaction)
-            if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
-                raise _publication_gone(name)
+            _publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
@@ -413,9 +418,39 @@ class PostgresSource:
             return row[0]
 
 
-def _publication_gone(name: str) -> LogGone:
+def _publication_found(connection: psycopg.Connection[Any], name: str) -> str:
+    """The publication with its number.
+
+    Args:
+        connection: to the source.
+        name: of the publication.
+
+    Raises:
+        CapturedNoMore: there is none, or it leaves out changes of its tables.
+    """
+    row = connection.execute(
+        """
+        SELECT p.oid::int8, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot,
+               (SELECT min(r.prrelid::regclass::text) FROM pg_publication_rel r
+                WHERE r.prpubid = p.oid AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
+        FROM pg_publication p WHERE pubname = %s
+        """,
+        (name,),
+    ).fetchone()
+    if row is None:
+        raise _publication_gone(name)
+    number, has_all, filtered = row
+    if not has_all or filtered is not None:
+        what = f"has a row filter or a column list for {filtered}" if filtered is not None else "does not publish all kinds of changes, or publishes by root"
+        raise CapturedNoMore(
+            f"publication {name} was altered and {what}: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN,
+        )
+    return f"publication {name} ({number})"
+
+
+def _publication_gone(name: str) -> CapturedNoMore:
     """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
-    return LogGone(
+    return CapturedNoMore(
         f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
     )
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 import pytest
 
 from databases.memory_source import MemorySource
-from redo.set_back import SetBack
+from redo.source_refusal import SourceRefusal
 from streams.clock import VirtualClock
-from streams.errors import DatabaseSetBack
+from streams.errors import DatabaseSetBack, LogGone
 from tests.support.redo_logs import drain, log_writer, write_redo
 
 
 def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path):
-    SetBack(tmp_path).check()
-    SetBack(tmp_path).record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
-    with pytest.raises(DatabaseSetBack, match="refused before: the log ends too early") as refused:
-        SetBack(tmp_path).check()
+    SourceRefusal(tmp_path).check()
+    SourceRefusal(tmp_path).record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
+    with pytest.raises(LogGone, match="refused before: the log ends too early") as refused:
+        SourceRefusal(tmp_path).check()
     assert "instantiate again" in refused.value.hint
-    (tmp_path / "set_back.json").unlink()
-    SetBack(tmp_path).check()
+    (tmp_path / "refused.json").unlink()
+    SourceRefusal(tmp_path).check()
+
+
+def test_what_was_prepared_and_is_made_again_is_refused(tmp_path):
+    SourceRefusal(tmp_path).check_prepared("publication p (1)")
+    SourceRefusal(tmp_path).check_prepared("publication p (1)")
+    with pytest.raises(LogGone, match=r"publication p \(2\) says .* it was publication p \(1\)"):
+        SourceRefusal(tmp_path).check_prepared("publication p (2)")
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 300])
