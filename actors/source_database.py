@@ -396,10 +396,22 @@ class DatabaseSite(SiteHost):
         with closing(self._open_source()) as source:
             return source.table_versions(source.tables(rules))
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """The reasons why these tables of a source, as they are now, cannot be applied here."""
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
+    ) -> tuple[Finding, ...]:
+        """The reasons why these tables of a source, as they are now, cannot be applied here.
+
+        Args:
+            versions: the tables.
+            apply: name of the apply process.
+            conflicts: its conflict handlers, which must fit the tables.
+        """
         with closing(self._open_destination()) as destination:
-            return destination.preflight_tables(versions, now=versions)
+            found = list(destination.preflight_tables(versions, now=versions))
+            for version in versions if conflicts != NO_CONFLICT_RULES else ():
+                table = destination.describe(version.owner, version.name)
+                found += () if table is None else conflict_list_findings(apply, conflicts, version, table)
+            return tuple(found)
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""

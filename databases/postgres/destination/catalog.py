@@ -54,6 +54,16 @@ _EQUALITY = {
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
+# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays, ranges).
+_ORDERED = frozenset(
+    f"pg_catalog.{name}" for name in (
+        "int2", "int4", "int8", "oid", "numeric", "float4", "float8", "money", "text", "varchar", "bpchar", "name", "char", "bytea",
+        "bool", "date", "time", "timetz", "timestamp", "timestamptz", "interval", "uuid", "inet", "cidr", "macaddr", "macaddr8", "bit",
+        "varbit", "pg_lsn", "xid8",
+    )
+)
+# Floating point adds up to something else in another order.
+_NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "numeric"))
 # Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
 # Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
 _WIDER = {
@@ -360,13 +370,15 @@ def _catalog_table(
 
 
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
+    base = f"{column['base_owner']}.{column['base_name']}"
     return DestinationColumn(
         name=column["name"], number=column["number"], type_name=f"{column['type_owner']}.{column['type_name']}",
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],
+        is_ordered=base in _ORDERED or column["base_kind"] == "e", is_number=base in _NUMBERS,
         equality=equality_of(
-            f"{column['base_owner']}.{column['base_name']}", is_enum=column["base_kind"] == "e",
+            base, is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
         ),
         converted=tuple(function["source_type"] for function in functions),

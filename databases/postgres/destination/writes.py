@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "parameters", "plan_write",
-    "row_chunks", "wrapper_name",
+    "COPY_ROWS_MIN", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "parameters",
+    "plan_write", "row_chunks", "wrapper_name",
 ]
 
 # From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
@@ -113,7 +113,7 @@ def wrapper_name(form: ValueForm, generation: int) -> str:
 
 
 @dataclass(slots=True)
-class _Builder:
+class SetBuilder:
     """Collects the set's columns, numbering parameters: all old ones first."""
 
     write: Write
@@ -216,13 +216,13 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         written = [p for p in write.set_columns if not target[at[p]].is_generated]
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
-    builder = _Builder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
+    builder = SetBuilder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
     found_by = {at[p] for p in find}
     paired = write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys)
     if paired:
         with_, source, condition = _paired(builder)
     else:
-        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", _keyed(builder, find, compare)
+        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, find, compare)
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -241,7 +241,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
 def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
     at = [catalog.positions[column.name] for column in write.version.columns]
     columns = [p for p in write.set_columns if not catalog.table.columns[at[p]].is_generated]
-    builder = _Builder(write, catalog, generation, old=[], new=columns)
+    builder = SetBuilder(write, catalog, generation, old=[], new=columns)
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
         # A row of defaults for every row: the parameter is only there to be counted.
@@ -261,18 +261,26 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     )
 
 
-def _keyed(builder: _Builder, find: list[int], compare: list[int]) -> str:
+def keyed(builder: SetBuilder, find: list[int], compare: list[int], image: str = "o") -> str:
+    """The condition that finds the row of a set's row `u` in the table `t`.
+
+    Args:
+        builder: of the set.
+        find: positions in the write's version, of a key.
+        compare: positions whose values must be the row's, to the byte.
+        image: "o" takes the old values, "n" the new ones.
+    """
     by_operator = [p for p in find if builder.details(p).equals]
-    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.o{p}" for p in by_operator]
+    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.{image}{p}" for p in by_operator]
     images = [p for p in find if p not in by_operator] + compare
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
-        values = ", ".join(f"u.o{p}" for p in images)
+        values = ", ".join(f"u.{image}{p}" for p in images)
         terms.append(f"pg_catalog.record_image_eq(ROW({rows}), ROW({values}))")
     return " AND ".join(terms)
 
 
-def _paired(builder: _Builder) -> tuple[str, str, str]:
+def _paired(builder: SetBuilder) -> tuple[str, str, str]:
     """WITH clause, source and condition where equal rows are matched one to one."""
     names = [builder.details(p).name for p in builder.old]
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
@@ -298,7 +306,7 @@ def _paired(builder: _Builder) -> tuple[str, str, str]:
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
 
 
-def _update(builder: _Builder, sets: list[int], source: str, condition: str) -> str:
+def _update(builder: SetBuilder, sets: list[int], source: str, condition: str) -> str:
     if not sets:
         # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
         return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"
@@ -306,7 +314,7 @@ def _update(builder: _Builder, sets: list[int], source: str, condition: str) -> 
     return f"UPDATE {builder.catalog.relation} t SET {assignments} FROM {source} WHERE {condition}"
 
 
-def _move(builder: _Builder, written: list[int], with_: str, source: str, condition: str) -> str:
+def _move(builder: SetBuilder, written: list[int], with_: str, source: str, condition: str) -> str:
     catalog = builder.catalog
     new = {builder.details(p).name: f"u.n{p}" for p in written}
     kept = [
