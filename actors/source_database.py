@@ -40,7 +40,9 @@ from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
+from databases.conflict_lists import conflict_list_findings
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (

@@ -577,7 +577,7 @@ class MemorySession:
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
         """See `DestinationSession.record_conflicts`."""
         self._in_transaction()
-        store = self._store
+        store, records = self._store, tuple(records)
 
         def record() -> None:
             for each in records:

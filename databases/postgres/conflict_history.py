@@ -26,12 +26,13 @@ FROM pg_catalog.jsonb_populate_recordset(NULL::headrace.conflict_history, %s::pg
 # A part of what is too much, so that a bound that was lowered costs no transaction a million rows. Rows that another
 # apply server is deleting are its business: to wait for it could end in a deadlock.
 _FORGOTTEN_MAX = 1000
-_FORGET = f"""
+_RECORDS_MAX = 500  # in one statement: some MB with the longest values that are kept
+_FORGET = """
 DELETE FROM headrace.conflict_history WHERE number = ANY (ARRAY(
     SELECT number FROM headrace.conflict_history
     WHERE number <= (SELECT max(number) FROM headrace.conflict_history) - %s::bigint
        OR resolved_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision)
-    ORDER BY number LIMIT {_FORGOTTEN_MAX} FOR UPDATE SKIP LOCKED))
+    ORDER BY number LIMIT %s FOR UPDATE SKIP LOCKED))
 """
 _LIST = f"""
 SELECT * FROM (
@@ -53,10 +54,26 @@ def record_conflicts(
         count_max: conflicts that stay.
         age_max_s: how long they stay, seconds.
     """
-    # A NUL is no text here; a value that holds one is shown without it.
-    rows = json.dumps([asdict(record) for record in records]).replace("\\u0000", "")
-    connection.execute(_INSERT.encode(), (topology, rows))
-    connection.execute(_FORGET.encode(), (count_max, age_max_s))
+    is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
+    for first in range(0, len(records), _RECORDS_MAX):
+        rows = [_plain(record, is_utf8=is_utf8) for record in records[first : first + _RECORDS_MAX]]
+        connection.execute(_INSERT.encode(), (topology, json.dumps(rows)))
+    # Twice what came, so that it gets smaller after a bound was lowered.
+    connection.execute(_FORGET.encode(), (count_max, age_max_s, max(_FORGOTTEN_MAX, 2 * len(records))))
+
+
+def _plain(record: ConflictRecord, *, is_utf8: bool) -> dict[str, Any]:
+    """A record for JSON, with texts that every database takes: without NUL, and in one of another encoding in ASCII."""
+
+    def text(value: object) -> object:
+        if isinstance(value, tuple):
+            return [text(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        found = value.replace("\0", "")
+        return found if is_utf8 else found.encode("ascii", "backslashreplace").decode()
+
+    return {name: text(value) for name, value in asdict(record).items()}
 
 
 def conflicts(connection: psycopg.Connection[Any], topology: str, apply: str | None, last: int) -> tuple[ConflictRecord, ...]:

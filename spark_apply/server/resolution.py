@@ -157,10 +157,11 @@ class Resolution:
         return None
 
     def write(self, session: DestinationSession) -> None:
-        """Write what happened into the history, in the transaction of the data."""
+        """Write what happened since the last call into the history, in the transaction of the data."""
         if self.records:
             bounds = self.settings.rules.history
             session.record_conflicts(self.records, count_max=bounds.count, age_max_s=bounds.age_s)
+            self.records.clear()
 
     # ------------------------------------------------------------------ inside
 

@@ -226,6 +226,8 @@ class SetsWork(Work):
         if written is None:
             return None
         for batch, part in zip(batches, parts, strict=True):
+            if not part.any():
+                continue
             failure = apply_rows(session, batch, fit_of, resolution, numbers=np.flatnonzero(part).tolist())
             if failure is not None:
                 return None

@@ -95,7 +95,7 @@ class PostgresNetwork:
         # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
         return Engine(
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
-            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
+            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

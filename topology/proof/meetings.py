@@ -13,7 +13,7 @@ from topology.spec import TopologySpec
 
 __all__ = ["meetings"]
 
-_FIX = "set conflict handlers for it (docs/conflicts.md), or let each site write rows of its own"
+_FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/conflicts.md)"
 
 
 def meetings(spec: TopologySpec) -> Iterator[Finding]:

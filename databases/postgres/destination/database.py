@@ -32,10 +32,10 @@ from databases.ports import (
     PlannedStatement,
     TableShape,
 )
+from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
-from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,

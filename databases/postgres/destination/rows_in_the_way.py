@@ -39,7 +39,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         None: there is no unique key by which to look.
     """
     is_insert = write.command is Command.INSERT
-    find = [] if is_insert else list(write.match_columns)
+    find = [] if is_insert else [p for p in write.match_columns if not catalog.table.columns[catalog.positions[write.version.columns[p].name]].is_generated]
     keys = [] if question.by_key else list(_whole_keys(write, catalog))
     if not question.by_key and not keys:
         return None

@@ -55,9 +55,9 @@ from databases.ports import (
     TruncatedTable,
     Write,
 )
+from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
-from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import (
     SessionIdentity,

@@ -15,12 +15,21 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ConflictRecord
 from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules, UncomparedColumns
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.groups import (
+    Failure,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupPart,
+    GroupResult,
+    GroupRetry,
+    ServerMessage,
+)
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.resolution import ConflictSettings, Resolution
 from spark_apply.tables import TableFits
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
 from tests.support.writes import version_of
 
@@ -182,6 +191,53 @@ def _random_lcrs(rng: random.Random, keys: int, count: int) -> list[Lcr]:
     return made
 
 
+def _one_by_one(at: Serving, lcrs: list[Lcr]) -> None:
+    """Apply each LCR as a transaction, in order, row by row: what everything else must be equal to."""
+    session = at.database.open_session(TOPOLOGY, APPLY, server=1, epoch=at.epoch, tag=b"\0")
+    fits = TableFits(session.describe, session.missing_alter, at.settings.rules)
+    for number, lcr in enumerate(lcrs):
+        resolution = Resolution(at.settings)
+        session.begin()
+        assert apply_rows(session, batch_of(at.version, [lcr], first_scn=100 + 10 * number), fits.fit, resolution) is None
+        resolution.write(session)
+        session.commit((), 0)  # type: ignore[arg-type]
+
+
+def _told(at: Serving) -> list[tuple]:
+    return sorted((r.commit_scn, r.kind, r.outcome, r.columns, r.applied_columns, r.current) for r in at.history())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are what they are once: parallel servers, killed before and after their commits, and drivers that begin again."""
+    rng = random.Random(seed)
+    here: list[Shown] = [(k, "a", "b", 10, rng.randrange(500), "u") for k in range(8)]
+    there = {k: (k, "a", "b", 10, 100, "u") for k in range(8)}
+    lcrs = []
+    for number in range(60):
+        old = there[rng.randrange(8)]
+        there[int(old[0] or 0)] = (old[0], f"{number}", "b", 10, int(old[4] or 0) + rng.randrange(1, 9), "u")
+        lcrs.append(Lcr(old=old, new=there[int(old[0] or 0)]))
+    handlers = (handler("delta", "n"), handler("overwrite", "a"))
+    crashed, serial = Serving(*handlers, rows=here), Serving(*handlers, rows=here)
+    batches = [
+        replace(batch_of(crashed.version, lcrs[k : k + 6], each=True, first_scn=100 + 10 * k), source=SOURCE, previous_scn=100 + 10 * k - 10 if k else 0)
+        for k in range(0, 60, 6)
+    ]
+    arm(monkeypatch, rng, 0.1)
+    engine = Engine(
+        seed=seed, batches=batches, destination=crashed.database, parallelism=3, group_transactions=5, crash=0.01, conflicts=crashed.settings.rules, site="b",
+        on_commit_lost=lambda dice: crashed.store.lose_next_commit_answer(committed=dice.random() < 0.5),
+    )
+    engine.run()
+    assert sum(engine.crashes.values()) > 0
+    monkeypatch.undo()
+    _one_by_one(serial, lcrs)
+    assert crashed.rows() == serial.rows()
+    assert _told(crashed) == _told(serial)
+    assert crashed.database.errors(TOPOLOGY, APPLY) == ()
+
+
 @given(st.integers(0, 2**32), st.sampled_from(range(len(HANDLERS))))
 def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: int) -> None:
     rng = random.Random(seed)
@@ -195,17 +251,71 @@ def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: 
         start += size
     if groups.database.errors(TOPOLOGY, APPLY):
         return  # what depends on an error transaction joins it: test_apply_server and test_engine have that
-    session = rows.database.open_session(TOPOLOGY, APPLY, server=1, epoch=rows.epoch, tag=b"\0")
-    fits = TableFits(session.describe, session.missing_alter, rows.settings.rules)
-    for number, lcr in enumerate(lcrs):
-        resolution = Resolution(rows.settings)
-        session.begin()
-        assert apply_rows(session, batch_of(rows.version, [lcr], first_scn=100 + 10 * number), fits.fit, resolution) is None
-        resolution.write(session)
-        session.commit((), 0)  # type: ignore[arg-type]
+    _one_by_one(rows, lcrs)
     assert groups.rows() == rows.rows()
+    assert _told(groups) == _told(rows)
 
-    def told(at: Serving) -> list[tuple]:
-        return sorted((r.commit_scn, r.kind, r.outcome, r.columns, r.applied_columns, r.current) for r in at.history())
 
-    assert told(groups) == told(rows)
+# --------------------------------------------------------------------------- large transactions, the error queue
+
+
+def _streamed(at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMode.SETS, failure: Failure | None = None) -> list[ServerMessage]:
+    """One transaction that arrives in parts; what the server answered."""
+    at.server.receive(GroupAssignment(
+        group=1, attempt=0, mode=mode, streamed=True, batches=(), after_scn=90, through_scn=0, failure=failure,
+    ))
+    at.server.receive(GroupGo(group=1, attempt=0, low_watermark=90, below_applied=True))
+    found: list[ServerMessage] = []
+    position = 0
+    for number, lcrs in enumerate(parts):
+        is_last = number == len(parts) - 1
+        batch = replace(batch_of(at.version, lcrs), source=SOURCE, first_position=position, continues=number > 0)
+        if not is_last:
+            batch = replace(batch, transactions=replace(batch.transactions, commit_scn=batch.transactions.commit_scn * 0))
+        position += len(lcrs)
+        at.server.receive(GroupPart(
+            group=1, attempt=0, part=number, batch=codec.encode(batch), is_last=is_last, through_scn=100 if is_last else 0,
+        ))
+        for _ in range(3):
+            found += at.server.step(at.now).reports
+    return found
+
+
+def test_a_large_transaction_resolves_its_conflicts_part_by_part() -> None:
+    at = Serving(MAXIMUM, rows=[row(k, time=15 if k % 3 == 0 else 10) for k in range(9)])
+    answers = _streamed(at, [[update(k) for k in range(start, start + 3)] for start in (0, 3, 6)])
+    assert isinstance(answers[-1], GroupResult)
+    assert at.rows() == [row(k, "lcr", 20) for k in range(9)]
+    assert at.store.commit_count == 1
+    assert [(record.position, record.outcome) for record in at.history()] == [(0, "LCR APPLIED"), (3, "LCR APPLIED"), (6, "LCR APPLIED")]
+
+
+def test_a_large_transaction_that_fails_leaves_its_conflict_in_the_history_with_the_error() -> None:
+    at = Serving(MAXIMUM, rows=[row(k, time=15 if k == 0 else 20 if k == 4 else 10) for k in range(6)])
+    parts = [[update(k) for k in range(start, start + 3)] for start in (0, 3)]
+    retry = _streamed(at, parts)[-1]
+    assert isinstance(retry, GroupRetry)
+    assert retry.failure is not None
+    assert (retry.failure.position, retry.failure.conflict_type, at.history()) == (4, "update_differs", ())
+    result = _streamed(at, parts, mode=GroupMode.ERROR_QUEUE, failure=retry.failure)[-1]
+    assert isinstance(result, GroupResult)
+    (error,) = at.database.errors(TOPOLOGY, APPLY)
+    assert [(record.position, record.outcome, record.error_number, record.columns) for record in at.history()] == [
+        (4, "ERROR QUEUE", error.number, ("a", "t"))
+    ]
+
+
+def test_an_error_transaction_is_executed_with_the_handlers() -> None:
+    """The resolution column was equal: an operator moves it out of the way."""
+    at = Serving(MAXIMUM, rows=[row(1, time=20)])
+    (error,) = at.apply(update(1)).errors
+    at.store.tables["public", "c"].put(1, raw(row(1, time=15)))
+    at.server.receive(GroupAssignment(
+        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_number=error.number,
+    ))
+    at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
+    (result,) = at.server.step(at.now).reports
+    assert isinstance(result, GroupResult)
+    assert result.failure is None
+    assert at.rows() == [row(1, "lcr", 20)]
+    assert [record.outcome for record in at.history()] == ["ERROR QUEUE", "LCR APPLIED"]
