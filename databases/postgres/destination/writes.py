@@ -139,7 +139,12 @@ class SetBuilder:
         return conversion.form if conversion else self.details(position).form
 
     def expression(self, number: int, position: int) -> str:
-        """The set's expression for parameter `number`."""
+        """The set's expression for a parameter.
+
+        Args:
+            number: of the parameter, from 1.
+            position: of its column in the write's version.
+        """
         value = self._value(number, position)
         conversion = self.conversion(position)
         if conversion is None:
@@ -149,7 +154,12 @@ class SetBuilder:
         return f"({value})::{self.details(position).form.type_name}"
 
     def found_by(self, number: int, position: int) -> str:
-        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50."""
+        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50.
+
+        Args:
+            number: of the parameter, from 1.
+            position: of its column in the write's version.
+        """
         conversion, value = self.conversion(position), self.expression(number, position)
         if conversion is None or not conversion.function:
             return value

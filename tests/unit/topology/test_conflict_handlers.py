@@ -13,6 +13,7 @@ from streams.lcr_batch import OldImage
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
 from topology.checks import check
+from topology.plan import make_plan
 from topology.problems import as_line
 from topology.stored import spec_from_json, spec_to_json
 
@@ -124,6 +125,15 @@ def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
     text += f"applies: {{{one.name}: {{site: {one.site}, source: {one.source}, queue: {one.queue}, conflict_handlers: []}}}}\n"
     (line,) = meetings_in(tmp_path, text)
     assert "and no conflict handler is set:" in line
+
+
+def test_the_plan_says_what_each_apply_process_does_about_conflicts(tmp_path):
+    spec = read(tmp_path, with_handlers("{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists, method: discard}")
+                + "compare_old_values: [{table: hr.t, columns: [note], operations: [update]}]\n")
+    works = [actor.work for actor in make_plan(spec).actors if actor.name.startswith("apply:")]
+    assert [work.partition("; conflicts: ")[2] for work in works] == [
+        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t: note not compared (update)"
+    ] * 2
 
 
 # --------------------------------------------------------------------------- against the tables
