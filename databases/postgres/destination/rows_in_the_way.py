@@ -158,9 +158,11 @@ def _order(builder: SetBuilder, position: int) -> str:
 
 
 def _sum(builder: SetBuilder, position: int) -> str:
-    column = builder.write.version.columns[position]
-    total = f"(t.{_name(builder, position)} + u.n{position} - u.o{position})::{column.type_name}"
-    sent = f"pg_catalog.{_SEND[column.type_name]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
+    column, details = builder.write.version.columns[position], builder.details(position)
+    own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
+    kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
+    total = f"(t.{details.name} + u.n{position} - u.o{position})::{kind}"
+    sent = f"pg_catalog.{_SEND[kind]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
     return f"pg_catalog.encode({sent}, 'hex')"
 
 

@@ -175,17 +175,17 @@ _VERSION_8 = (
     """CREATE TABLE headrace.conflict_history (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topology text NOT NULL, apply text NOT NULL, source text NOT NULL, transaction_id bigint NOT NULL,
-    commit_scn bigint NOT NULL, position bigint NOT NULL, owner text NOT NULL, name text NOT NULL, command text NOT NULL,
-    kind text NOT NULL, columns text[] NOT NULL, handler text NOT NULL, outcome text NOT NULL, applied_columns text[] NOT NULL,
-    old text[] NOT NULL, new text[] NOT NULL, current text[] NOT NULL, error_number bigint NOT NULL,
+    commit_scn bigint NOT NULL, "position" bigint NOT NULL, owner text NOT NULL, name text NOT NULL, command text NOT NULL,
+    kind text NOT NULL, "columns" text[] NOT NULL, handler text NOT NULL, outcome text NOT NULL, applied_columns text[] NOT NULL,
+    "old" text[] NOT NULL, "new" text[] NOT NULL, "current" text[] NOT NULL, error_number bigint NOT NULL,
     resolved_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )""",
     "CREATE INDEX conflict_history_age ON headrace.conflict_history (resolved_at)",
     """CREATE VIEW headrace.dba_apply_conflict_history AS
 SELECT topology, apply AS apply_name, number AS conflict_number, source AS source_database, transaction_id AS source_transaction_id,
-       commit_scn AS source_commit_scn, position + 1 AS message_number, owner AS object_owner, name AS object_name,
-       command AS command_type, kind AS conflict_type, columns AS conflicting_columns, handler AS method_name, outcome,
-       applied_columns, old AS old_values, new AS new_values, current AS current_values,
+       commit_scn AS source_commit_scn, "position" + 1 AS message_number, owner AS object_owner, name AS object_name,
+       command AS command_type, kind AS conflict_type, "columns" AS conflicting_columns, handler AS method_name, outcome,
+       applied_columns, "old" AS old_values, "new" AS new_values, "current" AS current_values,
        nullif(error_number, 0) AS local_transaction_id, resolved_at AS resolution_time
 FROM headrace.conflict_history ORDER BY number""",
 )
