@@ -172,7 +172,7 @@ SUMS = [  # type, new, old, what is there, what becomes of it
 
 @pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
 @pytest.mark.parametrize(("kind", "new", "old", "here", "total"), SUMS, ids=[found[0] for found in SUMS])
-def test_sums_come_in_the_form_of_the_lcr(site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool) -> None:  # noqa: FBT001
+def test_sums_come_in_the_form_of_the_lcr(site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool) -> None:
     """What is there, plus the new value, minus the old one."""
     site.user.execute("CREATE DOMAIN positive AS int CHECK (value > 0)")
     site.user.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {kind}); INSERT INTO t VALUES (1, {here})")
