@@ -18,6 +18,7 @@ _FIELDS = (
     "apply", "source", "transaction_id", "commit_scn", "position", "owner", "name", "command", "kind", "columns", "handler", "outcome",
     "applied_columns", "old", "new", "current", "error_number",
 )
+_LISTS = ("columns", "applied_columns", "old", "new", "current")
 _INSERT = f"""
 INSERT INTO headrace.conflict_history (topology, {', '.join(f'"{field}"' for field in _FIELDS)})
 SELECT %s, {', '.join(f'"{field}"' for field in _FIELDS)}
@@ -87,6 +88,4 @@ def conflicts(connection: psycopg.Connection[Any], topology: str, apply: str | N
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_LIST.encode(), (topology, apply, apply, last)).fetchall()
-    return tuple(
-        ConflictRecord(**{field: tuple(value) if isinstance(value, list) else value for field, value in row.items()}) for row in rows
-    )
+    return tuple(ConflictRecord(**{**row, **{field: tuple(row[field]) for field in _LISTS}}) for row in rows)

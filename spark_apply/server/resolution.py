@@ -283,7 +283,7 @@ def _update_differs(
 
 
 def _sums(met: _Met, handler: ConflictHandler, listed: Iterable[int], row: RowInTheWay) -> dict[int, bytes | None]:
-    found = {}
+    found: dict[int, bytes | None] = {}
     for place in sorted(listed):
         if place not in met.row.changed:
             continue

@@ -32,6 +32,8 @@ class NetworkSite:
     def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
         self.name, self.dsn, self.spec = name, dsn, spec
         self.user = psycopg.connect(dsn, autocommit=True)
+        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
+        self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
         self.destination = PostgresDestination(dsn, site=name)
         self.destination.prepare(spec.name)

@@ -25,8 +25,8 @@ def meetings(spec: TopologySpec) -> Iterator[Finding]:
     # A table with a handler is told apart from all others, also where the rules speak of its whole schema.
     handled = {table for apply in spec.applies for table in apply.conflicts.tables}
     of_tables = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in sorted(handled)))
-    clients = (*spec.captures, *spec.propagations, *spec.applies)
-    proof = Proof(spec, ChangeClasses([*(client.rules for client in clients), of_tables]))
+    own = (client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+    proof = Proof(spec, ChangeClasses([*own, of_tables]))
     found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
     for (origins, sites), tables in _written_together(proof).items():
         for number, table in enumerate(proof.classes.tables):

@@ -24,7 +24,7 @@ A domain has its base type's. A table with "none" in a unique key cannot be hash
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -216,6 +216,7 @@ class CatalogColumn:
         form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
         equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
+        unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
     """
@@ -226,6 +227,7 @@ class CatalogColumn:
     equals: str
     is_hashable: bool
     conversions: tuple[Conversion, ...] = ()
+    unique_equals: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +352,10 @@ def _catalog_table(
     key = identifying[0] if identifying else None
     in_keys = {position for index in unique for position in index.columns}
     unhashable = any(port_columns[position].equality == "none" for position in in_keys)
-    operators = {column: found for index in reversed(identifying) for column, found in zip(index.columns, index.operators, strict=True)}
+    operators, unique_operators = (
+        {column: found for index in reversed(indexes) for column, found in zip(index.columns, index.operators, strict=True)}
+        for indexes in (identifying, unique)
+    )
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
@@ -358,7 +363,7 @@ def _catalog_table(
         replica_identity=found["relreplident"], form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
-            _catalog_column(column, operators.get(p, ""), own)
+            replace(_catalog_column(column, operators.get(p, ""), own), unique_equals=unique_operators.get(p, ""))
             for p, (column, own) in enumerate(zip(columns, given, strict=True))
         ),
         table=DestinationTable(

@@ -51,10 +51,10 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
     same = "true"
     condition = own
     if not question.by_key:
-        condition = "(" + " OR ".join(f"({keyed(builder, list(key), [], 'n')})" for key in keys) + ")"
+        condition = "(" + " OR ".join(f"({_unique(builder, key)})" for key in keys) + ")"
         condition += f" AND ({own}) IS NOT TRUE" if own else ""
         table_key = _key_in(write, catalog, catalog.table.key)
-        same = f"({keyed(builder, list(table_key), [], 'n')})" if table_key in keys and is_insert else "false"
+        same = f"({_unique(builder, table_key)})" if table_key in keys and is_insert else "false"
     image = "n" if is_insert else "o"
     shown = [
         "t.tableoid::pg_catalog.int8", "t.ctid", same,
@@ -85,7 +85,7 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if not keys:
             return None
         builder = SetBuilder(write, catalog, generation, old=[], new=list(dict.fromkeys(p for key in keys for p in key)))
-        terms = [f"EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, list(key), [], 'n')})" for key in keys]
+        terms = [f"EXISTS (SELECT FROM {catalog.relation} t WHERE {_unique(builder, key)})" for key in keys]
         condition = " OR ".join(terms)
     else:
         stored = [p for p, column in enumerate(write.version.columns) if not target[places[column.name]].is_generated]
@@ -136,9 +136,14 @@ def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]
     assert write.new is not None
     for key in catalog.table.unique_keys:
         found = _key_in(write, catalog, key)
-        has_operators = all(catalog.columns[place].equals for place in key)
+        has_operators = all(catalog.columns[place].unique_equals for place in key)
         if found and has_operators and (write.new.lengths[list(found)] >= NULL).all():
             yield found
+
+
+def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
+    """The condition that a row of the table has a unique key of the new values."""
+    return " AND ".join(f"t.{builder.details(p).name} {builder.details(p).unique_equals} u.n{p}" for p in key)
 
 
 def _key_in(write: Write, catalog: CatalogTable, key: Sequence[int]) -> tuple[int, ...]:

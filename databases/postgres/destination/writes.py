@@ -271,21 +271,20 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     )
 
 
-def keyed(builder: SetBuilder, find: list[int], compare: list[int], image: str = "o") -> str:
+def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:
     """The condition that finds the row of a set's row `u` in the table `t`.
 
     Args:
         builder: of the set.
         find: positions in the write's version, of a key.
         compare: positions whose values must be the row's, to the byte.
-        image: "o" takes the old values, "n" the new ones.
     """
     by_operator = [p for p in find if builder.details(p).equals]
-    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.{image}{p}" for p in by_operator]
+    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.o{p}" for p in by_operator]
     images = [p for p in find if p not in by_operator] + compare
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
-        values = ", ".join(f"u.{image}{p}" for p in images)
+        values = ", ".join(f"u.o{p}" for p in images)
         terms.append(f"pg_catalog.record_image_eq(ROW({rows}), ROW({values}))")
     return " AND ".join(terms)
 
