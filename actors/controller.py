@@ -500,8 +500,8 @@ class Controller(Host):
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
-            timeout_s=PREFLIGHT_TIMEOUT_S,
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)), apply.name,
+            apply.conflicts, timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 

@@ -43,8 +43,10 @@ from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
+from databases.conflict_lists import conflict_list_findings
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from redo.source_refusal import SourceRefusal
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
@@ -445,10 +447,22 @@ class DatabaseSite(RedoKeeper, SiteHost):
         with closing(self._open_source()) as source:
             return source.table_versions(source.tables(rules))
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """The reasons why these tables of a source, as they are now, cannot be applied here."""
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
+    ) -> tuple[Finding, ...]:
+        """The reasons why these tables of a source, as they are now, cannot be applied here.
+
+        Args:
+            versions: the tables.
+            apply: name of the apply process.
+            conflicts: its conflict handlers, which must fit the tables.
+        """
         with closing(self._open_destination()) as destination:
-            return destination.preflight_tables(versions, now=versions)
+            found = list(destination.preflight_tables(versions, now=versions))
+            for version in versions if conflicts != NO_CONFLICT_RULES else ():
+                table = destination.describe(version.owner, version.name)
+                found += () if table is None else conflict_list_findings(apply, conflicts, version, table)
+            return tuple(found)
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""

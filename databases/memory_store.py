@@ -12,7 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange, Write
+from databases.ports import (
+    ConflictRecord,
+    DestinationColumn,
+    DestinationTable,
+    ErrorTransaction,
+    Instantiation,
+    ScnRange,
+    Write,
+)
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
 from streams.lcr_batch import NULL, ColumnValues, Command, Partition, TableVersion
@@ -24,7 +32,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "instantiations", "recorded")
+_COMMITTED = ("tables", "processes", "errors", "conflicts", "instantiations", "recorded")
 
 
 _CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
@@ -78,7 +86,8 @@ def destination_column(
     """
     return DestinationColumn(
         name=name, number=0, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
-        is_generated=is_generated, is_identity_always=False, equality=equality,
+        is_generated=is_generated, is_identity_always=False, equality=equality, is_ordered=type_name != "pg_catalog.json",
+        is_number=type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"},
     )
 
 
@@ -202,12 +211,13 @@ class MemoryStore:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
+        self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0
-        self.next_error = 1
+        self.next_error = self.next_conflict = 1
         self.lost_answers: deque[bool] = deque()
         self.life = 0
         self._last_epoch = 0

@@ -617,6 +617,17 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: 
     return numbers or []
 
 
+@app.command()
+def conflicts(
+    file: File, address: Address = "", as_json: Json = False, apply: Apply = "",
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones at each apply process.")] = 100,
+) -> int:
+    """List the conflicts that apply processes met: who won, with old, new and current values."""
+    from headrace.commands.conflicts import list_conflicts
+
+    return _errors(file, address, as_json, lambda queue, output: list_conflicts(queue, output, apply, last))
+
+
 # --------------------------------------------------------------------------- demo
 
 

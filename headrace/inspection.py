@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.site.connection import access_to, embedded_server
+from databases.conflict_lists import conflict_list_findings
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.kept_redo import redo_findings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
     from databases.ports import SourceTable
+    from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
 __all__ = ["Checked", "check_topology", "live_sites", "plan_topology"]
@@ -104,6 +106,10 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)
+            for version in tables:
+                table = target.describe(version.owner, version.name)
+                findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
+            findings += _handlers_of_nothing(apply, tables)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, or `up` has reported them.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
@@ -117,6 +123,16 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
                 for name in target.filled([name for name in names if name not in begun])
             ]
     return findings
+
+
+def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
+    """Conflict handlers of tables that an apply process does not get."""
+    names = {(version.owner, version.name) for version in tables}
+    for owner, name in sorted(apply.conflicts.tables - names):
+        yield Finding(
+            path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
+        )
 
 
 def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
+from rules.conflict_handlers import ConflictRules
 from rules.evaluation import RuleEvaluation
 from simulation.faults import Killed
 from simulation.network import DequeueStream
@@ -28,6 +29,7 @@ from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
+from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
@@ -116,6 +118,9 @@ class Task:
             open_session=lambda: destination.open_session(
                 self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
                 incarnation=welcome.incarnation,
+            ),
+            conflicts=ConflictSettings(
+                apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
         )
 
@@ -320,6 +325,7 @@ class Driver:
             returned_from=tuple(
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
+            conflicts=spec.conflicts,
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(

@@ -14,6 +14,7 @@ from topology.change_classes import ChangeClasses
 from topology.downstream import redo_receivers
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
+from topology.proof.meetings import meetings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.ways import halves, ways_to
@@ -74,7 +75,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         if not chained:
             proof = Proof(spec, classes)
             of_proof = tuple(proof_findings(proof))
-            findings += [*_without_changes(proof), *of_proof, *_meetings(proof)]
+            findings += [*_without_changes(proof), *of_proof, *meetings(spec)]
         findings += _idle(spec)
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 
@@ -319,31 +320,3 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
 
 def _warning(path: str, problem: str, fix: str) -> Finding:
     return Finding(path=path, problem=problem, fix=fix, is_error=False)
-
-
-# --------------------------------------------------------------------------- several writers
-
-
-def _meetings(proof: Proof) -> Iterator[Finding]:
-    """Tables that several sites write, while nothing says what to do when they change the same row."""
-    classes = proof.classes
-    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
-    for origin in proof.origins:
-        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
-        for site, arrived in elsewhere.items():
-            written.setdefault(site, {})[origin] = arrived
-            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
-    meeting: dict[tuple[str, ...], tuple[int, dict[str, None]]] = {}  # origins -> tables, sites
-    for site, tables in written.items():
-        for number in range(len(classes.tables)):
-            origins = tuple(sorted(origin for origin, found in tables.items() if found >> number & 1))
-            if len(origins) > 1:
-                met, sites = meeting.get(origins, (0, {}))
-                meeting[origins] = met | 1 << number, sites | {site: None}
-    for origins, (met, sites) in meeting.items():
-        yield _warning(
-            "sites", f"{' and '.join(origins)} write the same tables, such as {proof.names(met & -met)[0]}, and no conflict handler is set: "
-            f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
-            f"{', '.join(sites)}",
-            "let each site write rows of its own (conflict handlers are known but not yet built)",
-        )

@@ -20,7 +20,7 @@ from topology.combined import apply_of, bypassed, capture_of, combination
 from topology.downstream import RedoReceiver, redo_receivers
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
-from topology.spec import SiteSpec, TopologySpec
+from topology.spec import ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 from topology.ways import Way, ways_to
 
@@ -254,8 +254,19 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+def _conflicts(apply: ApplySpec) -> str:
+    """Which handlers it has, and what it does not compare; empty: conflicts go into the error queue."""
+    rules = apply.conflicts
+    found = [
+        f"{each.owner}.{each.name} {each.kind}: {each}" + (f" over {', '.join(each.columns)}" if each.columns else "") for each in rules.handlers
+    ]
+    found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
+    found += ["only keys are compared"] if rules.compare_key_only else []
+    return f"; conflicts: {'; '.join(found)}" if found else ""
 
 
 def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
@@ -169,6 +170,7 @@ class ApplySpec:
         rules: what it takes.
         combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
             it says never.
+        conflicts: its conflict handlers, and which old values it compares.
     """
 
     name: str
@@ -181,6 +183,7 @@ class ApplySpec:
     group_rows: int = 10_000
     rules: RuleSet = field(default_factory=RuleSet)
     combined: bool = False
+    conflicts: ConflictRules = NO_CONFLICT_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

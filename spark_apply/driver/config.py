@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
 from streams.errors import ConfigError
 from streams.table_name import TableName
@@ -65,6 +66,7 @@ class ApplyConfig:
         rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
             what it was started for, also while the others adopt a change of their rules.
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
+        conflicts: its conflict handlers, and what is compared.
     """
 
     topology: str
@@ -81,6 +83,7 @@ class ApplyConfig:
     identity: Identity | None = None
     rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
+    conflicts: ConflictRules = NO_CONFLICT_RULES
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

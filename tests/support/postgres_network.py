@@ -33,6 +33,8 @@ class NetworkSite:
     def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
         self.name, self.dsn, self.spec = name, dsn, spec
         self.user = psycopg.connect(dsn, autocommit=True)
+        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
+        self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
         self.destination = PostgresDestination(dsn, site=name)
         self.destination.prepare(spec.name)
@@ -96,7 +98,7 @@ class PostgresNetwork:
         # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
         return Engine(
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
-            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
+            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

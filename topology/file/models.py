@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
+from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
@@ -25,8 +26,8 @@ from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
-    "ApplyModel", "CaptureModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "read_shape", "valid_name",
+    "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
+    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -42,6 +43,8 @@ BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
 # Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
+HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
+HISTORY_AGE_DAYS_MAX = 3660  # ten years
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
@@ -105,6 +108,19 @@ def _table(value: object) -> tuple[str, str]:
         return parse_table(value if isinstance(value, str) else repr(value))
     except ValueError as error:
         raise _problem(str(error), 'write schema.table, such as hr.employees or hr.* (or "Odd.Name".t)') from None
+
+
+def _plain_table(value: object) -> tuple[str, str]:
+    owner, name = _table(value)
+    if set("*?") & set(owner + name):
+        raise _problem(f"{value!r} is a pattern", "name one table: its columns decide")
+    return owner, name
+
+
+def _method(value: object) -> object:
+    if value == "latest_timestamp":
+        raise _not_yet("method: latest_timestamp", "write method: maximum with a column that every change sets to the time")
+    return value
 
 
 def _schema(value: object) -> str:
@@ -216,6 +232,8 @@ TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
+Method = Annotated[Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta"], BeforeValidator(_method)]
+PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
 SchemaPattern = Annotated[str, BeforeValidator(_schema)]
 
@@ -441,18 +459,65 @@ class PropagationModel(_Model):
     latency: Annotated[None, BeforeValidator(_no_latency)] = None
 
 
+class ConflictHandlerModel(_Model):
+    """One entry of `conflict_handlers:`."""
+
+    table: PlainTable
+    method: Method
+    on: Literal["insert_exists", "update_exists", "update_differs", "update_missing", "delete_differs", "delete_missing"] = "update_differs"
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
+    resolution_column: str | None = None
+    priority: Annotated[list[str], Field(min_length=2)] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ConflictHandlerModel:
+        if self.method not in METHODS_OF_KIND[self.on]:
+            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(METHODS_OF_KIND[self.on])}")
+        if self.method in BY_COLUMN and self.resolution_column is None:
+            raise _problem(f"{self.method} has no resolution_column", "name the column whose values decide")
+        if self.columns and len(set(self.columns)) < len(self.columns):
+            raise _problem("columns names a column twice", "name every column once")
+        if self.columns is not None and self.on != "update_differs":
+            raise _problem(f"a column list is of update_differs, and this handler is of {self.on}", "leave columns out: it decides about the row")
+        if self.resolution_column and self.columns and self.resolution_column not in self.columns:
+            raise _problem(f"the resolution column {self.resolution_column} is not in the column list", "add it to columns")
+        if self.resolution_column and self.on != "update_differs" and self.method not in BY_COLUMN:
+            raise _problem(f"{self.method} on {self.on} takes no resolution_column", "leave it out")
+        if (self.priority is not None) != (self.method == "site_priority"):
+            raise _problem(*(
+                ("site_priority has no priority", "list the sites, the one that wins first: priority: [dbs1, dbs2]") if self.priority is None
+                else (f"{self.method} takes no priority", "leave it out, or write method: site_priority")
+            ))
+        return self
+
+
+class UncomparedModel(_Model):
+    """One entry of `compare_old_values:`."""
+
+    table: PlainTable
+    columns: Annotated[list[str], Field(min_length=1)]
+    operations: Annotated[list[Literal["update", "delete"]], Field(min_length=1)] = ["update", "delete"]
+    compare: Literal[False] = False
+
+
+class ConflictHistoryModel(_Model):
+    """`conflict_history:`."""
+
+    count: Annotated[int, Field(ge=1, le=HISTORY_COUNT_MAX)] | None = None
+    age_days: Annotated[float, Field(gt=0, le=HISTORY_AGE_DAYS_MAX)] | None = None
+
+
 class ApplyModel(_Model):
     """One entry of `applies:`."""
 
     not_yet: ClassVar[dict[str, str]] = {
-        "conflict_handlers": "leave it out: conflicts go to the error queue",
         "dml_handlers": "leave it out: rows are applied as they come",
         "error_handlers": "leave it out: errors go to the error queue",
         "message_handler": "leave it out",
         "precommit_handler": "leave it out",
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
-        "compare_old_values": "leave it out: every old value in the log is compared",
+        "tombstones": "leave it out, and let one site alone delete rows",
         "on_error": "leave it out: transactions that depend on a failed one wait behind it",
         "mode": "leave it out: apply is transactional",
         "allow_duplicate_rows": "leave it out",
@@ -470,6 +535,9 @@ class ApplyModel(_Model):
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
     combined: Combined = "auto"
+    conflict_handlers: list[ConflictHandlerModel] | None = None
+    compare_old_values: list[UncomparedModel] | None = None
+    compare_key_only: bool | None = None
     rules: RulesModel = RulesModel()
 
 
@@ -486,6 +554,10 @@ class TopologyModel(_Model):
     split_threshold: SplitThreshold | None = None
     merge_threshold: MergeThreshold | None = None
     allow_cycle: bool = False
+    conflict_handlers: list[ConflictHandlerModel] = []
+    compare_old_values: list[UncomparedModel] = []
+    compare_key_only: bool = False
+    conflict_history: ConflictHistoryModel = ConflictHistoryModel()
     tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from databases.ports import Finding
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
+from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.document import Document, Path_, read_document
 from topology.file.models import (
@@ -144,6 +145,7 @@ class _Reader:
         self._tls: TlsModel | None = None
         self._top: TopologyModel | None = None
         self._propagations: dict[str, PropagationModel] = {}
+        self._applies: dict[str, ApplyModel] = {}
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
@@ -160,7 +162,7 @@ class _Reader:
             queues=self._section("queues", QueueModel, _queue),
             captures=self._section("captures", CaptureModel, partial(_capture, folder=file.parent)),
             propagations=self._section("propagations", PropagationModel, self._propagation),
-            applies=self._section("applies", ApplyModel, _apply),
+            applies=self._section("applies", ApplyModel, self._apply),
         )
         components = _merge(expand(entries, own_captures=frozenset(c.name for c in written.captures)), written)
         propagations = tuple(with_thresholds(each, self._propagations.get(each.name), top) for each in components.propagations)
@@ -175,11 +177,16 @@ class _Reader:
                 spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
                 allow_cycle=top.allow_cycle,
             )
+            spec = replace(spec, applies=tuple(self._with_conflicts(apply, top) for apply in spec.applies))
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)
         self._check(spec)
         return spec
+
+    def _with_conflicts(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
+        """An apply process with what the file says of conflicts: of it alone, else of all of them."""
+        return replace(apply, conflicts=conflict_rules(top, self._applies.get(apply.name)))
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):
@@ -205,6 +212,10 @@ class _Reader:
     def _propagation(self, name: str, model: PropagationModel) -> PropagationSpec:
         self._propagations[name] = model
         return _propagation(name, model)
+
+    def _apply(self, name: str, model: ApplyModel) -> ApplySpec:
+        self._applies[name] = model
+        return _apply(name, model)
 
     def _site(self, name: str, model: SiteModel) -> SiteSpec | None:
         database = self._database(name, model.database)
@@ -278,6 +289,8 @@ class _Reader:
             ),
         )
         self._check_unreadable(spec)
+        if self._top is not None:
+            self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:

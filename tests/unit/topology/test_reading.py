@@ -328,8 +328,8 @@ COMPONENT_PROBLEMS = {
         "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
         "commit_serialization: full is known but not yet built: write dependent_transactions, or parallelism: 1 for source order"),
     "_dbs1: {site: dbs2": (
-        "_dbs1: {conflict_handlers: [], site: dbs2", "applies.apply_from_dbs1.conflict_handlers",
-        "this key is known but not yet built: leave it out: conflicts go to the error queue"),
+        "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
+        "this key is known but not yet built: leave it out, and let one site alone delete rows"),
     "from_dbs1: {site: dbs2": (
         "from_dbs1: {dml_handlers: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
         "this key is known but not yet built: leave it out: rows are applied as they come"),
