@@ -18,6 +18,7 @@ from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.file.reading import examine
+from topology.logging_needs import log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
@@ -27,7 +28,7 @@ from topology.ways import arriving, captured_by, ways_to
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
-    from databases.ports import SourceTable
+    from databases.ports import LoggedTable, SourceTable
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
 __all__ = ["Checked", "check_topology", "live_sites", "plan_topology"]
@@ -194,11 +195,14 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
     identity = ""
+    logged: tuple[LoggedTable, ...] = ()
     if rules:
         with closing(open_source(access)) as source:
             identity = source.database_identity()
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-            findings += source.preflight(rules, streams=streams)
+            needs = log_needs(spec, site.name)
+            findings += source.preflight(rules, streams=streams, needs=needs)
+            logged = source.supplemental_logging(rules, needs)
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
             statements.append(plan_copy(access.kind, site.name))
@@ -209,7 +213,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
                 spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
             )
             statements += destination.plan(spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
+    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:

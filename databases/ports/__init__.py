@@ -28,7 +28,16 @@ from databases.ports.log import (
     LogStream,
     StreamOptions,
 )
-from databases.ports.planning import EnumLabels, Finding, PlannedApply, PlannedStatement, ShapedPartition, TableShape
+from databases.ports.planning import (
+    EnumLabels,
+    Finding,
+    LoggedTable,
+    LogNeed,
+    PlannedApply,
+    PlannedStatement,
+    ShapedPartition,
+    TableShape,
+)
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogStream", "PlannedApply", "PlannedStatement", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

@@ -62,8 +62,7 @@ class ApplyConfig:
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
         identity: certificate of the destination site; None: without TLS.
-        rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
-            what it was started for, also while the others adopt a change of their rules.
+        rules: what it evaluates (`topology.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
     """
 
