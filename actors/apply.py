@@ -211,7 +211,7 @@ class ApplyHost(Host):
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity, source=TableName.of(table.source),
-                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
+                destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
             )

@@ -23,6 +23,7 @@ from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_topology
+from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     found = examine(file)
     spec, checked = found.topology(to_start=False), found.findings
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
+    if prepared is not None:
+        checked = (*checked, *subset_changes(prepared, spec))
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)

@@ -312,6 +312,11 @@ def _prepare(node: Node, table: TableVersion, types: ValueTypes) -> Any:  # noqa
                 bytewise = isinstance(node, Compare) and node.bytewise
                 return _pair(node.left, node.right, operator, table, types, bytewise=bytewise)
             case In():
+                if _kind(node.operand, table, types) is Kind.SINGLE:
+                    raise ConditionError(
+                        f"{node.operand} is {Kind.SINGLE.value}, and the source rounds the literals of a list to it",
+                        hint="compare with = and OR, which round nothing",
+                    )
                 values = (each for each in node.among if each.value is not None)
                 return tuple(_constant(node.operand, each, "=", table, types) for each in values)
             case Like():

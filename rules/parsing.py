@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from rules.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES
 from rules.condition import (
@@ -42,6 +42,9 @@ __all__ = ["CONDITION_CHARACTERS_MAX", "parse", "parsed"]
 CONDITION_CHARACTERS_MAX = 10_000  # a list of a thousand keys; more belongs into a column of the table
 NODES_MAX = 2_000  # comparisons, and lists' entries: each is a pass over the rows
 DEPTH_MAX = 100  # of parentheses: evaluation descends them
+
+_SqlNode = Any
+"""A node of sqlglot's tree, told by the name of its class."""
 
 _IMAGES: Final = {"new": Image.NEW, "old": Image.OLD}
 _OPERATORS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
@@ -115,14 +118,12 @@ class _Reader:
         self._nodes = 0
 
     def read(self) -> Node:
-        # Imported where a condition is: a process without conditions does not pay for it (8 MB, a tenth of a second).
-        from sqlglot import exp
-
-        return self._logical(self._parsed(), exp, depth=0)
+        return self._logical(self._parsed(), depth=0)
 
     # ----------------------------------------------------------------------- text
 
-    def _parsed(self):  # noqa: ANN202 - sqlglot's node
+    def _parsed(self) -> _SqlNode:
+        # Here, not at the head: a process without conditions does not pay for it (8 MB, a tenth of a second).
         import sqlglot
         from sqlglot.errors import ParseError, SqlglotError, TokenError
 
@@ -155,7 +156,7 @@ class _Reader:
         where = f" (character {at})" if at is not None else ""
         return ConditionError(f"at {token!r}{where}: cannot be a condition", hint=advice)
 
-    def _refused(self, node, why: str | None = None) -> ConditionError:  # noqa: ANN001 - sqlglot's node
+    def _refused(self, node: _SqlNode, why: str | None = None) -> ConditionError:
         kind = type(node).__name__
         spelled = node.sql(dialect="postgres")
         if why is None and kind in _ARITHMETIC:
@@ -168,48 +169,48 @@ class _Reader:
 
     # ----------------------------------------------------------------------- truth values
 
-    def _count(self, node, depth: int) -> None:  # noqa: ANN001 - sqlglot's node
+    def _count(self, node: _SqlNode, depth: int) -> None:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
             raise self._refused(node, f"a condition has at most {NODES_MAX} comparisons and {DEPTH_MAX} levels of parentheses")
 
-    def _logical(self, node, exp, *, depth: int) -> Node:  # noqa: ANN001 - sqlglot's node and module
+    def _logical(self, node: _SqlNode, *, depth: int) -> Node:
         """What is TRUE, FALSE or NULL."""
         self._count(node, depth)
         name = type(node).__name__
         deeper = depth + 1
-        if isinstance(node, exp.Paren):
+        if type(node).__name__ == "Paren":
             self._only(node, "this")
-            return self._logical(node.this, exp, depth=deeper)
+            return self._logical(node.this, depth=deeper)
         if name in ("And", "Or"):
             self._only(node, "this", "expression")
-            parts = tuple(self._logical(each, exp, depth=deeper) for each in _flat(node))
+            parts = tuple(self._logical(each, depth=deeper) for each in _flat(node))
             return And(parts) if name == "And" else Or(parts)
         if name == "Not":
             self._only(node, "this")
-            return Not(self._logical(node.this, exp, depth=deeper))
+            return Not(self._logical(node.this, depth=deeper))
         if name == "Boolean":
             return Logical(Truth.TRUE if node.this else Truth.FALSE)
         if name == "Null":
             return Logical(Truth.NULL)
         if name == "Column":
-            operand = self._operand(node, exp)
+            operand = self._operand(node)
             if isinstance(operand, Attribute):
                 raise self._refused(node, f"{operand} is no truth value; compare it")
             return Compare("=", operand, Constant(value=True))
-        found = self._comparison(node, exp, depth=deeper)
+        found = self._comparison(node, depth=deeper)
         if found is None:
             raise self._refused(node)
         return Not(found) if node.args.get("negate") else found
 
-    def _comparison(self, node, exp, *, depth: int) -> Node | None:  # noqa: ANN001 - sqlglot's node and module
+    def _comparison(self, node: _SqlNode, *, depth: int) -> Node | None:
         name = type(node).__name__
         if name in _OPERATORS:
             self._only(node, "this", "expression")
-            return self._compared(_OPERATORS[name], node, exp)
+            return self._compared(_OPERATORS[name], node)
         if name in ("NullSafeEQ", "NullSafeNEQ"):
             self._only(node, "this", "expression")
-            left, right = self._operand(node.this, exp), self._operand(node.expression, exp)
+            left, right = self._operand(node.this), self._operand(node.expression)
             if isinstance(left, Constant) and isinstance(right, Constant):
                 raise self._refused(node, "compares two constants; write TRUE or FALSE, or name a column")
             if Constant(value=None) in (left, right):
@@ -220,32 +221,32 @@ class _Reader:
             return distinct if name == "NullSafeNEQ" else Not(distinct)
         if name == "Is":
             self._only(node, "this", "expression", "negate")
-            return self._is(node, exp, depth)
+            return self._is(node, depth)
         if name == "In":
             self._only(node, "this", "expressions", "negate")
-            return self._in(node, exp)
+            return self._in(node)
         if name == "Between":
             self._only(node, "this", "low", "high", "negate")
-            operand = self._operand(node.this, exp)
-            low, high = self._value(node.args["low"], exp, node), self._value(node.args["high"], exp, node)
+            operand = self._operand(node.this)
+            low, high = self._value(node.args["low"], node), self._value(node.args["high"], node)
             if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] is not Kind.INTEGER):
                 raise self._refused(node, "BETWEEN takes a column, or an attribute that is a number")
             low, high = self._of_attribute(operand, low, node), self._of_attribute(operand, high, node)
             return And((Compare(">=", operand, low), Compare("<=", operand, high)))
         if name == "Like":
             self._only(node, "this", "expression", "negate")
-            pattern = self._operand(node.expression, exp)
+            pattern = self._operand(node.expression)
             if not isinstance(pattern, Constant) or not isinstance(pattern.value, str):
                 raise self._refused(node, "write the pattern as a text in quotes")
             if (len(pattern.value) - len(pattern.value.rstrip("\\"))) % 2:
                 raise self._refused(node, "the pattern ends with an escape; write \\\\ for a backslash")
-            operand = self._operand(node.this, exp)
+            operand = self._operand(node.this)
             if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] is not Kind.TEXT):
                 raise self._refused(node, "LIKE takes a column or an attribute that is a text")
             return Like(operand, pattern.value)
         return None
 
-    def _compared(self, operator: str, node, exp) -> Node:  # noqa: ANN001 - sqlglot's node and module
+    def _compared(self, operator: str, node: _SqlNode) -> Node:
         sides, bytewise = [], False
         for each in (node.this, node.expression):
             side = each
@@ -253,7 +254,7 @@ class _Reader:
                 if side.expression.name != "C":
                     raise self._refused(node, 'only COLLATE "C" compares alike at every site')
                 side, bytewise = side.this, True
-            sides.append(self._value(side, exp, node))
+            sides.append(self._value(side, node))
         left, right = sides
         if isinstance(left, Constant) and isinstance(right, Constant):
             raise self._refused(node, "compares two constants; write TRUE or FALSE, or name a column")
@@ -265,41 +266,42 @@ class _Reader:
             raise self._refused(node, f"{left} has no order; compare it with =, <>, IN or LIKE")
         return Compare(operator, left, right, bytewise)
 
-    def _is(self, node, exp, depth: int) -> Node:  # noqa: ANN001 - sqlglot's node and module
+    def _is(self, node: _SqlNode, depth: int) -> Node:
         wanted = type(node.expression).__name__
         if wanted not in ("Null", "Boolean"):
             raise self._refused(node)
         truth = Truth.NULL if wanted == "Null" else Truth.TRUE if node.expression.this else Truth.FALSE
         inner = node.this
         if type(inner).__name__ == "Column" and truth is Truth.NULL:
-            return IsNull(self._operand(inner, exp))
-        return IsTruth(self._logical(inner, exp, depth=depth), truth)
+            return IsNull(self._operand(inner))
+        return IsTruth(self._logical(inner, depth=depth), truth)
 
-    def _in(self, node, exp) -> Node:  # noqa: ANN001 - sqlglot's node and module
-        operand, among = self._operand(node.this, exp), []
+    def _in(self, node: _SqlNode) -> Node:
+        operand, among = self._operand(node.this), []
         self._nodes += len(node.expressions)
         self._count(node, 0)
         for each in node.expressions:
-            value = self._operand(each, exp)
+            value = self._operand(each)
             if not isinstance(value, Constant):
                 raise self._refused(node, "a list has values only; compare columns with = and OR")
             among.append(value)
         if isinstance(operand, Constant) or not among:
             raise self._refused(node, "write the column first, and a list of values: department_id IN (50, 60)")
-        return In(operand, tuple(self._of_attribute(operand, each, node) for each in among))
+        typed = (self._of_attribute(operand, each, node) for each in among)
+        return In(operand, tuple(each for each in typed if isinstance(each, Constant)))
 
     # ----------------------------------------------------------------------- operands
 
-    def _value(self, node, exp, around) -> Operand:  # noqa: ANN001 - sqlglot's nodes and module
-        found = self._operand(node, exp)
+    def _value(self, node: _SqlNode, around: _SqlNode) -> Operand:
+        found = self._operand(node)
         if found == Constant(value=None):
             raise self._refused(around, "a comparison with NULL is never TRUE; write IS NULL or IS NOT NULL")
         return found
 
-    def _operand(self, node, exp) -> Operand:  # noqa: ANN001 - sqlglot's node and module
+    def _operand(self, node: _SqlNode) -> Operand:
         name = type(node).__name__
-        if isinstance(node, exp.Paren):
-            return self._operand(node.this, exp)
+        if type(node).__name__ == "Paren":
+            return self._operand(node.this)
         if name == "Column":
             return self._named(node)
         if name == "Literal":
@@ -314,13 +316,13 @@ class _Reader:
             raise self._refused(node, "put parentheses around what belongs together, and compare columns with values")
         raise self._refused(node)
 
-    def _number(self, node, text: str) -> int | Decimal:  # noqa: ANN001 - sqlglot's node
+    def _number(self, node: _SqlNode, text: str) -> int | Decimal:
         try:
             return int(text) if text.isdigit() else Decimal(text)
         except (InvalidOperation, ValueError):
             raise self._refused(node, "is not a number that SQL knows") from None
 
-    def _named(self, node) -> Operand:  # noqa: ANN001 - sqlglot's node
+    def _named(self, node: _SqlNode) -> Operand:
         self._only(node, "this", "table")
         column, prefix = _folded(node.this), _folded(node.args.get("table"))
         if prefix in _IMAGES:
@@ -331,7 +333,7 @@ class _Reader:
             raise self._refused(node, f"write new.{column}, old.{column} or lcr.ATTRIBUTE; the table is the rule's own")
         return ValueOf(Image.ROW, column)
 
-    def _attribute(self, node, name: str) -> Attribute:  # noqa: ANN001 - sqlglot's node
+    def _attribute(self, node: _SqlNode, name: str) -> Attribute:
         if name in ATTRIBUTES:
             return Attribute(name)
         if name in REFUSED_ATTRIBUTES:
@@ -342,7 +344,7 @@ class _Reader:
             node, f"{meant}An LCR has the attributes {', '.join(sorted(ATTRIBUTES))}; a column is written new.{name} or old.{name}",
         )
 
-    def _of_attribute(self, operand: Operand, constant: Operand, node) -> Operand:  # noqa: ANN001 - sqlglot's node
+    def _of_attribute(self, operand: Operand, constant: Operand, node: _SqlNode) -> Operand:
         """A constant as the attribute that it is compared with has it; refuses what the attribute never is."""
         if not isinstance(operand, Attribute) or not isinstance(constant, Constant) or constant.value is None:
             return constant
@@ -362,14 +364,14 @@ class _Reader:
         except ValueError:
             raise self._refused(node, "a tag is written as pairs of hexadecimal digits, such as '1f'") from None
 
-    def _only(self, node, *parts: str) -> None:  # noqa: ANN001 - sqlglot's node
+    def _only(self, node: _SqlNode, *parts: str) -> None:
         """Refuse a node with parts that the caller does not look at."""
         extra = [name for name, value in node.args.items() if name not in parts and value not in (None, False, [], "")]
         if extra:
             raise self._refused(node)
 
 
-def _flat(node) -> Iterator:  # noqa: ANN001 - sqlglot's node
+def _flat(node: _SqlNode) -> Iterator[_SqlNode]:
     """The parts of a chain of ANDs or ORs, so that a long one is not deep."""
     kind, stack = type(node), [node]
     while stack:
@@ -380,7 +382,7 @@ def _flat(node) -> Iterator:  # noqa: ANN001 - sqlglot's node
             yield each
 
 
-def _folded(identifier) -> str:  # noqa: ANN001 - sqlglot's node
+def _folded(identifier: _SqlNode) -> str:
     if identifier is None:
         return ""
     return str(identifier.this) if identifier.args.get("quoted") else str(identifier.this).lower()

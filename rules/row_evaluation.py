@@ -188,7 +188,7 @@ class RowEvaluation:
         matching = [
             rule for rule in self._rules.include or ()
             if rule.dml and rule.matches_object(table.owner, table.name) and bool(np.all(np.asarray(self._conditional(rule, rows)) == TRUE))
-        ]
+        ]  # of this TRUNCATE's tag: `RuleSet.subset_of` is of all tags
         return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
 
     def _undecided(self, rows: Rows) -> ConditionError:

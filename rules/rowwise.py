@@ -5,6 +5,7 @@ Plain Python over the values of one LCR. A value that the log lacks may be anyth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
 
@@ -32,7 +33,7 @@ from rules.values import OPERATORS, Comparable, Kind, ValueTypes, like_pattern
 from streams.lcr import RowLcr, ValueType
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column
 
-__all__ = ["truth_values"]
+__all__ = ["is_true_of", "truth_values"]
 
 _Truths = frozenset[bool | None]
 _EVERY: _Truths = frozenset((True, False, None))
@@ -58,10 +59,27 @@ def truth_values(tree: Node, lcr: RowLcr, types: ValueTypes) -> frozenset[bool |
     return _Row(lcr, types).truths(tree)
 
 
+def is_true_of(tree: Node, columns: Sequence[Column], row: Sequence[bytes | None], types: ValueTypes) -> bool:
+    """Whether a condition that speaks of columns only is TRUE of a row of a table.
+
+    Args:
+        tree: of the condition.
+        columns: of the table.
+        row: its values, in the same order; None is NULL.
+        types: of the database that they are from.
+
+    Raises:
+        ConditionError: the table lacks a column.
+        ValueError: a value or a literal is none of the column's type.
+    """
+    return _PlainRow(columns, row, types).truths(tree) == {True}
+
+
 class _Row:
     def __init__(self, lcr: RowLcr, types: ValueTypes) -> None:
         self._lcr, self._types = lcr, types
         self._columns = {column.name: column for column in lcr.table.columns}
+        self._name = lcr.table.qualified_name
 
     def truths(self, node: Node) -> _Truths:
         match node:
@@ -161,7 +179,7 @@ class _Row:
 
     def _column(self, operand: ValueOf) -> Column:
         if operand.column not in self._columns:
-            raise ConditionError(f"table {self._lcr.table.qualified_name} has no column {operand.column}")
+            raise ConditionError(f"table {self._name} has no column {operand.column}")
         return self._columns[operand.column]
 
     def _constant(self, operand: Operand, constant: Constant) -> Comparable:
@@ -176,3 +194,16 @@ class _Row:
             return self._types.number(column, value)
         assert isinstance(value, str)
         return self._types.constant(column, value)
+
+
+class _PlainRow(_Row):
+    """A row of a table, which is no LCR's."""
+
+    def __init__(self, columns: Sequence[Column], row: Sequence[bytes | None], types: ValueTypes) -> None:
+        self._types = types
+        self._columns = {column.name: column for column in columns}
+        self._values = {column.name: NULL if value is None else value for column, value in zip(columns, row, strict=True)}
+        self._name = "here"
+
+    def _raw(self, operand: ValueOf) -> bytes | int:
+        return self._values[self._column(operand).name]

@@ -166,6 +166,16 @@ class RuleSet:
         """Whether some rule needs more than object and tag."""
         return any(rule.looks_at_rows for rule in (*(self.include or ()), *self.exclude))
 
+    def subset_of(self, owner: str, name: str) -> Condition | None:
+        """Which rows of a table pass; None: all, or none.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
+        matching = [rule for rule in self.include or () if rule.dml and rule.matches_object(owner, name)]
+        return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
+
     def without_conditions(self) -> RuleSet:
         """What the rules take at most: conditions of positive rules are TRUE, negative rules with conditions are not there.
 

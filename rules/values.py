@@ -30,7 +30,8 @@ class Kind(Enum):
     """How values compare, and what they are in Python and in an array."""
 
     INTEGER = "an integer"  # int; int64
-    FLOAT = "a floating-point number"  # float; float64. NaN equals itself and is greater than every other
+    FLOAT = "a floating-point number"  # integers in its order; int64. NaN equals itself and is greater than every other
+    SINGLE = "a floating-point number of single precision"  # the same; a list of literals is not compared as one by one
     NUMERIC = "a number"  # Decimal, and NaN as for FLOAT; objects
     BOOLEAN = "a truth value"  # bool; bool
     TEXT = "a text"  # UTF-8 bytes; equality only, unless COLLATE "C" is said
@@ -45,7 +46,7 @@ class Kind(Enum):
     OPAQUE = "a value of a type that is not compared here"
 
 
-NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT, Kind.NUMERIC)
+NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT, Kind.SINGLE, Kind.NUMERIC)
 """Kinds whose literals are written without quotes."""
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {

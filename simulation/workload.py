@@ -321,6 +321,13 @@ def refuse_unsupported(spec: TopologySpec) -> None:
             raise ConfigError(
                 f"captures.{capture.name}: capture of archived logs is not simulated yet", hint="simulate the topology with mode: real_time",
             )
+    for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
+        for client in clients:
+            if client.rules.looks_at_rows:
+                raise ConfigError(
+                    f"{kind}.{client.name}.rules: rules with conditions or subsets are not simulated yet: the simulated tables have columns of their own",
+                    hint="simulate the topology without them: the ways are the same",
+                )
     proof = Proof(spec)
     if not proof.hops:
         raise ConfigError(f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`")

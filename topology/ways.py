@@ -33,6 +33,7 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
+from rules.spelling import spelled
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
@@ -85,13 +86,29 @@ class Way:
         arrives = any(all(client.rules.keeps(table.owner, table.name, tag=each) for client in self.clients) for each in tags)
         return table if arrives else None
 
+    def subset(self, table: Named) -> str:
+        """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
+
+        Args:
+            table: as the source knows it.
+        """
+        subsets = (client.rules.subset_of(table.owner, table.name) for client in self.clients)
+        return " AND ".join(dict.fromkeys(f"({spelled(each)}) IS TRUE" for each in subsets if each is not None))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivingTable(Generic[T]):
-    """A table that an apply process gets: as it is at the source, and as it is at the destination."""
+    """A table that an apply process gets.
+
+    Args:
+        source: as it is at the source.
+        destination: as it is at the destination.
+        rows: which of its rows arrive, as a condition in SQL (`rules.spelling`); empty: all.
+    """
 
     source: T
     destination: T
+    rows: str = ""
 
 
 def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
@@ -146,9 +163,10 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
     known = tuple(ways)
     found = []
     for table in tables:
-        carried = next((each for way in known if (each := way.carry(table)) is not None), None)
+        carried = next(((way, each) for way in known if (each := way.carry(table)) is not None), None)
         if carried is not None:
-            found.append(ArrivingTable(source=table, destination=carried))
+            way, destination = carried
+            found.append(ArrivingTable(source=table, destination=destination, rows=way.subset(table)))
     return tuple(found)
 
 

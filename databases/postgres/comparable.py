@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["PostgresValueTypes"]
 
 _KINDS: Final = {
-    "int2": Kind.INTEGER, "int4": Kind.INTEGER, "int8": Kind.INTEGER, "oid": Kind.INTEGER, "float4": Kind.FLOAT, "float8": Kind.FLOAT,
+    "int2": Kind.INTEGER, "int4": Kind.INTEGER, "int8": Kind.INTEGER, "float4": Kind.SINGLE, "float8": Kind.FLOAT,
     "numeric": Kind.NUMERIC, "bool": Kind.BOOLEAN, "text": Kind.TEXT, "varchar": Kind.TEXT, "name": Kind.TEXT, "bpchar": Kind.PADDED_TEXT,
     "bytea": Kind.BYTES, "uuid": Kind.UUID, "date": Kind.DATE, "time": Kind.TIME, "timestamp": Kind.TIMESTAMP, "timestamptz": Kind.INSTANT,
 }
 # The binary form of types of fixed width, big-endian, as numpy and struct spell it.
 _FIXED: Final = {
-    "int2": ">i2", "int4": ">i4", "int8": ">i8", "oid": ">u4", "float4": ">f4", "float8": ">f8", "bool": "?", "date": ">i4", "time": ">i8",
+    "int2": ">i2", "int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "bool": "?", "date": ">i4", "time": ">i8",
     "timestamp": ">i8", "timestamptz": ">i8",
 }
+_FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
 _MOST, _LEAST = 2**63 - 1, -(2**63)  # infinity and -infinity of timestamps
 _DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
 _DAY_US = 86_400_000_000
@@ -86,11 +87,11 @@ class PostgresValueTypes:
             return _OF_TEXT[_KINDS[name]](raw.decode("utf-8"))
         if name in _FIXED:
             try:
-                (found,) = struct.unpack(_FIXED[name].replace("u4", "I").replace("i2", "h").replace("i4", "i").replace("i8", "q")
+                (found,) = struct.unpack(_FIXED[name].replace("i2", "h").replace("i4", "i").replace("i8", "q")
                                          .replace("f4", "f").replace("f8", "d"), raw)
             except struct.error as error:
                 raise ValueError(str(error)) from None
-            return _float_key(found) if _KINDS[name] is Kind.FLOAT else _infinite(found) if name == "date" else found
+            return _float_key(found) if _KINDS[name] in _FLOATS else _infinite(found) if name == "date" else found
         if name == "numeric":
             return _numeric(raw)
         return raw.rstrip(b" ") if name == "bpchar" else raw
@@ -121,7 +122,7 @@ class PostgresValueTypes:
         kind_of = _KINDS[name]
         if kind_of is Kind.BOOLEAN:
             return values.astype(np.bool_)
-        is_number = kind_of in (Kind.INTEGER, Kind.FLOAT, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT)
+        is_number = kind_of in (Kind.INTEGER, *_FLOATS, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT)
         return values.astype(np.int64) if is_number else values
 
     def constant(self, column: Column, text: str) -> Comparable:
@@ -132,7 +133,7 @@ class PostgresValueTypes:
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
         """A number that is compared with a column of a kind that is a number; a FLOAT as `value` would give it."""
-        if _KINDS[_name(column)] is not Kind.FLOAT:
+        if _KINDS[_name(column)] not in _FLOATS:
             return value
         found = float(value)
         if found in (float("inf"), float("-inf")):
@@ -285,8 +286,8 @@ def _no_text(text: str) -> Comparable:
 
 
 _OF_TEXT: Final[dict[Kind, Callable[[str], Comparable]]] = {
-    Kind.INTEGER: int, Kind.FLOAT: lambda text: _float_key(float(text)), Kind.NUMERIC: _numeric_of_text, Kind.BOOLEAN: _bool_of_text,
+    Kind.INTEGER: int, Kind.FLOAT: lambda text: _float_key(float(text)), Kind.SINGLE: lambda text: _float_key(float(np.float32(text))), Kind.NUMERIC: _numeric_of_text, Kind.BOOLEAN: _bool_of_text,
     Kind.TEXT: str.encode, Kind.PADDED_TEXT: _padded, Kind.BYTES: _bytea, Kind.UUID: _uuid, Kind.DATE: _date, Kind.TIME: _time,
     Kind.TIMESTAMP: _timestamp, Kind.INSTANT: _instant,
 }
-_CONSTANTS: Final = _OF_TEXT | {Kind.INTEGER: _no_text, Kind.FLOAT: _no_text, Kind.NUMERIC: _no_text, Kind.BOOLEAN: _no_text}
+_CONSTANTS: Final = _OF_TEXT | {Kind.INTEGER: _no_text, Kind.FLOAT: _no_text, Kind.SINGLE: _no_text, Kind.NUMERIC: _no_text, Kind.BOOLEAN: _no_text}

@@ -33,6 +33,7 @@ class TableToInstantiate:
         object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        rows: which of the source's rows it gets, as a condition in SQL (`rules.spelling`): they are copied and compared; empty: all.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
     """
@@ -41,6 +42,7 @@ class TableToInstantiate:
     source: TableName
     destination: TableName
     object_numbers: tuple[int, ...]
+    rows: str = ""
     keep_existing: bool = False
     may_empty: bool = False
 

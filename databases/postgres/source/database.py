@@ -163,7 +163,9 @@ class PostgresSource:
         if not needs:
             return found
         logged = self.supplemental_logging(rules, needs)
-        refused = refused_conditions(self.table_versions(self.tables(rules)), needs, PostgresValueTypes())
+        versions = self.table_versions(self.tables(rules))
+        with translated("checking conditions"):
+            refused = tuple(refused_conditions(self._session(), versions, needs, PostgresValueTypes()))
         return (*found, *refused, *logging_findings(logged, f"sites.{self._site}"))
 
     def current_scn(self) -> Scn:

@@ -18,6 +18,7 @@ from databases.ports import Finding, LoggedTable, LogNeed
 from databases.postgres.connection import qualified
 from databases.postgres.source.catalog import CatalogTable, Leaf
 from rules.needs import NeededColumns, needed_columns, refusals
+from rules.rule import Rule
 from rules.values import ValueTypes
 from streams.lcr_batch import TableVersion
 
@@ -91,10 +92,13 @@ def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Findi
             )
 
 
-def refused_conditions(versions: Sequence[TableVersion], needs: Sequence[LogNeed], types: ValueTypes) -> Iterator[Finding]:
+def refused_conditions(
+    connection: psycopg.Connection[Any], versions: Sequence[TableVersion], needs: Sequence[LogNeed], types: ValueTypes
+) -> Iterator[Finding]:
     """Conditions that cannot be evaluated for a table as the source would.
 
     Args:
+        connection: to the source.
         versions: of the captured tables.
         needs: of every client.
         types: of the database.
@@ -104,3 +108,25 @@ def refused_conditions(versions: Sequence[TableVersion], needs: Sequence[LogNeed
             if need.rule.matches_object(version.owner, version.name):
                 for error in refusals(need.rule, version, types):
                     yield Finding(path=need.place, problem=error.message, fix=error.hint)
+                for name in sorted(_compared(need.rule) & _without_bytes(connection, version)):
+                    yield Finding(
+                        path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
+                        fix="keep what the rule needs in a column with a deterministic collation",
+                    )
+
+
+def _compared(rule: Rule) -> frozenset[str]:
+    conditions = (each for each in (rule.condition, rule.subset) if each is not None)
+    return frozenset(value.column for condition in conditions for value in condition.columns)
+
+
+def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
+    """The columns of a table whose texts may be equal with other bytes."""
+    rows = connection.execute(
+        """
+        SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
+        WHERE a.attrelid = %s AND NOT a.attisdropped AND NOT l.collisdeterministic
+        """,
+        (int(version.object_number),),
+    ).fetchall()
+    return frozenset(row[0] for row in rows)
