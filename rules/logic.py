@@ -77,12 +77,20 @@ _IS: Final = {
 
 
 def both(left: Outcome, right: Outcome) -> Outcome:
-    """AND of two outcomes."""
+    """AND of two outcomes.
+
+    Args:
+        left, right: of the same rows, or of all rows.
+    """
     return _looked_up(_AND, left, right)
 
 
 def either(left: Outcome, right: Outcome) -> Outcome:
-    """OR of two outcomes."""
+    """OR of two outcomes.
+
+    Args:
+        left, right: of the same rows, or of all rows.
+    """
     return _looked_up(_OR, left, right)
 
 

@@ -86,7 +86,12 @@ def parse(text: str, form: str) -> Condition:
 
 
 def parsed(text: str, form: str) -> Node:
-    """The tree of a condition; see `parse`."""
+    """The tree of a condition.
+
+    Args:
+        text: in SQL.
+        form: see `parse`.
+    """
     tree = _Reader(text, bare_is_attribute=form == "condition").read()
     if form == "subset":
         _check_subset(tree)

@@ -76,12 +76,12 @@ class PostgresValueTypes:
     """See the module."""
 
     def kind(self, column: Column) -> Kind:
-        """How values of a column compare."""
+        """See `ValueTypes.kind`."""
         owner, _, name = column.type_name.partition(".")
         return _KINDS.get(name, Kind.OPAQUE) if owner == "pg_catalog" else Kind.OPAQUE
 
     def value(self, column: Column, raw: bytes) -> Comparable:
-        """One value."""
+        """See `ValueTypes.value`."""
         name = _name(column)
         if not column.is_binary:
             return _OF_TEXT[_KINDS[name]](raw.decode("utf-8"))
@@ -97,7 +97,7 @@ class PostgresValueTypes:
         return raw.rstrip(b" ") if name == "bpchar" else raw
 
     def values(self, column: Column, data: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArray[Any]:
-        """Many values at once."""
+        """See `ValueTypes.values`."""
         name = _name(column)
         if column.is_binary and name in _FIXED:
             kind = np.dtype(_FIXED[name])
@@ -126,13 +126,13 @@ class PostgresValueTypes:
         return values.astype(np.int64) if is_number else values
 
     def constant(self, column: Column, text: str) -> Comparable:
-        """A text literal as a value of a column's type."""
+        """See `ValueTypes.constant`."""
         if "\0" in text:
             raise ValueError("a text cannot hold the character 0")
         return _CONSTANTS[_KINDS[_name(column)]](text)
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
-        """A number that is compared with a column of a kind that is a number; a FLOAT as `value` would give it."""
+        """See `ValueTypes.number`."""
         if _KINDS[_name(column)] not in _FLOATS:
             return value
         found = float(value)
