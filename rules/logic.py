@@ -80,7 +80,8 @@ def both(left: Outcome, right: Outcome) -> Outcome:
     """AND of two outcomes.
 
     Args:
-        left, right: of the same rows, or of all rows.
+        left: of some rows, or of all.
+        right: of the same rows, or of all.
     """
     return _looked_up(_AND, left, right)
 
@@ -89,7 +90,8 @@ def either(left: Outcome, right: Outcome) -> Outcome:
     """OR of two outcomes.
 
     Args:
-        left, right: of the same rows, or of all rows.
+        left: of some rows, or of all.
+        right: of the same rows, or of all.
     """
     return _looked_up(_OR, left, right)
 

@@ -148,7 +148,7 @@ def literals(draw: st.DrawFn, type_name: str) -> Constant:
     values, _, text = TYPES[type_name]
     value = draw(values)
     if type_name in ("float4", "float8"):
-        return Constant(value=Decimal(str(value)) if value == value and abs(value) != float("inf") else 1)
+        return Constant(value=Decimal(str(value + 0.0)) if value == value and abs(value) != float("inf") else 1)
     if type_name == "numeric":
         return Constant(value=value if value.is_finite() else Decimal(2))
     if type_name in NUMBERS:

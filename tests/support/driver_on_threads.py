@@ -20,16 +20,17 @@ WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 class Run:
     """In place of `TaskRun`: tasks on threads of the test."""
 
-    error, problem, results = None, "", ()
+    error, problem = None, ""
 
     def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
         module, _, function = runs._CODE[kind].partition(":")
         code = getattr(importlib.import_module(module), function)
         access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
         moved(True)
+        self.results: list[bytes] = []
         self._threads = [
             threading.Thread(
-                target=lambda n=number: list(code(access, runner.config.topology, runner.config.apply, n, iter(items[n : n + 1]))),
+                target=lambda n=number: self.results.extend(code(access, runner.config.topology, runner.config.apply, n, iter(items[n::tasks]))),
                 daemon=True,
             )
             for number in range(tasks)
