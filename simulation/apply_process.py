@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess, value_types
+from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
@@ -31,6 +32,7 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
+from streams.table_name import TableName
 from topology.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
@@ -285,6 +287,9 @@ class Beginning:
             stored.put(number, None)
         width = len(stored.table.columns)
         rows = self._snapshot.rows[table.qualified_name]
+        subset = next((way.subset(TableName(table.owner, table.name)) for way in ways_to(self._sim.topology, self._spec)), "")
+        if subset:
+            rows = tuple(filter(condition_in_memory(subset, table.version.columns), rows))
         self._store.insert(table.owner, table.name, [row + (None,) * (width - len(row)) for row in rows])
         self._copied = table
 
