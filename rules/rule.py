@@ -251,7 +251,10 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> TruthValue:
     answer = TruthValue.FALSE
     for rule in rules:
-        taken = rule.answer(owner, name, tag)
+        # Most rules are of other tables, and have no conditions: hundreds of them are asked for each batch.
+        if not rule.dml or not rule.matches_object(owner, name):
+            continue
+        taken = rule.tags.answer(tag) if rule.condition is None and rule.subset is None else rule.answer(owner, name, tag)
         if taken is TruthValue.TRUE:
             return taken
         if taken is TruthValue.MAYBE:
