@@ -11,7 +11,7 @@ from rules.rule import Rule
 from rules.values import ValueTypes
 from streams.lcr_batch import Command, TableVersion
 
-__all__ = ["NeededColumns", "needed_columns", "refusals"]
+__all__ = ["NeededColumns", "commands_taken", "needed_columns", "refusals"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,13 @@ def needed_columns(rule: Rule, owner: str, name: str) -> NeededColumns:
                 elif command is Command.UPDATE:
                     new[value.column] = None
     return NeededColumns(old=tuple(old), new=tuple(new), whole_row=rule.subset is not None)
+
+
+def commands_taken(rule: Rule) -> tuple[Command, ...]:
+    """The commands of which a rule may take an LCR, whatever its values are."""
+    if rule.condition is None:
+        return tuple(Command)
+    return tuple(command for command in Command if possible(rule.condition.tree, Known(attributes={}, command=command)) & TRUE)
 
 
 def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[ConditionError]:

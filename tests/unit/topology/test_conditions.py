@@ -82,8 +82,16 @@ def test_proof_says_whose_conditions_decide(tmp_path: Path) -> None:
     assert (reached.site, reached.times, reached.conditions) == ("dbs2", "once", ("prop", "app"))
     text = make_plan(spec).as_text()
     assert "where conditions of prop and app are TRUE" in text
-    assert "prop: hr.employees where a = 1" in text
+    assert "prop: hr.employees where a = 1 (never TRUNCATE)" in text
     assert "app: hr.employees subset b = 1" in text
+
+
+@pytest.mark.parametrize(("text", "never"), [
+    ("new.a = 1", "DELETE or TRUNCATE"), ("old.a = 1", "INSERT or TRUNCATE"), ("a is null", ""), ("lcr.command_type = 'INSERT' and a = 1", "UPDATE or DELETE or TRUNCATE"),
+])
+def test_plan_says_which_commands_a_condition_never_takes(tmp_path, text, never):
+    shown = make_plan(read(tmp_path, one_way(f'{{table: hr.employees, where: "{text}"}}'))).ways[0].rules[0]
+    assert shown == f"cap: hr.employees where {text}" + (f" (never {never})" if never else "")
 
 
 def test_condition_that_the_tag_decides_is_proven(tmp_path: Path) -> None:
