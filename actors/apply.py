@@ -34,7 +34,7 @@ from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
 from topology.combined import capture_of
-from topology.ways import arriving, ways_to, writes_alone
+from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -227,7 +227,7 @@ class ApplyHost(Host):
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity, source=TableName.of(table.source),
-                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
+                destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
             )
@@ -238,7 +238,7 @@ class ApplyHost(Host):
             queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
             group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
             identity=identity_of(self._spec, apply.site),
-            rules=tuple(client.rules for way in ways for client in way.clients),
+            rules=rules_at_the_end(ways),
             # Changes of this site that an apply process made at the source come home if they are captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)

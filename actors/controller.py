@@ -68,7 +68,8 @@ from topology.checks import one_database_twice
 from topology.downstream import receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, as_json, from_json, spec_from_json, spec_to_json
+from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_from_json, spec_to_json
+from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -446,6 +447,8 @@ class Controller(Host):
             for site in self._sites
         })
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings()]
+        if (prepared := prepared_topology(self._spec.state_dir)) is not None:
+            findings += subset_changes(prepared, self._spec)
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)

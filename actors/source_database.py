@@ -62,6 +62,7 @@ from streams.errors import (
     UnsupportedType,
 )
 from topology.downstream import receivers_from
+from topology.logging_needs import log_needs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -335,7 +336,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             # The log stream, and a snapshot for each destination that is being instantiated or compared.
             streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
-                findings += source.preflight(self._rules(spec), streams=streams)
+                findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name))
         applies = _applies_at(spec, self._site.name)
         if applies:
             with closing(self._open_destination()) as destination:

@@ -23,6 +23,8 @@ from databases.ports import (
     DictionaryTable,
     Finding,
     LogChunk,
+    LoggedTable,
+    LogNeed,
     PlannedStatement,
     SourceTable,
     StreamOptions,
@@ -409,7 +411,11 @@ class MemorySource:
         """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
         return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:  # noqa: ARG002
+        """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
+        return ()
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()
 

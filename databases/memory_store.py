@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.memory_conditions import condition_in_memory
 from databases.ports import (
     ConflictRecord,
     DestinationColumn,
@@ -23,19 +23,16 @@ from databases.ports import (
 )
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
-from streams.lcr_batch import NULL, ColumnValues, Command, Partition, TableVersion
+from streams.lcr_batch import NULL, Column, ColumnValues, Command, Partition, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
+    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "compared_columns", "destination_column",
     "missing_alter", "row_condition", "rows_of",
 ]
 
 Row = tuple[bytes | None, ...]
 _COMMITTED = ("tables", "processes", "errors", "conflicts", "instantiations", "recorded")
-
-
-_CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -49,17 +46,19 @@ def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[
         Says of a row, values in the order of the table's columns, whether the partition holds it.
 
     Raises:
-        DataError: the source does not know the partition's rows, or says them in another form than `column = 'value'`, of a
-            column that the table has here.
+        DataError: the source does not know the partition's rows, or says them by columns that the table does not have here.
     """
     if partition is None:
         return lambda row: True  # noqa: ARG005
-    found = _CONDITION.fullmatch(partition.rows)
-    names = [column.name for column in stored.table.columns]
-    if found is None or found[1] not in names:
-        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601")
-    place, value = names.index(found[1]), found[2].encode()
-    return lambda row: row[place] == value
+    try:
+        return condition_in_memory(partition.rows, compared_columns(stored))
+    except DataError as error:
+        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601") from error
+
+
+def compared_columns(stored: StoredTable) -> tuple[Column, ...]:
+    """The columns of a table as conditions compare them: values are as the log brought them."""
+    return tuple(Column(name=column.name, type_name=column.type_name, is_binary=True) for column in stored.table.columns)
 
 
 class StoreSession(Protocol):

@@ -20,16 +20,18 @@ from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.file.reading import examine
+from topology.logging_needs import log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_topology
+from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
-    from databases.ports import SourceTable
+    from databases.ports import LoggedTable, SourceTable
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -169,6 +171,8 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     found = examine(file)
     spec, checked = found.topology(to_start=False), found.findings
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
+    if prepared is not None:
+        checked = (*checked, *subset_changes(prepared, spec))
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)
@@ -211,11 +215,14 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
     identity = ""
+    logged: tuple[LoggedTable, ...] = ()
     if rules:
         with closing(open_source(access)) as source:
             identity = source.database_identity()
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-            findings += source.preflight(rules, streams=streams)
+            needs = log_needs(spec, site.name)
+            findings += source.preflight(rules, streams=streams, needs=needs)
+            logged = source.supplemental_logging(rules, needs)
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
             statements.append(plan_copy(access.kind, site.name))
@@ -226,7 +233,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
                 spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
             )
             statements += destination.plan(spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
+    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:

@@ -40,6 +40,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.connectors import value_types
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
 from redo.build_search import BuildSearch
@@ -142,7 +143,7 @@ class Miner:
     ) -> None:
         self._folder = folder
         self._source = source
-        self._rules = RuleEvaluation(rules)
+        self._rules = RuleEvaluation(rules, types=value_types())
         self._decoder_factory = decoder_factory
         self._tables = MinedTables(self._rules)
         self._names = TableNames(source, self._tables.keeps_any, names)

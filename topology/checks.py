@@ -17,7 +17,7 @@ from topology.proof.findings import proof_findings
 from topology.proof.meetings import meetings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
-from topology.ways import halves, ways_to
+from topology.ways import halves, undecided, ways_to
 
 __all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
 
@@ -63,13 +63,13 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         broken: names that are declared but unreadable; references to them are not reported again.
     """
     broken = broken or Declared()
-    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec)]
+    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_subsets(spec)]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
-        chained = [*_unreachable(spec), *_halves(spec, classes), *_publishers(spec)]
+        chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec)]
         findings += chained
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
@@ -276,6 +276,36 @@ def _halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
             f"{first} comes over {path}, {second} over {other_path}",
             fix=f"let one of the two take both, or give one a queue and an apply process of its own at {apply.site}",
         )
+
+
+def _undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    for found in undecided(spec, classes):
+        first, second = found.paths
+        yield Finding(
+            path=f"applies.{found.apply.name}",
+            problem=f"conditions decide which changes of {found.apply.source}, such as those of {found.table}, come to queue {found.apply.queue} over "
+            f"{first}, and which over {second}, and one path alone is used ({found.used})",
+            fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let one path take everything",
+        )
+
+
+def _subsets(spec: TopologySpec) -> Iterator[Finding]:
+    """Tables that several positive rules of one client take, one of them with row migration: only one of them could be followed."""
+    for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
+        for client in clients:
+            rules = client.rules.include or ()
+            for number, rule in enumerate(rules):
+                if rule.subset is None:
+                    continue
+                other = next(
+                    (place for place, each in enumerate(rules) if place != number and each.dml and each.matches_object(rule.owner, rule.name)), None
+                )
+                if other is not None and (rules[other].subset is None or other < number):
+                    yield Finding(
+                        path=f"{kind}.{client.name}.rules.include[{number}].subset",
+                        problem=f"include[{other}] takes {rule} too: what becomes of a row that both take cannot be told",
+                        fix="keep one rule for the table; join two subsets with OR",
+                    )
 
 
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:

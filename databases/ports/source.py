@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
-    from databases.ports.planning import Finding, PlannedStatement, TableShape
+    from databases.ports.planning import Finding, LoggedTable, LogNeed, PlannedStatement, TableShape
     from streams.lcr_batch import TableVersion
     from streams.scn import ObjectNumber, Scn
     from streams.table_name import TableName
@@ -94,12 +94,22 @@ class SourceDatabase(Protocol):
         """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
         ...
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
+        """What the log must have of the captured tables' rows beyond their keys, and whether it has it.
+
+        Args:
+            rules: as for `preflight`.
+            needs: of everything that looks at values.
+        """
+        ...
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
         """What keeps this database from being a source.
 
         Args:
             rules: rule sets (`rules.rule.RuleSet`) of the topology's capture processes whose source this is.
             streams: log streams and snapshots open at once: one for the log writer, one per apply process of this source.
+            needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the database would.
         """
         ...
 

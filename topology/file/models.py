@@ -13,11 +13,13 @@ from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from zoneinfo import available_timezones
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
+from rules.condition import Condition, ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
+from rules.parsing import parse
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
@@ -139,6 +141,27 @@ def _quoted(value: object) -> str:
     return f"""put double quotes around a name with a blank or a quote, and single ones around all for YAML: '"{inner}"'"""
 
 
+def _condition(value: object, form: str) -> Condition:
+    if not isinstance(value, str):
+        raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
+    try:
+        return parse(value, form)
+    except ConditionError as error:
+        raise _problem(str(error), error.hint) from None
+
+
+def _where(value: object) -> Condition:
+    return _condition(value, "where")
+
+
+def _lcr_condition(value: object) -> Condition:
+    return _condition(value, "condition")
+
+
+def _subset(value: object) -> Condition:
+    return _condition(value, "subset")
+
+
 def _no_ddl(value: object) -> object:
     if value is True:
         raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
@@ -234,6 +257,9 @@ TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
 Method = Annotated[Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta"], BeforeValidator(_method)]
 PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
+Where = Annotated[Condition, BeforeValidator(_where)]
+LcrCondition = Annotated[Condition, BeforeValidator(_lcr_condition)]
+Subset = Annotated[Condition, BeforeValidator(_subset)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
 SchemaPattern = Annotated[str, BeforeValidator(_schema)]
 
@@ -252,10 +278,7 @@ class RuleModel(_Model):
     """One entry of `include` or `exclude`."""
 
     not_yet: ClassVar[dict[str, str]] = {
-        "where": "take the whole table",
-        "subset": "take the whole table",
         "transform": "keep names and columns equal on both sides",
-        "condition": "use table, schema or global",
     }
 
     table: TablePattern | None = None
@@ -266,11 +289,16 @@ class RuleModel(_Model):
     tagged: bool | None = None
     tags: list[TagOrNull] | None = None
     not_tags: list[TagOrNull] | None = None
+    where: Where | None = None
+    condition: LcrCondition | None = None
+    subset: Subset | None = None
 
     @model_validator(mode="after")
     def _one_object(self) -> RuleModel:
-        if sum(item is not None for item in (self.table, self.schema_, self.global_)) != 1:
-            raise _problem("does not name what it speaks of", "give one of table, schema, global")
+        objects = sum(item is not None for item in (self.table, self.schema_, self.global_))
+        if objects > 1 or (objects == 0 and self.condition is None):
+            raise _problem("does not name what it speaks of", "give one of table, schema, global, or a condition that does")
+        self._check_conditions()
         if self.global_ is False:
             raise _problem("global: false says nothing", "write global: true, or a table or schema")
         if not self.dml:
@@ -282,11 +310,31 @@ class RuleModel(_Model):
         return self
 
 
+    def _check_conditions(self) -> None:
+        if self.where is not None and self.condition is not None:
+            raise _problem("has where and condition", "keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN")
+        if self.subset is None:
+            return
+        if self.where is not None or self.condition is not None:
+            raise _problem(
+                "has a subset and another condition",
+                "keep the subset, and let another client have the condition: what it discards would be missing when a row leaves the subset",
+            )
+        if self.table is None or set("*?") & set("".join(self.table)):
+            raise _problem("has a subset and names more than one table", "give each table a rule of its own")
+
+
+def _no_subsets(rules: list[RuleModel]) -> list[RuleModel]:
+    if any(rule.subset is not None for rule in rules):
+        raise _problem("has a subset", "put it under include, with the condition the other way round: row migration is of positive rules")
+    return rules
+
+
 class RulesModel(_Model):
     """`rules:` of a client."""
 
     include: list[RuleModel] | None = None
-    exclude: list[RuleModel] = []
+    exclude: Annotated[list[RuleModel], AfterValidator(_no_subsets)] = []
 
 
 # --------------------------------------------------------------------------- sections

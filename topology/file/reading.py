@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from databases.ports import Finding
+from rules.condition import Attribute, Condition, operands_of
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.conflicts import conflict_findings, conflict_rules
@@ -388,7 +389,8 @@ def _rule_set(model: RulesModel) -> RuleSet:
         return tuple(
             Rule(
                 **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
-                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or tags,
+                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or (ANY_TAG if _asks_for_tag(entry.condition or entry.where) else tags),
+                condition=entry.condition or entry.where, subset=entry.subset,
             )
             for entry in entries
         )
@@ -398,6 +400,11 @@ def _rule_set(model: RulesModel) -> RuleSet:
         include=None if model.include is None else rules(model.include, UNTAGGED),
         exclude=rules(model.exclude, ANY_TAG),
     )
+
+
+def _asks_for_tag(condition: Condition | None) -> bool:
+    """Whether a condition says itself which tags the rule takes."""
+    return condition is not None and Attribute("tag") in operands_of(condition.tree)
 
 
 def _tags(model: RuleModel) -> TagCondition | None:

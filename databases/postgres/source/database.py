@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
+from databases.ports import (
+    CapturedTable,
+    DictionaryBuild,
+    Finding,
+    LoggedTable,
+    LogNeed,
+    PlannedStatement,
+    SourceTable,
+    StreamOptions,
+)
+from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.shapes import table_shapes
@@ -33,6 +43,7 @@ from databases.postgres.source.catalog import (
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
 from databases.postgres.source.slot import MAKES_SLOT, check_history, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
 from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
@@ -146,13 +157,25 @@ class PostgresSource:
         with translated("reading the shapes of the tables"):
             return table_shapes(self._session(), tables)
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
+        """See `SourceDatabase.supplemental_logging`."""
+        with translated("asking what is logged"):
+            connection = self._session()
+            return logged_tables(connection, select_tables(connection, rules), needs) if needs else ()
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
         with translated("checking the source"):
-            connection = self._session()
-            return preflight_source(
-                connection, rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
+            found = preflight_source(
+                self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
             )
+        if not needs:
+            return found
+        logged = self.supplemental_logging(rules, needs)
+        versions = self.table_versions(self.tables(rules))
+        with translated("checking conditions"):
+            refused = tuple(refused_conditions(self._session(), versions, needs, PostgresValueTypes()))
+        return (*found, *refused, *logging_findings(logged, f"sites.{self._site}"))
 
     def current_scn(self) -> Scn:
         """See `SourceDatabase.current_scn`: what is flushed, because nothing else is ever sent."""

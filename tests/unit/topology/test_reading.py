@@ -271,8 +271,8 @@ def test_replicate_problem(tmp_path, entry, expected):
 
 
 RULE_PROBLEMS = {
-    "{}": ": does not name what it speaks of: give one of table, schema, global",
-    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global",
+    "{}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
+    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
     "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
     "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
@@ -286,11 +286,21 @@ RULE_PROBLEMS = {
         """.not_tags[1]: '1' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f\"""",
     "{schema: hr, tags: ['']}": """.tags[0]: the tag is empty: write null for no tag, or a tag, such as "00\"""",
     "{schema: hr, tags: '11'}": ".tags: '11' is not a list: write [one, two]",
-    "{table: hr.t, where: 'new.a = 1'}": ".where: this key is known but not yet built: take the whole table",
-    "{table: hr.t, subset: 'a = 1'}": ".subset: this key is known but not yet built: take the whole table",
+    "{table: hr.t, where: 'new.a == 1'}": ".where: at '==' (character 7): cannot be a condition: SQL compares with =",
+    "{table: hr.t, where: 'upper(a) = 1'}": ".where: 'UPPER(a)' (character 1) cannot be evaluated here: functions and other expressions are not "
+        "evaluated as the source would; compare columns with values",
+    "{table: hr.t, where: 5}": ".where: 5 is not a text: write a condition in SQL, in quotes, such as \"department_id = 50\"",
+    "{table: hr.t, where: 'a = 1', condition: 'tag is null'}":
+        ": has where and condition: keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN",
+    "{table: hr.t, subset: 'new.a = 1'}": ".subset: new.a says whether the new or the old row is meant: write a: a subset is asked of both",
+    "{table: hr.t, subset: 'lcr.tag is null'}": ".subset: tag is no column: a subset is of the table's rows: use where, or condition, for LCRs",
+    "{schema: hr, subset: 'a = 1'}": ": has a subset and names more than one table: give each table a rule of its own",
+    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep the subset, and let another client have the "
+        "condition: what it discards would be missing when a row leaves the subset",
     "{table: hr.t, transform: []}":
         ".transform: this key is known but not yet built: keep names and columns equal on both sides",
-    "{condition: 'tag is null'}": ".condition: this key is known but not yet built: use table, schema or global",
+    "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "
+        "object_name, object_owner, scn, source_database_name, tag, transaction_id; a column is written new.tga or old.tga",
     "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
     "hr.t": ": 'hr.t' is not a mapping of keys to values: write {key: value}",
 }

@@ -51,10 +51,10 @@ class Reader(MemoryTableReader):
 
     broken: ClassVar[dict[str, Exception]] = {}
 
-    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1) -> TablePlan:
+    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1, rows="") -> TablePlan:
         if name in self.broken:
             raise self.broken[name]
-        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64)
+        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64, rows=rows)
 
 
 class World:
