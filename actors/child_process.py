@@ -7,8 +7,9 @@ States
     Not started; started, with the pipe to its standard input open; ended.
 
 Durable when
-    The file names the process and its start time before the process receives its configuration, so the next life of the actor
-    can wait for it, or end it. The process itself ends when its standard input closes.
+    The file names the process (`actors.cluster.known_process`) before the process receives its configuration, so the next life of the
+    actor can wait for it, or end it. The process itself ends when its standard input closes. The file also names its folder: in a copied
+    one it speaks of the original's process, which is not ended.
 
 Worked flow
     the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor -> it waits
@@ -24,14 +25,18 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.site.log_bound import bound_log
 from streams.clock import SystemClock
+from streams.durable_file import replace_file
 from streams.errors import ApplyError, DatabaseUnavailable, Retry, StreamsError
+from streams.folder_place import is_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -186,18 +191,26 @@ class ChildProcess:
     # ------------------------------------------------------------------ inside
 
     def _remember(self, pid: int) -> None:
-        process = psutil.Process(pid)
-        self._file.write_text(json.dumps({"pid": pid, "created": process.create_time()}) + "\n", encoding="utf-8")
+        known = known_process(psutil.Process(pid))
+        replace_file(self._file, json.dumps({**asdict(known), "folder": str(self._file.parent.resolve())}) + "\n")
+
+    def _predecessor(self) -> psutil.Process | None:
+        """The process of the owner's earlier life; None: there is none any more."""
+        try:
+            text = self._file.read_text(encoding="utf-8")
+            document = json.loads(text)
+            folder = document.pop("folder", "")  # an earlier version wrote none
+            known = KnownProcess(**document)
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        if folder and is_copy(self._file.parent, folder, lambda original: (original / self._file.name).read_text(encoding="utf-8") == text):
+            return None
+        return living(known)
 
     def _end_predecessor(self) -> None:
         """Wait for the end of the process of the owner's earlier life; its standard input closed with that life."""
-        try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
-            process = psutil.Process(int(known["pid"]))
-            is_same = abs(process.create_time() - float(known["created"])) < 0.05
-        except (FileNotFoundError, json.JSONDecodeError, KeyError, psutil.Error):
-            return
-        if not is_same:
+        process = self._predecessor()
+        if process is None:
             return
         for end_it in (lambda: None, process.terminate, process.kill):
             with contextlib.suppress(psutil.Error):

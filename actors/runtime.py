@@ -315,6 +315,15 @@ class RayActors:
         alive = self._alive()
         return {name for name, process in self._records.places() if process in alive}
 
+    def state_dir(self) -> Path | None:
+        """The state folder of the topology whose components are recorded; None: none are, or another version recorded them."""
+        for name, process in self._records.running():
+            with contextlib.suppress(AttributeError, ImportError, TypeError, pickle.UnpicklingError):
+                record = self._records.get(name, process)
+                if record is not None:
+                    return Path(record.state_dir)
+        return None
+
     def processes(self) -> dict[str, set[str]]:
         """The processes that run or are being restarted, each with its components."""
         found: dict[str, set[str]] = {process: set() for process in self._alive()}

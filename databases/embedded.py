@@ -12,7 +12,11 @@ States
 
 Durable when
     `server.json` (version, port, where the data is, the operating system's user) is written after the data folder
-    has its final name; a folder whose making was interrupted is thrown away by the next start.
+    has its final name; a folder whose making was interrupted is thrown away by the next start, and never one that was in use.
+
+Copied and moved
+    Data inside of the folder go where the folder goes. Data elsewhere name their folder (`headrace.folder`): they follow one that was
+    moved, and a copy of it can neither start nor stop nor remove them.
 
 Security
     PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from
@@ -24,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pwd
 import random
@@ -36,14 +39,24 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
-from databases.embedded_place import INSTALLATIONS, OUTPUT_BYTES_MAX, VERSIONS, Place, client_binary, give, run, write
-from streams.durable_file import replace_file
+from databases.embedded_place import (
+    INSIDE,
+    INSTALLATIONS,
+    OUTPUT_BYTES_MAX,
+    VERSIONS,
+    Place,
+    ServerFacts,
+    client_binary,
+    give,
+    run,
+    write,
+)
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 
 __all__ = ["EmbeddedServer"]
@@ -58,6 +71,8 @@ _QUIT_TIMEOUT_S = 10.0  # an immediate one for nothing
 _ORPHANS_TIMEOUT_S = 30.0  # backends notice within seconds that their postmaster is gone
 _POLL_S = 0.02
 _LOG_BYTES_MAX = 16 << 20  # an older log is put aside at the next start
+_LOG = "server.log"  # in the data folder
+_SINCE_FIRST_START = (_LOG, "postmaster.opts")  # a data folder with one of them was in use
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -81,16 +96,6 @@ _ACCESS = """# Written by Headrace: everybody gives a password, nobody comes fro
 host all         all 127.0.0.1/32 scram-sha-256
 host replication all 127.0.0.1/32 scram-sha-256
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """What `server.json` says: chosen once, except the port (changed when another process has taken it)."""
-
-    version: int
-    port: int
-    data: str
-    user_number: int
 
 
 class EmbeddedServer:
@@ -123,7 +128,7 @@ class EmbeddedServer:
         """Start the server, making its data folder the first time; returns when it accepts connections. Idempotent.
 
         Raises:
-            ConfigError: the folder holds another major version.
+            ConfigError: the folder holds another major version, or is a copy and its data are the original's.
             DatabaseUnavailable: the server did not start; the message ends with its log.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -131,6 +136,7 @@ class EmbeddedServer:
             facts = self._facts()
             if facts is None:
                 facts = self._initialize()
+            self._own(facts)
             if facts.version != self.version:
                 raise ConfigError(
                     f"{self.name}: the embedded server in {self.folder} is version {facts.version}, not {self.version}",
@@ -163,16 +169,26 @@ class EmbeddedServer:
         self.start()
 
     def destroy(self) -> None:
-        """Stop the server and remove everything it has, the folder included. Idempotent."""
+        """Stop the server and remove everything it has, the folder included; nothing of the original's in a copy. Idempotent.
+
+        Raises:
+            DatabaseError: it is unknown whose the data are, and they stay.
+        """
         if not self.folder.exists():
             return
         with self._locked():
-            facts = self._recorded()
-            if facts is not None:
-                if (Path(facts.data) / "PG_VERSION").exists():  # else its folder was cleared from outside
+            facts = ServerFacts.read(self.folder)
+            owner = None if facts is None else facts.owner(self.folder)
+            if facts is not None and facts.is_own(self.folder):
+                if (facts.place(self.folder) / "PG_VERSION").exists():  # else its folder was cleared from outside
                     self._stop(immediate=True)
-                shutil.rmtree(facts.data, ignore_errors=True)
+                shutil.rmtree(facts.place(self.folder), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if facts is not None and owner is None:
+            raise DatabaseError(
+                f"{self.name}: the data folder {facts.data} stays: it was made for another folder than {self.folder}, which was moved or copied since",
+                hint="remove it if no other project has it: no `server.json` below another `state_dir` names it then",
+            )
 
     def __enter__(self) -> Self:
         self.start()
@@ -191,7 +207,7 @@ class EmbeddedServer:
     def pid(self) -> int | None:
         """The postmaster's process id, or None when the server does not run."""
         facts = self._facts()
-        return None if facts is None else _postmaster(Path(facts.data))
+        return None if facts is None or not facts.is_own(self.folder) else _postmaster(facts.place(self.folder))
 
     @property
     def port(self) -> int:
@@ -201,7 +217,7 @@ class EmbeddedServer:
     @property
     def data_folder(self) -> Path:
         """PGDATA, wherever it is."""
-        return Path(self._known_facts().data)
+        return self._known_facts().place(self.folder)
 
     @property
     def password(self) -> str:
@@ -235,27 +251,44 @@ class EmbeddedServer:
 
     # ------------------------------------------------------------------ inside
 
-    def _recorded(self) -> _Facts | None:
-        try:
-            text = (self.folder / "server.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return _Facts(**json.loads(text))
-
-    def _facts(self) -> _Facts | None:
-        facts = self._recorded()
-        if facts is not None and not (Path(facts.data) / "PG_VERSION").exists():
+    def _facts(self) -> ServerFacts | None:
+        facts = ServerFacts.read(self.folder)
+        if facts is not None and not (facts.place(self.folder) / "PG_VERSION").exists():
             raise DatabaseError(
-                f"{self.name}: the embedded server's data folder {facts.data} is gone",
+                f"{self.name}: the embedded server's data folder {facts.place(self.folder)} is gone",
                 hint=f"restore it, or remove {self.folder} to begin with an empty server",
             )
         return facts
 
-    def _known_facts(self) -> _Facts:
+    def _known_facts(self) -> ServerFacts:
         facts = self._facts()
         if facts is None:
             raise DatabaseUnavailable(f"{self.name}: the embedded server in {self.folder} was never started")
+        self._check_own(facts)
         return facts
+
+    # ------------------------------------------------------------------ whose data they are
+
+    def _check_own(self, facts: ServerFacts) -> None:
+        if not facts.is_own(self.folder):
+            raise ConfigError(
+                f"{self.name}: the embedded server's data in {facts.data} belong to {facts.owner(self.folder) or 'another folder'}, of which {self.folder} is a copy",
+                hint=f"data outside of a project are not copied with it: remove {self.folder} to begin with an empty server here; nothing of the original is lost by that",
+            )
+
+    def _own(self, facts: ServerFacts) -> None:
+        """Refuse data of another folder; make those this folder's that it was moved with."""
+        data = facts.place(self.folder)
+        if data.parent == self.folder:
+            return
+        if facts.owner(self.folder) is not None:
+            self._check_own(facts)
+        elif _server_processes(data):
+            raise ConfigError(
+                f"{self.name}: the embedded server in {data} runs for another folder, of which {self.folder} is a copy or to which it was moved",
+                hint=f"end it there, `headrace down`; if this is a copy, remove {self.folder} to begin with an empty server",
+            )
+        facts.note_owner(self.folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -263,8 +296,9 @@ class EmbeddedServer:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _initialize(self) -> _Facts:
+    def _initialize(self) -> ServerFacts:
         place = Place.find(self.folder, self.version)
+        final = self._free_place(place)
         for leftover in place.data_parent.glob(f"{place.data_name}.initializing-*"):
             shutil.rmtree(leftover)
         data = place.data_parent / f"{place.data_name}.initializing-{secrets.token_hex(4)}"
@@ -284,13 +318,26 @@ class EmbeddedServer:
         write(data / "pg_hba.conf", _ACCESS, place.user_number)
         with (data / "postgresql.conf").open("a", encoding="utf-8") as main:
             main.write("\ninclude_if_exists = 'headrace.conf'\n")
-        final = place.data_parent / place.data_name
-        if final.exists():  # made by a start that was interrupted before it wrote server.json
-            shutil.rmtree(final)
         data.rename(final)
-        facts = _Facts(version=self.version, port=_free_port(), data=str(final), user_number=place.user_number)
-        self._save(facts)
+        recorded = INSIDE if final.parent == self.folder else str(final)
+        facts = ServerFacts(version=self.version, port=_free_port(), data=recorded, user_number=place.user_number)
+        facts.save(self.folder)
         return facts
+
+    def _free_place(self, place: Place) -> Path:
+        """Where new data can be."""
+        final = place.data_parent / place.data_name
+        if not any((final / name).exists() for name in _SINCE_FIRST_START):
+            if final.exists():  # made by a start that was interrupted before it wrote server.json
+                shutil.rmtree(final)
+            return final
+        if final.parent == self.folder:
+            raise DatabaseError(
+                f"{self.name}: the embedded server's folder {self.folder} has data that were in use, without the file server.json",
+                hint=f"restore that file; or put {final} aside to begin with an empty server",
+            )
+        # Another folder that was at this path when its data were made, and was moved.
+        return final.with_name(f"{final.name}-{secrets.token_hex(4)}")
 
     def _set_password(self, program: str, data: Path, named_user: int) -> None:
         password = secrets.token_hex(24)
@@ -305,20 +352,17 @@ class EmbeddedServer:
             stdin=f"ALTER ROLE {_SUPERUSER} PASSWORD '{password}';\n",
         )
 
-    def _save(self, facts: _Facts) -> None:
-        replace_file(self.folder / "server.json", json.dumps(asdict(facts), indent=1) + "\n")
-
-    def _start(self, facts: _Facts) -> None:
-        data = Path(facts.data)
+    def _start(self, facts: ServerFacts) -> None:
+        data = facts.place(self.folder)
         place = Place.find(self.folder, self.version)
         _forget_stale_postmaster(data, self.name)
         if not _port_is_free(facts.port):
-            facts = _Facts(**{**asdict(facts), "port": _free_port()})
-            self._save(facts)
+            facts = replace(facts, port=_free_port())
+            facts.save(self.folder)
         write(data / "headrace.conf", self._configuration(facts.port), facts.user_number)
-        log = data / "server.log"
+        log = data / _LOG
         if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
-            log.replace(data / "server.log.old")
+            log.replace(data / f"{_LOG}.old")
         started_at = log.stat().st_size if log.exists() else 0
         command = [place.program("pg_ctl"), "start", "-w", "-s", "-t", str(_START_TIMEOUT_S), "-D", str(data), "-l", str(log)]
         try:
@@ -339,9 +383,9 @@ class EmbeddedServer:
 
     def _stop(self, *, immediate: bool) -> None:
         facts = self._facts()
-        if facts is None:
+        if facts is None or not facts.is_own(self.folder):
             return
-        data = Path(facts.data)
+        data = facts.place(self.folder)
         if not immediate:
             # A stream that never confirms would hold up an orderly stop for ever; a crash loses nothing either.
             immediate = not _end(data, signal.SIGINT, _STOP_TIMEOUT_S)

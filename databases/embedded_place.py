@@ -9,17 +9,27 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
+from streams.durable_file import replace_file
 from streams.errors import ConfigError, DatabaseError
+from streams.folder_place import is_copy
 
-__all__ = ["INSTALLATIONS", "OUTPUT_BYTES_MAX", "VERSIONS", "Place", "client_binary", "give", "run", "write"]
+__all__ = ["INSIDE", "INSTALLATIONS", "OUTPUT_BYTES_MAX", "VERSIONS", "Place", "ServerFacts", "client_binary", "give", "name_of_data", "run", "write"]
+
+INSIDE = "data"
+"""What the data folder is called inside of the server's own folder."""
+
+_FILE = "server.json"
+_OWNER = "headrace.folder"  # in a data folder that is elsewhere: the server's own folder
 
 VERSIONS = (18, 16)
 """Major versions that are bundled."""
@@ -56,14 +66,78 @@ class Place:
         """
         programs = _installation(version) / "bin"
         if os.geteuid() != 0:
-            return cls(programs, folder, "data", os.geteuid())
+            return cls(programs, folder, INSIDE, os.geteuid())
         user_number = _unprivileged_user()
         if not _can_run(programs / "postgres", user_number):
             programs = _copied_programs(version, user_number)
         if _can_enter(folder, user_number):
-            return cls(programs, folder, "data", user_number)
-        name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-        return cls(programs, _reachable_folder(user_number), f"data-{name}", user_number)
+            return cls(programs, folder, INSIDE, user_number)
+        return cls(programs, _reachable_folder(user_number), name_of_data(folder), user_number)
+
+
+def name_of_data(folder: Path) -> str:
+    """What the data of a server are called when they are not inside its own folder."""
+    return f"{INSIDE}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What the file `server.json` in a server's own folder says: chosen once, except the port (changed when another process has taken it).
+
+    Args:
+        version: major version.
+        port: TCP port.
+        data: the data folder; relative where it is inside of the server's folder, which earlier versions wrote whole too.
+        user_number: who runs the server.
+    """
+
+    version: int
+    port: int
+    data: str
+    user_number: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """What a server's folder says; None: it was never started, or its folder is not there."""
+        try:
+            return cls(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def save(self, folder: Path) -> None:
+        """Write it into the server's folder, durably."""
+        replace_file(folder / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    def place(self, folder: Path) -> Path:
+        """The data folder of a server's folder. What was made inside is there still, wherever the folder is now."""
+        recorded = Path(self.data)
+        return folder / INSIDE if recorded.name == INSIDE else recorded
+
+    def owner(self, folder: Path) -> Path | None:
+        """The server's folder to which the data belong, as they say; None: an earlier version made them, not for `folder`."""
+        data = self.place(folder)
+        if data.parent == folder:
+            return folder
+        try:
+            return Path((data / _OWNER).read_text(encoding="utf-8").removesuffix("\n"))
+        except FileNotFoundError:
+            return folder if data.name == name_of_data(folder) else None
+
+    def note_owner(self, folder: Path) -> None:
+        """Make data that are elsewhere a server's folder's."""
+        write(self.place(folder) / _OWNER, f"{folder}\n", self.user_number)
+
+    def is_own(self, folder: Path) -> bool:
+        """Whether the data belong to a server's folder; False: it is a copy, or nobody knows."""
+        owner = self.owner(folder)
+        return owner is not None and not is_copy(folder, str(owner), self._is_of)
+
+    def _is_of(self, folder: Path) -> bool:
+        try:
+            other = self.read(folder)
+        except (TypeError, ValueError):  # it has something else there
+            return False
+        return other is not None and other.data == self.data
 
 
 def _unprivileged_user() -> int:

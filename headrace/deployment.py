@@ -8,8 +8,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
 from actors.site.left import left_in
+from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
@@ -73,6 +74,7 @@ class Deployment:
     spec: TopologySpec
     address: str = ""
     is_remembered: bool = False
+    _is_own: bool = field(default=False, init=False)  # what runs at the address was seen to run from this state folder
 
     @classmethod
     def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
@@ -87,20 +89,13 @@ class Deployment:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).
         """
         spec = read_topology(file, to_start=to_start)
-        deployment = cls(spec, address)
-        if not address and deployment._address_file.exists():
-            deployment.address = deployment._address_file.read_text(encoding="utf-8").strip()
-            deployment.is_remembered = True
-        return deployment
+        remembered = "" if address else RememberedCluster(spec.state_dir).address()
+        return cls(spec, address or remembered, is_remembered=bool(remembered))
 
     @property
     def running(self) -> TopologySpec:
         """The topology that runs by the file: with the streams that are split off (`topology.split`), as the state folder has it."""
         return with_splits(self.spec, fitting(self.spec, prepared_splits(self.spec.state_dir)))
-
-    @property
-    def _address_file(self) -> Path:
-        return self.spec.state_dir / "ray_address"
 
     @property
     def cluster(self) -> LocalCluster:
@@ -121,6 +116,7 @@ class Deployment:
 
         Raises:
             NotUp: there is none.
+            ConfigError: on that cluster a topology of this name runs from another folder.
         """
         address = self.address or self.cluster.address()
         if address is None:
@@ -132,7 +128,7 @@ class Deployment:
                 )
             raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
         try:
-            return _connect(address, self.spec.name, {} if self.address else self.cluster.client_environment())
+            actors = _connect(address, self.spec.name, {} if self.address else self.cluster.client_environment())
         except ConfigError as error:
             if not self.is_remembered:
                 raise
@@ -140,6 +136,21 @@ class Deployment:
                 f"topology {self.spec.name} was started on another Ray cluster: {error.message}",
                 hint=f"start that cluster; or forget it with headrace down {self.spec.file}",
             ) from error
+        if self.address:
+            self._check_folder(actors)
+        return actors
+
+    def _check_folder(self, actors: RayActors) -> None:
+        """Refuse what another state folder runs under the same name: a private cluster belongs to its folder, one of the user's to many."""
+        folder = None if self._is_own else actors.state_dir()
+        if folder == self.spec.state_dir:
+            self._is_own = True
+        elif folder is not None:
+            raise ConfigError(
+                f"topology {self.spec.name} runs on the Ray cluster at {self.address} from {folder}, not from {self.spec.state_dir}",
+                hint="use the topology file beside that folder; if this is a copy of the project, give its topology another name; "
+                "if the project was moved here while it ran, move it back, `headrace down`, and move it then",
+            )
 
     def disconnect(self) -> None:
         """Disconnect from the cluster; everything keeps running. Idempotent."""
@@ -258,9 +269,8 @@ class Deployment:
         if not self.address:
             self.cluster.start()
         else:
-            self.connect()  # do not remember an address at which nothing answers
-            self.spec.state_dir.mkdir(parents=True, exist_ok=True)
-            self._address_file.write_text(self.address + "\n", encoding="utf-8")
+            self._check_alone()
+            RememberedCluster(self.spec.state_dir).remember(self.address)
         call, was_asked = secrets.token_hex(8), False
         self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
@@ -291,6 +301,7 @@ class Deployment:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
 
+<<<<<<< HEAD
     def _check_same(self, overview: Mapping[str, Any]) -> None:
         """Refuse to wait for what another call of `up` has wanted since.
 
@@ -310,6 +321,38 @@ class Deployment:
         except PropagationError:
             return False
         return True
+
+    def _check_alone(self) -> None:
+        """Refuse to start a second copy on the cluster of the address while one runs on another: both would write the same files.
+
+        Raises:
+            ConfigError: one does, or nothing answers at the address.
+        """
+        from actors.runtime import own_address
+
+        private = self.cluster.address()
+        if private not in {None, self.address}:
+            raise self._runs_on("its private cluster on this machine")
+        remembered = ""
+        with suppress(ConfigError):  # a damaged file is written again
+            remembered = RememberedCluster(self.spec.state_dir).address()
+        if remembered not in {"", self.address}:
+            try:
+                actors = _connect(remembered, self.spec.name, {})
+                there = own_address() if CONTROLLER in actors.names() and actors.state_dir() == self.spec.state_dir else ""
+            except ConfigError:
+                there = ""  # that cluster has gone
+            self.connect()
+            if there not in {"", own_address()}:  # else it is the same cluster under another name
+                raise self._runs_on(f"the Ray cluster at {remembered}")
+        self.connect()
+
+    def _runs_on(self, cluster: str) -> ConfigError:
+        return ConfigError(
+            f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
+            hint=f"`headrace down {self.spec.file}` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out here as well",
+        )
+>>>>>>> w/folders
 
     def _check_certificates(self) -> None:
         """Refuse to start what could not speak to each other.
@@ -406,8 +449,9 @@ class Deployment:
         else:
             problems += self._end_components(actors, purge=purge, tell=tell)
             self.disconnect()
-        if not self.address and self.cluster.facts() is not None:
-            self.cluster.stop()
+        is_known = self.cluster.facts() is not None
+        self.cluster.stop()  # also removes what a copied folder says of the original's
+        if is_known:
             tell("cluster ended")
         problems += self._stop_servers(purge=purge, tell=tell)
         if purge:
@@ -418,7 +462,7 @@ class Deployment:
         """Forget a cluster that does not answer, so that the topology can be started elsewhere."""
         if not self.address:
             return []
-        self._address_file.unlink(missing_ok=True)
+        RememberedCluster(self.spec.state_dir).forget()
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
     def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
@@ -505,7 +549,7 @@ class Deployment:
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.site.connection import claim_on, remove_from
+        from actors.site.connection import claim_on, original_of, remove_from
 
         if actors is not None:
             try:
@@ -514,6 +558,8 @@ class Deployment:
                 pass  # its actor is dead: clean the database from this process
             else:
                 return lines
+        if original := original_of(self.spec, site):
+            return (f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}",)
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)

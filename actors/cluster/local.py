@@ -7,8 +7,9 @@ Main path
     LocalCluster.start -> `ray start --head --block` in a session of its own -> cluster.json -> LocalCluster.stop.
 
 States
-    Not started, running. `cluster.json` in the state folder says which; it names every process with its start
-    time, so a process that reuses an id is never ended.
+    Not started, running. `cluster.json` in the state folder says which; it names every process (`actors.cluster.known_process`),
+    so a process that reuses an id is never ended. It names its folder too: in a copy of a state folder it speaks of the original's
+    cluster, and counts for nothing.
 
 Access
     Whoever may give a Ray cluster work can run code as its user, and loopback ports are open to every user of the machine.
@@ -33,21 +34,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.cluster.ray_head import HOOK
 from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
 from streams.errors import StreamsError
+from streams.folder_place import is_copy
 
-__all__ = ["ClusterFacts", "ClusterProcess", "LocalCluster"]
+__all__ = ["ClusterFacts", "LocalCluster"]
 
+FILE = "cluster.json"
 HOST = "127.0.0.1"  # a private cluster never listens to other machines
 # Ray starts its workers with a low priority (15), meant for batch jobs: next to a busy database server on the same
 # machine they hardly run at all (measured: a lag of seconds instead of milliseconds).
@@ -70,6 +74,7 @@ _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest 
 _POLL_S = 0.05
 TOKEN_BYTES = 32  # nobody guesses 256 bits
 _STOP_ROUNDS = 3
+_PROGRAMS = ("python", "java", "gcs_server", "raylet")  # of Ray, its workers and Spark
 _TEMPORARY_PREFIX = "headrace-ray-"
 _TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
 _LOG_TAIL_BYTES = 1500
@@ -85,28 +90,21 @@ class ClusterError(StreamsError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterProcess:
-    """One process of the cluster. `created` is its start time as the system reports it."""
-
-    pid: int
-    created: float
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """The contents of `cluster.json`.
 
     Args:
         address: of Ray's control service.
         temporary: Ray's own folder: sockets, session logs. Its unique name marks the cluster's processes.
+        folder: the state folder whose cluster it is; empty: an earlier version started it.
         processes: recorded ones; descendants are looked up when needed.
         ready: the start was completed.
     """
 
     address: str
     temporary: str
-    processes: tuple[ClusterProcess, ...] = ()
+    folder: str = ""
+    processes: tuple[KnownProcess, ...] = ()
     ready: bool = False
 
 
@@ -129,16 +127,12 @@ class LocalCluster:
     @property
     def file(self) -> Path:
         """The file with the facts."""
-        return self.state_dir / "cluster.json"
+        return self.state_dir / FILE
 
     def facts(self) -> ClusterFacts | None:
-        """What is recorded; None: no cluster was started, or it was stopped."""
-        try:
-            document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
-        processes = tuple(ClusterProcess(**process) for process in document.pop("processes"))
-        return ClusterFacts(processes=processes, **document)
+        """What is recorded; None: no cluster was started here, or it was stopped."""
+        recorded = self._recorded(self.state_dir)
+        return None if recorded is None or self._is_of_another_folder(recorded) else recorded
 
     def address(self) -> str | None:
         """Address of the running cluster, None when it does not run."""
@@ -146,7 +140,7 @@ class LocalCluster:
         if facts is None or not facts.ready or not facts.processes:
             return None
         # The cluster lives exactly as long as its first process: when `ray start --block` ends, everything ends.
-        return facts.address if _living(facts.processes[0]) is not None else None
+        return facts.address if _first(facts) is not None else None
 
     def client_environment(self) -> dict[str, str]:
         """The environment with which Ray's client reaches this cluster; see `actors.runtime.prepare_process`."""
@@ -183,12 +177,33 @@ class LocalCluster:
         with self._locked():
             self._stop()
 
-    def processes(self) -> list[ClusterProcess]:
+    def processes(self) -> list[KnownProcess]:
         """Every living process of the cluster, drivers and executors included."""
         facts = self.facts()
-        return [] if facts is None else [_describe(process) for process in _members(facts)]
+        return [] if facts is None else _known(_members(facts))
 
     # ------------------------------------------------------------------ inside
+
+    @staticmethod
+    def _recorded(folder: Path) -> ClusterFacts | None:
+        """What the file in a state folder says, of whatever cluster."""
+        try:
+            document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        processes = tuple(KnownProcess(**process) for process in document.pop("processes"))
+        return ClusterFacts(processes=processes, **document)
+
+    def _is_of_another_folder(self, recorded: ClusterFacts) -> bool:
+        """Whether the state folder is a copy, and this cluster the original's."""
+        if recorded.folder:
+            return is_copy(self.state_dir, recorded.folder, lambda other: _is_same(self._recorded(other), recorded))
+        first = _first(recorded)
+        return first is not None and _logs_elsewhere(first, self._start_log)
+
+    @property
+    def _start_log(self) -> Path:
+        return self.state_dir / "logs" / "ray_start.log"
 
     @property
     def _token_file(self) -> Path:
@@ -216,28 +231,28 @@ class LocalCluster:
         temporary = str(Path(private) / "r")
         port = _free_port()
         address = f"{HOST}:{port}"
-        self._save(ClusterFacts(address=address, temporary=temporary))
+        facts = ClusterFacts(address=address, temporary=temporary, folder=str(self.state_dir.resolve()))
+        self._save(facts)
         self._write_token()
-        logs = self.state_dir / "logs"
-        logs.mkdir(exist_ok=True)
-        log = logs / "ray_start.log"
+        log = self._start_log
+        log.parent.mkdir(exist_ok=True)
         with log.open("wb") as output:
             # A new session: Ctrl-C in a terminal stops the command, not the topology.
             process = subprocess.Popen(
                 self._command(port, temporary), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, env=self._environment(), cwd="/",
             )
-        first = _describe(psutil.Process(process.pid))
-        facts = ClusterFacts(address=address, temporary=temporary, processes=(first,))
+        first = known_process(psutil.Process(process.pid))
+        facts = replace(facts, processes=(first,))
         self._save(facts)
         try:
             self._wait_ready(process, log, address)
         except BaseException:
             self._stop()
             raise
-        members = tuple(_describe(member) for member in _members(facts) if member.pid != first.pid)
-        self._save(ClusterFacts(address=address, temporary=temporary, processes=(first, *members), ready=True))
-        _link(logs / "ray", Path(temporary) / "session_latest" / "logs")
+        members = _known(member for member in _members(facts) if member.pid != first.pid)
+        self._save(replace(facts, processes=(first, *members), ready=True))
+        _link(log.with_name("ray"), Path(temporary) / "session_latest" / "logs")
         return address
 
     def _command(self, port: int, temporary: str) -> list[str]:
@@ -275,66 +290,97 @@ class LocalCluster:
 
     def _stop(self) -> None:
         facts = self.facts()
-        if facts is None:
-            return
-        members = _members(facts)
-        first = facts.processes[0].pid if facts.processes else 0
-        # The first process ends Ray orderly; drivers and workers end with their raylet.
-        for member in members:
-            if member.pid == first:
-                with contextlib.suppress(psutil.Error):
-                    member.terminate()
-        _, alive = psutil.wait_procs(members, timeout=_STOP_TIMEOUT_S / 4)
-        for signal_it in (psutil.Process.terminate, psutil.Process.kill):
-            for member in alive:
-                with contextlib.suppress(psutil.Error):
-                    signal_it(member)
-            _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
-        # End processes that were started meanwhile. After this, nothing writes into the folder any more.
-        for _ in range(_STOP_ROUNDS):
-            late = _members(facts)
-            if not late:
-                break
-            for member in late:
-                with contextlib.suppress(psutil.Error):
-                    member.kill()
-            psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
-        private = Path(facts.temporary).parent
-        if private.name.startswith(_TEMPORARY_PREFIX):  # never remove anything else, even if the file names it
-            shutil.rmtree(private, ignore_errors=True)
+        if facts is not None:
+            _end(facts)
+        # In a copied folder too: they speak of the original's cluster.
         self._token_file.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
         (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
 
 
-def _describe(process: psutil.Process) -> ClusterProcess:
-    return ClusterProcess(pid=process.pid, created=process.create_time(), name=_name(process))
+def _end(facts: ClusterFacts) -> None:
+    """End every process of a cluster, and remove its temporary folder."""
+    members = _members(facts)
+    first = facts.processes[0].pid if facts.processes else 0
+    # The first process ends Ray orderly; drivers and workers end with their raylet.
+    for member in members:
+        if member.pid == first:
+            with contextlib.suppress(psutil.Error):
+                member.terminate()
+    _, alive = psutil.wait_procs(members, timeout=_STOP_TIMEOUT_S / 4)
+    for signal_it in (psutil.Process.terminate, psutil.Process.kill):
+        for member in alive:
+            with contextlib.suppress(psutil.Error):
+                signal_it(member)
+        _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
+    # End processes that were started meanwhile. After this, nothing writes into the folder any more.
+    for _ in range(_STOP_ROUNDS):
+        late = _members(facts)
+        if not late:
+            break
+        for member in late:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
+    private = Path(facts.temporary).parent
+    if private.name.startswith(_TEMPORARY_PREFIX):  # never remove anything else, even if the file names it
+        shutil.rmtree(private, ignore_errors=True)
 
 
-def _name(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return str(process.name())
-    return "?"
+def _known(processes: Iterable[psutil.Process]) -> list[KnownProcess]:
+    """Those that have not ended meanwhile."""
+    known = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            known.append(known_process(process))
+    return known
 
 
-def _living(known: ClusterProcess) -> psutil.Process | None:
-    """The recorded process; None if it ended, even if another process has its id now."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(known.pid)
-        # The start time comes in clock ticks: equal for the same process, up to rounding.
-        if abs(process.create_time() - known.created) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    return None
+def _is_same(one: ClusterFacts | None, other: ClusterFacts) -> bool:
+    """Whether both are of one start of one cluster."""
+    return one is not None and one.temporary == other.temporary
+
+
+def _logs_elsewhere(process: psutil.Process, own_log: Path) -> bool:
+    """Whether a process that `_start` started writes its log in another state folder: only the system knows which, for an earlier version."""
+    output = Path(f"/proc/{process.pid}/fd/1")
+    try:
+        theirs = output.readlink()
+        if theirs.name != own_log.name:
+            return False
+        return not own_log.exists() or not own_log.samefile(output)
+    except OSError:
+        return False
+
+
+def _first(facts: ClusterFacts) -> psutil.Process | None:
+    """The process with which the cluster lives and ends; None: it ended."""
+    if not facts.processes:
+        return None
+    known = facts.processes[0]
+    process = living(known)
+    if process is None and not known.boot:
+        # An earlier version recorded the time of day alone, which moves with the clock.
+        with contextlib.suppress(psutil.Error):
+            candidate = psutil.Process(known.pid)
+            process = candidate if _is_named(candidate, facts) else None
+    return process
+
+
+def _is_named(process: psutil.Process, facts: ClusterFacts) -> bool:
+    """Whether it is one of the cluster's by its command line. Who looks at a log there (`tail`, a shell, a terminal server) is none."""
+    names = any(facts.temporary in argument for argument in process.cmdline())
+    return names and Path(process.exe()).name.startswith(_PROGRAMS)
 
 
 def _members(facts: ClusterFacts) -> list[psutil.Process]:
     """Living recorded processes, their descendants, and processes whose command line names the cluster's folder."""
     members: dict[int, psutil.Process] = {}
-    roots = [process for known in facts.processes if (process := _living(known)) is not None]
+    roots = [process for known in facts.processes if (process := living(known)) is not None]
     own = psutil.Process().pid
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if any(facts.temporary in argument for argument in process.cmdline()):
+            if _is_named(process, facts):
                 roots.append(process)
     for root in roots:
         with contextlib.suppress(psutil.Error):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
 from streams.durable_file import replace_file
 from streams.errors import ConfigError
+from streams.folder_place import is_copy
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "left_servers", "redo_folder", "remove_from", "retained_bytes", "running_access",
+    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_from", "retained_bytes", "running_access",
     "site_folder",
 ]
+
+_IDENTITY = "identity"  # in a site's folder
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -108,17 +111,40 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
     """This state folder's claim on a user's database (an embedded one belongs to its folder anyway).
 
     Args:
-        spec: the topology; a state folder that has no identity yet gets one.
+        spec: the topology; a state folder that has no identity yet gets one, and so does a copy.
         site: of `spec`, with a user's database.
     """
-    file = site_folder(spec, site.name) / "identity"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, secrets.token_hex(8) + "\n")
+    folder = site_folder(spec, site.name)
+    lines = [] if original_of(spec, site) else _identity(folder)
+    identity = [*lines[:1], str(folder)] if lines else [secrets.token_hex(8), str(folder)]
+    if identity != lines:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / _IDENTITY, "\n".join(identity) + "\n")
     place = f"{socket.gethostname()}:{spec.state_dir}"
-    return open_claim(
-        access_to(site, site.database.dsn), spec.name, place=place, identity=file.read_text(encoding="utf-8").strip()
-    )
+    return open_claim(access_to(site, site.database.dsn), spec.name, place=place, identity=identity[0])
+
+
+def original_of(spec: TopologySpec, site: SiteSpec) -> str:
+    """The site's folder of which this state folder's is a copy that has not run; empty: it is none.
+
+    What the topology made in the user's database is the original's then.
+
+    Args:
+        spec: the topology.
+        site: of `spec`, with a user's database.
+    """
+    folder = site_folder(spec, site.name)
+    lines = _identity(folder)
+    is_known = len(lines) > 1  # not written by an earlier version
+    return lines[1] if is_known and is_copy(folder, lines[1], lambda original: _identity(original) == lines) else ""
+
+
+def _identity(folder: Path) -> list[str]:
+    """What a site's folder says of itself: a random word, and the folder that it was written in; empty: nothing."""
+    try:
+        return (folder / _IDENTITY).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:

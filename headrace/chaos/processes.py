@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.site.connection import embedded_server
 from headrace.chaos.errors import NotFired
 from streams.durable_file import replace_file
@@ -189,34 +190,31 @@ class ProcessesInForce:
     def undo_earlier(self) -> bool:
         """Undo what an earlier one left that was killed; whether there was anything."""
         try:
-            document: dict[str, list[list[Any]]] = json.loads(self.file.read_text(encoding="utf-8"))
+            document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return False
-        self._frozen = list(_living(document["frozen"]))
+        self._frozen = [process for each in document["frozen"] for process in _living(each)]
         self._limited = [
-            (process, (int(soft), int(hard)))
-            for pid, created, soft, hard in document["limited"] for process in _living([[pid, created]])
+            (process, (int(soft), int(hard))) for *each, soft, hard in document["limited"] for process in _living(each[0] if len(each) == 1 else each)
         ]
         self.undo()
         return True
 
     def _save(self) -> None:
-        frozen = [_named(process) for process in self._frozen]
-        limited = [[*_named(process), *before] for process, before in self._limited]
+        frozen = [named for process in self._frozen for named in _named(process)]
+        limited = [(named, *before) for process, before in self._limited for named in _named(process)]
         replace_file(self.file, json.dumps({"frozen": frozen, "limited": limited}) + "\n")
 
 
-def _named(process: psutil.Process) -> list[float]:
-    """A process, so that another one with its id is not taken for it."""
-    try:
-        return [process.pid, process.create_time()]
-    except psutil.Error:
-        return [process.pid, 0.0]
+def _named(process: psutil.Process) -> Iterator[dict[str, Any]]:
+    """A process, so that another one with its id is not taken for it; nothing when it has ended."""
+    with contextlib.suppress(psutil.Error):
+        yield asdict(known_process(process))
 
 
-def _living(named: list[list[Any]]) -> Iterator[psutil.Process]:
-    for pid, created in named:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(int(pid))
-            if abs(process.create_time() - created) < 0.05:  # it comes in clock ticks
-                yield process
+def _living(named: Mapping[str, Any] | list[Any]) -> Iterator[psutil.Process]:
+    """The process that `_named` named, unless it has ended. Earlier versions wrote its number and time of day."""
+    known = KnownProcess(**named) if isinstance(named, Mapping) else KnownProcess(pid=int(named[0]), created=float(named[1]))
+    process = living(known)
+    if process is not None:
+        yield process

@@ -166,6 +166,28 @@ def test_lost_data_folder_is_reported_not_replaced(folder: Path) -> None:
     assert not folder.exists()
 
 
+def test_moved_folder_has_its_data_and_its_copy_is_another_server(folder: Path) -> None:
+    before = EmbeddedServer(folder.with_name("before"))
+    before.start()
+    with psycopg.connect(before.dsn()) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 7 AS a")
+    before.stop()
+    server, copy = EmbeddedServer(before.folder.rename(folder)), EmbeddedServer(folder.with_name("copy"))
+    server.start()
+    assert _one(server, "SELECT a FROM t") == 7
+    server.stop()
+    subprocess.run(["cp", "-a", str(folder), str(copy.folder)], check=True)
+    server.start()
+    copy.start()
+    try:
+        assert copy.port != server.port
+        _one(copy, "WITH x AS (UPDATE t SET a = 8 RETURNING a) SELECT a FROM x")
+        assert (_one(server, "SELECT a FROM t"), _one(copy, "SELECT a FROM t")) == (7, 8)
+    finally:
+        copy.destroy()
+    assert _one(server, "SELECT a FROM t") == 7
+
+
 def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:
     server = EmbeddedServer(folder, settings={"wal_level": "nonsense"})
     with pytest.raises(DatabaseUnavailable, match="wal_level"):
@@ -221,6 +243,11 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(tmp_path: Pat
         assert json.loads((server.folder / "server.json").read_text())["data"] == str(server.data_folder)
         program = Path(f"/proc/{server.pid()}/exe").readlink()
         assert home not in program.parents
+        copy = EmbeddedServer(Path(shutil.copytree(server.folder, home / "copy" / "database")))
+        with pytest.raises(ConfigError, match="is a copy"):
+            copy.start()
+        copy.destroy()
+        assert _one(server, "SELECT 1") == 1
         assert stat.S_IMODE(home.stat().st_mode) == 0o700
         # A cleaner took one of the copied files: the next start copies again.
         server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -63,3 +64,46 @@ def test_process_of_an_earlier_life_is_gone_before_the_next_one_starts(child: Ch
     after.end()
     child.end()
     assert after.pid == 0
+
+
+def test_copied_folder_does_not_end_the_process_of_the_original(child: ChildProcess, tmp_path: Path):
+    original, copy = tmp_path / "one", tmp_path / "two"
+    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    one = make(original)
+    one.start("{}")
+    assert one.first_answer(START_S, lambda: True) == {"endpoint": "a:1"}
+    shutil.copytree(original, copy)
+    two = make(copy)
+    two.start("{}")
+    assert one.pid
+    two.end()
+    # A folder that was moved while its owner was dead still has its process.
+    older = psutil.Process(one.pid)
+    original.rename(tmp_path / "three")
+    one._process.stdin.close()
+    three = make(tmp_path / "three")
+    three.start("{}")
+    assert not older.is_running() or older.status() == psutil.STATUS_ZOMBIE
+    three.end()
+    one.end()
+
+
+def test_step_of_the_clock_and_an_earlier_version_s_file_do_not_hide_the_process_of_an_earlier_life(
+    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    script(tmp_path, "echo '{\"endpoint\": \"a:1\"}'", "read -r nothing")
+    real = psutil._pslinux.boot_time
+    for is_earlier in (False, True):
+        before = make(tmp_path)
+        before.start("{}")
+        older = psutil.Process(before.pid)
+        if is_earlier:
+            (tmp_path / "child.json").write_text(json.dumps({"pid": before.pid, "created": older.create_time()}))
+        else:
+            monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: real() + 1)
+        before._process.stdin.close()
+        after = make(tmp_path)
+        after.start("{}")
+        assert not older.is_running() or older.status() == psutil.STATUS_ZOMBIE
+        for each in (after, before):
+            each.end()

@@ -1,13 +1,20 @@
-"""Starting the local cluster on a machine that is too busy for Ray's own time-out."""
+"""The private cluster without Ray: starting it on a busy machine, and whose cluster and processes the facts of a folder speak of."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actors.cluster import local
-from actors.cluster.local import ClusterError, LocalCluster
+from actors.cluster.known_process import known_process
+from actors.cluster.local import ClusterError, ClusterFacts, LocalCluster
 
 TOO_LATE = "the local Ray cluster did not start: Exception: The current node timed out during startup. This could happen because"
 
@@ -37,3 +44,132 @@ def test_words_by_which_a_time_out_is_known_are_those_of_this_version_of_ray():
     node = Path(__import__("ray").__file__).parent / "_private" / "node.py"
     text = " ".join(node.read_text(encoding="utf-8").replace('"', " ").split())
     assert local._NODE_TIMED_OUT in text
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs until the test ends."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.communicate(b"\n")
+
+
+def running(folder: Path, process: subprocess.Popen[bytes], temporary: str = "/nonexistent/headrace-ray-x/r") -> LocalCluster:
+    """A cluster whose first process is this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = LocalCluster(folder)
+    first = known_process(psutil.Process(process.pid))
+    cluster._save(ClusterFacts(address="127.0.0.1:1", temporary=temporary, folder=str(folder), processes=(first,), ready=True))
+    (folder / "ray_token").write_text("token")
+    return cluster
+
+
+def test_copy_of_a_state_folder_neither_shows_nor_ends_the_cluster_of_the_original(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+    private = tmp_path / "headrace-ray-x"
+    (private / "r").mkdir(parents=True)
+    original = running(tmp_path / "one", sleeper, str(private / "r"))
+    copy = LocalCluster(Path(shutil.copytree(original.state_dir, tmp_path / "two")))
+    assert original.address() == "127.0.0.1:1"
+    assert (copy.address(), copy.facts(), copy.processes()) == (None, None, [])
+    copy.stop()
+    assert sleeper.poll() is None
+    assert private.exists()
+    assert not copy.file.exists()
+    assert original.address() == "127.0.0.1:1"
+    assert original.client_environment()["RAY_AUTH_MODE"] == "token"
+
+
+def test_folder_that_was_moved_is_still_its_clusters(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+    running(tmp_path / "one", sleeper)
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
+    # Another project may come to the old place, with a cluster of its own.
+    running(tmp_path / "one", sleeper, "/nonexistent/headrace-ray-y/r")
+    assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
+
+
+def test_folder_under_another_name_is_the_same_folder(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+    running(tmp_path / "one", sleeper)
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_cluster_of_an_earlier_build_is_known_by_the_log_that_it_has_open(tmp_path: Path, keeps_log: bool):
+    logs = tmp_path / "one" / "logs"
+    logs.mkdir(parents=True)
+    with (logs / "ray_start.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log)
+    try:
+        original = running(tmp_path / "one", process)
+        document = json.loads(original.file.read_text())
+        del document["folder"]
+        for each in document["processes"]:
+            del each["boot"], each["ticks"]
+        original.file.write_text(json.dumps(document))
+        copy = LocalCluster(Path(shutil.copytree(original.state_dir, tmp_path / "two")))
+        if not keeps_log:
+            shutil.rmtree(copy.state_dir / "logs")
+        assert (original.address(), copy.address()) == ("127.0.0.1:1", None)
+        (tmp_path / "one").rename(tmp_path / "moved")
+        assert LocalCluster(tmp_path / "moved").address() == "127.0.0.1:1"
+    finally:
+        process.communicate(b"\n")
+
+
+def test_step_of_the_clock_is_not_the_death_of_the_cluster(tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch):
+    """The system derives the time of day at which a process started from its clock, at every question."""
+    cluster = running(tmp_path, sleeper)
+    real = psutil._pslinux.boot_time
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: real() + 1)
+    assert LocalCluster(tmp_path).address() == "127.0.0.1:1"
+    assert [process.pid for process in cluster.processes()] == [sleeper.pid]
+
+
+@pytest.mark.parametrize("changed", [{"boot": "another"}, {"ticks": 1}])
+def test_number_that_another_process_has_now_is_not_the_clusters(tmp_path: Path, sleeper: subprocess.Popen[bytes], changed: dict[str, object]):
+    cluster = running(tmp_path, sleeper)
+    document = json.loads(cluster.file.read_text())
+    document["processes"][0] |= changed
+    cluster.file.write_text(json.dumps(document))
+    assert cluster.address() is None
+    cluster.stop()
+    assert sleeper.poll() is None
+
+
+def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It recorded the time of day alone; the command line of its first process names the cluster's folder, which is its own."""
+    temporary = "/nonexistent/headrace-ray-x/r"
+    process = subprocess.Popen([sys.executable, "-c", "input()", f"--temp-dir={temporary}"], stdin=subprocess.PIPE)
+    try:
+        cluster = running(tmp_path, process, temporary)
+        document = json.loads(cluster.file.read_text())
+        del document["folder"], document["processes"][0]["boot"], document["processes"][0]["ticks"]
+        document["processes"][0]["created"] -= 1
+        cluster.file.write_text(json.dumps(document))
+        assert cluster.address() == "127.0.0.1:1"
+    finally:
+        process.communicate(b"\n")
+
+
+def test_who_looks_into_the_folder_of_a_cluster_is_none_of_its_processes(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+    """Such as `tail -f` of a log there, and the terminal server in which it was started, with all that runs in that."""
+    private = tmp_path / "headrace-ray-x"
+    (private / "r" / "logs").mkdir(parents=True)
+    log = private / "r" / "logs" / "raylet.out"
+    log.touch()
+    cluster = running(tmp_path / "state", sleeper, str(private / "r"))
+    looks = [
+        subprocess.Popen(["tail", "-f", str(log)], stdout=subprocess.DEVNULL),
+        subprocess.Popen(["/bin/sh", "-c", f"true {log}; sleep 60 & wait"]),
+    ]
+    member = subprocess.Popen([sys.executable, "-c", "input()", f"--logs-dir={private / 'r'}"], stdin=subprocess.PIPE)
+    try:
+        assert {process.pid for process in cluster.processes()} == {sleeper.pid, member.pid}
+    finally:
+        for process in looks:
+            for child in psutil.Process(process.pid).children():
+                child.kill()
+            process.kill()
+            process.wait()
+        member.communicate(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,10 +192,24 @@ def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(sleeper:
     assert not in_force.undo_earlier()
 
 
+def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path: Path):
+    file = tmp_path / "chaos.json"
+    before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
+    ProcessesInForce(file).freeze([sleeper])
+    ProcessesInForce(file).limit_files(sleeper, 4096)
+    named = [sleeper.pid, sleeper.create_time()]
+    file.write_text(json.dumps({"frozen": [named], "limited": [[*named, *before]]}))
+    assert ProcessesInForce(file).undo_earlier()
+    wait_stopped(sleeper, False)
+    assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
+
+
 def test_another_process_with_the_id_of_one_that_was_frozen_is_left_alone(sleeper: psutil.Process, tmp_path: Path):
     file = tmp_path / "chaos.json"
     ProcessesInForce(file).freeze([sleeper])
-    file.write_text(file.read_text().replace(str(sleeper.create_time()), str(sleeper.create_time() - 60)))
+    document = json.loads(file.read_text())
+    document["frozen"][0]["ticks"] -= 6000
+    file.write_text(json.dumps(document))
     assert ProcessesInForce(file).undo_earlier()
     wait_stopped(sleeper, True)
 

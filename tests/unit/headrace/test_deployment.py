@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ import psutil
 import pytest
 
 import headrace.deployment
+from actors.cluster.known_process import known_process
+from actors.cluster.local import ClusterFacts, LocalCluster
 from actors.controller import fingerprint_of
 from actors.records.wanted import Wanted
 from headrace.console import Output
@@ -28,7 +31,9 @@ from topology.changes import bypassed_of
 
 @pytest.fixture
 def spec(tmp_path: Path):
-    return read(tmp_path, ONE_WAY)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return read(folder, ONE_WAY)
 
 
 @pytest.fixture
@@ -71,6 +76,116 @@ def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec
     again = Deployment.read(spec.file)
     assert again.address == ""
     assert again.down() == []
+
+
+class Clusters:
+    """Ray clusters of the user's by address: from which state folder a topology runs there (None: it does not)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path | None], *, same: str = "") -> None:
+        self.folders, self._same, self._at = folders, same, ""
+        self.ended: list[str] = []
+        monkeypatch.setattr(headrace.deployment, "_connect", self._connect)
+        monkeypatch.setattr("actors.runtime.own_address", lambda: self._same or self._at)
+        monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
+        monkeypatch.setattr(Deployment, "overview", lambda _: overview())
+        monkeypatch.setattr(Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or [])
+
+    def _connect(self, address: str, _topology: str, _environment: dict[str, str]) -> Clusters:
+        if address not in self.folders:
+            raise ConfigError(f"no Ray cluster answers at {address}")
+        self._at = address
+        return self
+
+    def names(self) -> set[str]:
+        return {"controller"} if self.folders[self._at] else set()
+
+    def state_dir(self) -> Path | None:
+        return self.folders[self._at]
+
+
+def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
+    clusters = Clusters(monkeypatch, {"head:6379": spec.state_dir})
+    Deployment(spec, "head:6379").up()
+    assert Deployment.read(spec.file).address == "head:6379"
+    copy = Path(shutil.copytree(spec.file.parent, spec.file.parent.with_name("copy"))) / spec.file.name
+    assert Deployment.read(copy).address == ""
+    with pytest.raises(NotUp, match="is not up"):
+        Deployment.read(copy).connect()
+    assert Deployment.read(copy).down(purge=True) == []
+    assert not Deployment.read(copy).spec.state_dir.exists()
+    assert clusters.ended == []
+    # Told where: what runs there is not the copy's.
+    named = Deployment.read(copy, "head:6379")
+    for refused in (named.connect, named.up):
+        with pytest.raises(ConfigError, match=f"from {spec.state_dir}, not from {named.spec.state_dir}"):
+            refused()
+    assert "was not ended" in named.down()[0]
+    assert clusters.ended == []
+    assert Deployment.read(spec.file).down() == []
+    assert clusters.ended == ["head:6379"]
+
+
+def test_moved_project_and_one_of_an_earlier_build_still_go_to_the_remembered_cluster(monkeypatch, spec):
+    Clusters(monkeypatch, {"head:6379": None})
+    Deployment(spec, "head:6379").up()
+    moved = spec.file.parent.rename(spec.file.parent.with_name("moved")) / spec.file.name
+    assert Deployment.read(moved).address == "head:6379"
+    (moved.parent / ".headrace" / "t" / "ray_address").write_text("head:6379\n")
+    again = Path(shutil.copytree(moved.parent, spec.file.parent)) / spec.file.name
+    assert Deployment.read(again).address == "head:6379"
+
+
+def test_remembered_address_that_was_not_written_whole_is_not_taken_for_a_private_cluster(monkeypatch, spec):
+    spec.state_dir.mkdir(parents=True)
+    (spec.state_dir / "ray_address").write_text("")
+    with pytest.raises(ConfigError, match="ray_address is empty") as caught:
+        Deployment.read(spec.file)
+    assert "--address" in caught.value.hint
+    Clusters(monkeypatch, {"head:6379": None})
+    Deployment.read(spec.file, "head:6379").up()
+    assert Deployment.read(spec.file).address == "head:6379"
+
+
+def test_up_does_not_start_a_second_copy_on_another_cluster(monkeypatch, spec):
+    clusters = Clusters(monkeypatch, {"one:1": spec.state_dir, "two:2": None})
+    Deployment(spec, "one:1").up()
+    with pytest.raises(ConfigError, match="runs on the Ray cluster at one:1, not on that at two:2") as caught:
+        Deployment(spec, "two:2").up()
+    assert "headrace down" in caught.value.hint
+    assert Deployment.read(spec.file).address == "one:1"
+    clusters.folders["one:1"] = None  # it was ended there
+    Deployment(spec, "two:2").up()
+    assert Deployment.read(spec.file).address == "two:2"
+    del clusters.folders["two:2"]  # that cluster is gone
+    Deployment(spec, "one:1").up()
+
+
+def test_up_knows_a_cluster_under_another_address(monkeypatch, spec):
+    Clusters(monkeypatch, {"auto": spec.state_dir, "head:6379": spec.state_dir}, same="10.0.0.1:6379")
+    Deployment(spec, "auto").up()
+    Deployment(spec, "head:6379").up()
+    assert Deployment.read(spec.file).address == "head:6379"
+
+
+def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_that_one_too(monkeypatch, spec):
+    clusters = Clusters(monkeypatch, {"one:1": None})
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        spec.state_dir.mkdir(parents=True)
+        first = known_process(psutil.Process(process.pid))
+        facts = ClusterFacts(address="127.0.0.1:1", temporary="/nonexistent/headrace-ray-x/r", folder=str(spec.state_dir), processes=(first,), ready=True)
+        LocalCluster(spec.state_dir)._save(facts)
+        with pytest.raises(ConfigError, match="runs on its private cluster on this machine, not on that at one:1"):
+            Deployment(spec, "one:1").up()
+        assert Deployment.read(spec.file).address == ""
+        # As an earlier build left it.
+        (spec.state_dir / "ray_address").write_text("one:1\n")
+        assert Deployment.read(spec.file).down() == []
+        assert clusters.ended == ["one:1"]
+        assert not psutil.pid_exists(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""A process that a file names, so that another one with its number is never taken for it.
+
+A number alone is given out again. The time of day at which a process started does not tell two apart either: the system derives it from
+its clock at every question, so one step of the clock (time service, a resumed virtual machine) moves it for all that run. What stays is the
+number of clock ticks between the start of the system and that of the process, within one run of the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+__all__ = ["KnownProcess", "known_process", "living"]
+
+_STARTED = 19  # of the words behind the name in /proc/PID/stat: "starttime", in clock ticks
+_ROUNDING_S = 0.05  # a start time is a multiple of a clock tick of 0.01 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProcess:
+    """One process.
+
+    Args:
+        pid: its number.
+        created: the time of day at which it started, as the system reported it; decides only where `boot` is empty.
+        name: of its program, for people.
+        boot: identity of the system's run; empty: the system has none, or an earlier version wrote this.
+        ticks: from the start of the system to that of the process, in clock ticks.
+    """
+
+    pid: int
+    created: float
+    name: str = "?"
+    boot: str = ""
+    ticks: int = 0
+
+
+def known_process(process: psutil.Process) -> KnownProcess:
+    """What is to be recorded of a process.
+
+    Raises:
+        psutil.Error: it has ended.
+    """
+    boot, ticks = _boot(), _ticks(process.pid)
+    name = "?"
+    with contextlib.suppress(psutil.Error):
+        name = str(process.name())
+    return KnownProcess(
+        pid=process.pid, created=process.create_time(), name=name, boot=boot if ticks is not None else "", ticks=ticks or 0,
+    )
+
+
+def living(known: KnownProcess) -> psutil.Process | None:
+    """The recorded process; None: it ended, even if another process has its number now."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(known.pid)
+        if known.boot:
+            is_same = (known.boot, known.ticks) == (_boot(), _ticks(known.pid))
+        else:
+            is_same = abs(process.create_time() - known.created) < _ROUNDING_S
+        if is_same and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _ticks(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[_STARTED])  # the name may have anything in it, and ends with the last bracket
+    except (OSError, IndexError, ValueError):
+        return None

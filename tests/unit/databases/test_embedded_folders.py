@@ -1,0 +1,192 @@
+"""Whose data an embedded server starts, stops and removes when its folder was copied, moved or restored; no server runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.embedded_place import Place, name_of_data
+from streams.errors import ConfigError, DatabaseError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The data folders whose server was started."""
+    found: list[Path] = []
+    monkeypatch.setattr(EmbeddedServer, "_start", lambda server, facts: found.append(facts.place(server.folder)))
+    return found
+
+
+def made(folder: Path, data: str, *, owner: Path | None = None) -> EmbeddedServer:
+    """A server that was started once and does not run, as its files say."""
+    folder.mkdir(parents=True)
+    place = folder / data
+    place.mkdir(parents=True)
+    (place / "PG_VERSION").write_text("18\n")
+    (place / "server.log").write_text("started\n")
+    if owner is not None:
+        (place / "headrace.folder").write_text(f"{owner}\n")
+    (folder / "server.json").write_text(json.dumps({"version": 18, "port": 20000, "data": str(data), "user_number": os.geteuid()}))
+    return EmbeddedServer(folder)
+
+
+def initialized_by(monkeypatch: pytest.MonkeyPatch, parent: Path) -> None:
+    """Let new data be made below this folder, by a program that writes their version."""
+
+    def run(command: list[str], **_: object) -> None:
+        (Path(command[command.index("-D") + 1]) / "PG_VERSION").write_text("18\n")
+        (Path(command[command.index("-D") + 1]) / "postgresql.conf").touch()
+
+    def find(folder: Path, _version: int) -> Place:
+        return Place(Path("/bin"), parent, "data" if parent == folder else name_of_data(folder), os.geteuid())
+
+    monkeypatch.setattr("databases.embedded.run", run)
+    monkeypatch.setattr("databases.embedded.Place.find", find)
+
+
+def copied(server: EmbeddedServer, folder: Path) -> EmbeddedServer:
+    return EmbeddedServer(Path(shutil.copytree(server.folder, folder)))
+
+
+@pytest.fixture
+def works_in() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that are ended after the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.communicate()
+
+
+def run_in(data: Path, processes: list[subprocess.Popen[bytes]]) -> int:
+    """Something that looks like a data folder's server."""
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=data)
+    processes.append(process)
+    (data / "postmaster.pid").write_text(f"{process.pid}\n")
+    return process.pid
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_copy_has_the_data_that_were_copied_with_it_and_never_touches_the_original(
+    tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]], is_absolute: bool
+):
+    """Earlier versions wrote the whole path of data that are inside."""
+    data = tmp_path / "one" / "data"
+    original = made(tmp_path / "one", str(data) if is_absolute else "data")
+    pid = run_in(data, works_in)
+    copy = copied(original, tmp_path / "two")
+    assert (original.pid(), copy.pid()) == (pid, None)
+    assert copy.data_folder == tmp_path / "two" / "data"
+    copy.stop(immediate=True)
+    copy.start()
+    assert started == [tmp_path / "two" / "data"]
+    copy.destroy()
+    assert works_in[0].poll() is None
+    assert original.pid() == pid
+    assert not copy.folder.exists()
+    shutil.rmtree(original.folder / "data")
+    with pytest.raises(DatabaseError, match="is gone"):
+        original.pid()
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_moved_folder_has_its_data(tmp_path: Path, started: list[Path], is_absolute: bool):
+    data = tmp_path / "one" / "data"
+    server = made(tmp_path / "one", str(data) if is_absolute else "data")
+    server.folder.rename(tmp_path / "two")
+    moved = EmbeddedServer(tmp_path / "two")
+    moved.start()
+    assert started == [tmp_path / "two" / "data"]
+    moved.destroy()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_elsewhere_belong_to_the_folder_that_they_name_and_not_to_its_copy(
+    tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]
+):
+    data = tmp_path / "var" / "data-1"
+    original = made(tmp_path / "one", str(data), owner=tmp_path / "one")
+    pid = run_in(data, works_in)
+    copy = copied(original, tmp_path / "two")
+    assert (original.pid(), copy.pid(), copy.is_running) == (pid, None, False)
+    copy.stop()
+    for refused in (copy.start, copy.dsn, lambda: copy.port):
+        with pytest.raises(ConfigError, match=f"belong to {tmp_path / 'one'}, of which .* is a copy"):
+            refused()
+    copy.destroy()
+    assert not copy.folder.exists()
+    assert data.exists()
+    assert works_in[0].poll() is None
+    assert started == []
+
+
+def test_data_elsewhere_follow_a_folder_that_was_moved(tmp_path: Path, started: list[Path]):
+    data = tmp_path / "var" / "data-1"
+    made(tmp_path / "one", str(data), owner=tmp_path / "one").folder.rename(tmp_path / "two")
+    moved = EmbeddedServer(tmp_path / "two")
+    moved.start()
+    assert started == [data]
+    assert (data / "headrace.folder").read_text() == f"{tmp_path / 'two'}\n"
+    # What comes to the old place later is not the owner any more, and neither is a backup of it.
+    with pytest.raises(ConfigError, match="is a copy"):
+        copied(moved, tmp_path / "one").start()
+    moved.destroy()
+    assert not data.exists()
+
+
+def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]):
+    data = tmp_path / "var" / name_of_data(tmp_path / "one")
+    original = made(tmp_path / "one", str(data))
+    copy = copied(original, tmp_path / "two")
+    run_in(data, works_in)
+    with pytest.raises(ConfigError, match="runs for another folder"):
+        copy.start()
+    with pytest.raises(DatabaseError, match=f"{data} stays"):
+        copy.destroy()
+    assert data.exists()
+    works_in.pop().communicate()
+    original.start()
+    assert started == [data]
+    assert (data / "headrace.folder").read_text() == f"{tmp_path / 'one'}\n"
+    original.destroy()
+    assert not data.exists()
+
+
+def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_before_this_one(tmp_path: Path, started: list[Path]):
+    data = tmp_path / "var" / name_of_data(tmp_path / "one")
+    made(tmp_path / "one", str(data)).folder.rename(tmp_path / "two")
+    moved = EmbeddedServer(tmp_path / "two")
+    moved.start()
+    assert started == [data]
+    moved.destroy()
+    assert not data.exists()
+
+
+def test_data_that_were_in_use_are_never_taken_for_what_an_interrupted_start_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    server = made(tmp_path / "one", "data")
+    (server.folder / "server.json").unlink()
+    initialized_by(monkeypatch, tmp_path / "one")
+    with pytest.raises(DatabaseError, match=r"without the file server\.json"):
+        server.start()
+    assert (server.folder / "data" / "PG_VERSION").exists()
+
+
+def test_new_server_at_the_place_of_one_that_was_moved_does_not_take_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Path]
+):
+    """The name of data elsewhere comes from the folder's path, and a moved folder keeps its data under it."""
+    data = tmp_path / "var" / name_of_data(tmp_path / "one")
+    made(tmp_path / "one", str(data), owner=tmp_path / "one").folder.rename(tmp_path / "two")
+    initialized_by(monkeypatch, tmp_path / "var")
+    new = EmbeddedServer(tmp_path / "one")
+    new.start()
+    assert started == [new.data_folder]
+    assert new.data_folder != data
+    assert (data / "PG_VERSION").exists()
+    assert EmbeddedServer(tmp_path / "two").data_folder == data
