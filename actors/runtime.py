@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from actors.cluster.local import HOST
+from actors.cluster.nodes import placement
 from actors.components import Components, Record
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
@@ -90,7 +91,7 @@ class ActorSystem(Protocol):
             arguments: for the factory.
             process: the component shares a process with the others that are created with the same name of one.
             state_dir: of the topology.
-            node: Ray resources that place the process, when it does not run yet.
+            node: of the component's site in the topology: places the process, when it does not run yet (`actors.cluster.nodes`).
             environment: of the process, when it does not run yet.
         """
         ...
@@ -131,6 +132,14 @@ class ActorSystem(Protocol):
 
     def kill(self, name: str) -> None:
         """End the component for good; idempotent. Its process is killed when it holds no other."""
+        ...
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        """The resources of each living node, by name. A node that broke off counts as living for some seconds.
+
+        Raises:
+            PropagationError: the cluster does not answer now.
+        """
         ...
 
 
@@ -276,7 +285,7 @@ class RayActors:
         self._records.put(name, process, record)
         actor = ray.remote(concurrency_groups=_GROUPS)(ProcessActor).options(
             name=process, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
-            max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=dict(node) or None,
+            max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=placement(node),
         ).remote(process, self.namespace, str(state_dir), dict(environment))
         _settle(actor, name)
 
@@ -364,6 +373,15 @@ class RayActors:
             _settle(actor, name)
         else:
             ray.kill(actor, no_restart=True)
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        """See `ActorSystem.nodes`."""
+        import ray
+
+        try:
+            return [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        except ray.exceptions.RayError as error:
+            raise _translate("the cluster", error) from error
 
     def detour(self, site: str, name: str) -> str:
         """Where components of a site connect instead of to a component itself; empty: to the component.

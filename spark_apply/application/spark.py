@@ -194,7 +194,8 @@ class SparkApplication:
         try:
             ray.init(
                 address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
-                **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
+                # The node that this process was started on. Of several on one machine Ray would take the head.
+                _node_ip_address=self._config.host,
             )
             self._session = raydp.init_spark(
                 f"{self._config.topology}-{self._config.site}", num_executors=resources.executors,
@@ -260,8 +261,10 @@ class SparkApplication:
             "spark.executor.heartbeatInterval": "5s",
             "spark.network.timeout": "60s",
         }
+        # Both: an application whose master was on another node would end with that one.
         for name, amount in resources.node:
             configuration[f"spark.ray.raydp_spark_executor.actor.resource.{name}"] = str(amount)
+            configuration[f"spark.ray.raydp_spark_master.actor.resource.{name}"] = str(amount)
         return configuration
 
     def stop(self) -> None:
