@@ -414,6 +414,19 @@ class DatabaseSite(SiteHost):
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
 
+    def stop_server(self) -> None:
+        """See `SiteHost.stop_server`."""
+        super().stop_server()
+        if self._server is not None:
+            self._server.stop()
+
+    def clear_up(self) -> None:
+        """See `SiteHost.clear_up`."""
+        self.shut_down()
+        if self._server is not None:
+            self._server.destroy()
+        super().clear_up()
+
     # ------------------------------------------------------------------ inside
 
     def _open_source(self) -> SourceDatabase:

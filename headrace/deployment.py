@@ -18,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, fingerprint_of, gather
 from actors.processes import process_of
+from actors.records.requests import REQUESTS_FILE
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
@@ -402,8 +403,28 @@ class Deployment:
         problems = _wait_gone(drivers)
         if purge:
             problems += self._remove_from_databases(actors, tell)
+        if self.address:
+            problems += self._clear_nodes(actors, names, purge=purge, tell=tell)
         self._kill_and_wait(list(names))
         tell("components ended")
+        return problems
+
+    def _clear_nodes(self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
+        problems = []
+        for site in self.spec.sites:
+            if not site.node or not (purge or site.database.kind == "embedded"):
+                continue
+            actor, what = f"site:{site.name}", f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server"
+            try:
+                if actor not in names:
+                    raise PropagationError(f"{actor} does not run")
+                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)  # a node that is not there is not waited for
+                actors.call(actor, "clear_up" if purge else "stop_server", timeout_s=DATABASE_TIMEOUT_S)
+            except StreamsError as error:
+                problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
+            else:
+                tell(f"{site.name}: {'removed from' if purge else 'embedded server stopped on'} its machine")
         return problems
 
     def _kill_and_wait(self, names: list[str]) -> None:
@@ -491,7 +512,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", "chaos.json", "chaos.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", REQUESTS_FILE, "chaos.json", "chaos.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from actors.lag import PositionSamples
-from actors.splitting.facts import required_of
 from actors.records.requests import Requests
+from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
 from simulation.violations import Invariant, require
 from streams.errors import ConfigError
