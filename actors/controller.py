@@ -616,6 +616,7 @@ class Controller(Host):
     def _observe(self) -> None:
         latest = gather(self._actors, self._observed())
         self._find_absent_nodes(latest)
+        self._find_empty_folders(latest)
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -637,6 +638,13 @@ class Controller(Host):
                     continue
                 # The site says it for all of its components.
                 status["problem"], status["fix"] = found if status["kind"] == "site" else ("", "")
+
+    def _find_empty_folders(self, statuses: list[dict[str, Any]]) -> None:
+        """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone: they wait for ever."""
+        for status in statuses:
+            if self._phase == "RUNNING" and status.get("is_prepared") is False:
+                status["problem"] = f"was prepared, and finds nothing of that in {self._spec.state_dir} on its node: its redo is not there"
+                status["fix"] = "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in docs/operations.md"
 
     def _observed(self) -> tuple[Component, ...]:
         """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""

@@ -230,6 +230,7 @@ class DatabaseSite(SiteHost):
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
         if self._is_source:
+            details["is_prepared"] = self._is_prepared()
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._tables.uncaptured)
             details["strayed_tables"] = list(self._tables.strayed)

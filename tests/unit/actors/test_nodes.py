@@ -64,3 +64,20 @@ def test_a_component_that_is_created_while_its_node_is_away_is_created_once(spec
     for _ in range(3):
         controller.step()
     assert len(actors.created) == created
+
+
+def test_a_source_that_comes_back_on_a_node_without_its_folder_is_a_finding(spec, actors):
+    controller = started(spec, actors)
+    actors.statuses["site:a"] = {"state": "WAITING FOR PREPARATION", "is_prepared": False}
+    controller.step()
+    (note,) = notes(controller.overview())
+    assert note.component == "site:a"
+    assert str(spec.state_dir) in note.problem
+    assert not note.is_remark
+
+
+def test_a_source_that_is_not_prepared_yet_is_no_finding(spec, actors):
+    actors.statuses["site:a"] = {"state": "WAITING FOR PREPARATION", "is_prepared": False, "ready": False}
+    controller = started(spec, actors)
+    assert controller.detail_state() == "STARTING SITES"
+    assert notes(controller.overview()) == []
