@@ -270,6 +270,7 @@ class RayActors:
         self.namespace = namespace
         self._records = _Records(namespace)
         self._late: dict[tuple[str, str], Any] = {}  # answers of `call_all` that were given up: a late call is not cancelled
+        self._told: dict[str, Any] = {}  # components that were told to end: one whose node is away hears it when that is back
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
@@ -369,10 +370,10 @@ class RayActors:
             actor = self._actor(process)
         except ValueError:
             return  # not there
-        if process in {place for _, place in self._records.running()}:
-            _settle(actor, name)
-        else:
+        if process not in {place for _, place in self._records.running()}:
             ray.kill(actor, no_restart=True)
+        elif name not in self._told or ray.wait([self._told[name]], timeout=0)[0]:
+            self._told[name] = _settle(actor, name)
 
     def nodes(self) -> list[Mapping[str, float]]:
         """See `ActorSystem.nodes`."""
@@ -438,8 +439,8 @@ class RayActors:
         return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
 
 
-def _settle(actor: Any, component: str) -> None:  # noqa: ANN401 - a Ray actor's handle
-    actor.settle.options(concurrency_group="settle").remote(component)
+def _settle(actor: Any, component: str) -> Any:  # noqa: ANN401 - a Ray actor's handle, a reference
+    return actor.settle.options(concurrency_group="settle").remote(component)
 
 
 def _call(actor: Any, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - a handle, a reference
