@@ -81,10 +81,10 @@ class SparkHost(Host):
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
         self._access = {}
-        node = dict(self._spec.site(self._site).node)
+        node = placement(dict(self._spec.site(self._site).node))
         configuration = ApplicationConfig(
             topology=self._spec.name, site=self._site, ray_address=own_address(), state_dir=str(self._folder), host=own_host(),
-            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=tuple(placement(node).items()) if node else ()),
+            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=tuple(node.items())),
         ).to_json()
         self._started += 1
         self._child.start(configuration)

@@ -217,9 +217,8 @@ class SparkApplication:
         resources, host = self._config.resources, self._config.host
         options, app_master_options = f"{_JVM_OPTIONS} {_HEAP}", f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
         scratch: dict[str, str] = {}
-        if self._config.state_dir and self._is_local:
-            # Everything runs on this machine, so files of killed JVMs are found in this folder. On a real cluster, an executor's
-            # node need not have this folder.
+        if self._config.state_dir:
+            # All of the application runs where this folder is, so files of killed JVMs are found in it.
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             scratch = {"spark.local.dir": str(folder)}

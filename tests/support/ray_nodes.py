@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -25,7 +25,7 @@ from actors.cluster.ray_head import HOOK
 from spark_apply.application.environment import LOOPBACK, java_environment
 from tests.support.system import wait_until
 
-__all__ = ["RayNode", "RayNodes", "has_own_disks"]
+__all__ = ["RayNode", "RayNodes", "has_own_disks", "kill"]
 
 HEAD = "head"
 # Not 127.0.0.1: Ray takes that for this machine's outer address, wherever a cluster has several nodes.
@@ -66,6 +66,18 @@ def has_own_disks() -> bool:
     return bool(_isolated())
 
 
+def kill(processes: Iterable[psutil.Process]) -> int:
+    """SIGKILL; returns how many were still there."""
+    killed = list(processes)
+    for process in tuple(killed):
+        try:
+            process.kill()
+        except psutil.Error:
+            killed.remove(process)
+    psutil.wait_procs(killed, timeout=1.0)
+    return len(killed)
+
+
 class RayNode:
     """One node: a head, or a site's.
 
@@ -78,6 +90,7 @@ class RayNode:
     def __init__(self, cluster: RayNodes, name: str, address: str) -> None:
         self._cluster, self.name, self.address = cluster, name, address
         self._process: subprocess.Popen[bytes] | None = None
+        self._earlier: list[subprocess.Popen[bytes]] = []  # of lives that hang
         self._starts = 0
 
     @property
@@ -96,6 +109,7 @@ class RayNode:
     def begin(self) -> None:
         """Start it; `wait_started` waits for it."""
         self._starts += 1
+        self._earlier += [] if self._process is None else [self._process]
         self.state_dir.mkdir(parents=True, exist_ok=True)
         (self.folder / "own" / "tmp").mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
@@ -163,14 +177,21 @@ class RayNode:
         killed, deadline = 0, time.monotonic() + ENDED_S
         while found := self.processes():
             assert time.monotonic() < deadline
-            for process in found:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-                    killed += 1
-            psutil.wait_procs(found, timeout=1.0)
+            killed += kill(found)
         if self._process is not None:
             self._process.wait()
         return killed
+
+    def freeze(self) -> list[psutil.Process]:
+        """The machine hangs: SIGSTOP of everything that runs there. Returns it; the next start is another life of the node beside it."""
+        frozen: dict[int, psutil.Process] = {}
+        while found := [process for process in self.processes() if process.pid not in frozen]:
+            for process in found:
+                frozen[process.pid] = process
+                with contextlib.suppress(psutil.Error):
+                    process.suspend()
+        self._cluster.frozen += frozen.values()
+        return list(frozen.values())
 
     def stop(self) -> None:
         """End it as `ray stop` does, whatever is left of it then by force."""
@@ -179,6 +200,8 @@ class RayNode:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDED_S)
         self.kill()
+        for process in self._earlier:
+            process.wait()
 
 
 class RayNodes:
@@ -192,6 +215,7 @@ class RayNodes:
     def __init__(self, folder: Path, state_dir: Path) -> None:
         self.folder, self.state_dir, self.port = folder, state_dir, _free_port()
         self.nodes: dict[str, RayNode] = {}
+        self.frozen: list[psutil.Process] = []  # of earlier lives of nodes
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
@@ -234,6 +258,7 @@ class RayNodes:
             self.start()
             yield self
         finally:
+            kill(self.frozen)
             for node in (*self.nodes.values(), self.head):
                 node.stop()
             for name, value in before.items():
