@@ -39,6 +39,7 @@ SITE = """
   {name}: {{database: {{kind: postgres, dsn: "${{{variable}}}"}}, node: {{site_{name}: 1}}}}"""
 SITES = ("a", "b", "c")
 UP_S = 300.0
+CLIENTS = 2  # at each source: three apply processes write what they write, and a small machine does all of it
 
 
 class Cluster:
@@ -127,7 +128,7 @@ def variable(site: str) -> str:
 @contextlib.contextmanager
 def loaded(cluster: Cluster, *more: str) -> Iterator[Load]:
     """Write at a and c during the block; then all that was acknowledged is everywhere, once."""
-    with writing(cluster.system, "a", "x") as x, writing(cluster.system, "c", "y") as y:
+    with writing(cluster.system, "a", "x", CLIENTS) as x, writing(cluster.system, "c", "y", CLIENTS) as y:
         load = Load(cluster, x, y)
         load.wait_arriving()
         yield load

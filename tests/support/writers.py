@@ -44,12 +44,13 @@ class Writers:
         system: a topology with these tables.
         site: where they write.
         schema: of the tables.
+        clients: that write at a time.
     """
 
-    def __init__(self, system: System, site: str, schema: str = "public") -> None:
+    def __init__(self, system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
         self._system, self._site, self._schema = system, site, schema
         self._inserts = [f"INSERT INTO {schema}.{table} VALUES (%s, 'written')" for table in _TABLES]
-        self._writers = [_Writer(number * _NUMBERS) for number in range(CLIENTS)]
+        self._writers = [_Writer(number * _NUMBERS) for number in range(clients)]
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._write, args=(writer,), daemon=True) for writer in self._writers]
 
@@ -123,10 +124,10 @@ class Writers:
 
 
 @contextlib.contextmanager
-def writing(system: System, site: str, schema: str = "public") -> Iterator[Writers]:
+def writing(system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> Iterator[Writers]:
     """Write at `site` while the block runs, into empty tables."""
     system.execute(site, f"TRUNCATE {', '.join(f'{schema}.{table}' for table in _TABLES)}")
-    writers = Writers(system, site, schema)
+    writers = Writers(system, site, schema, clients)
     writers.start()
     try:
         yield writers
