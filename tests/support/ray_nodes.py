@@ -22,7 +22,8 @@ import psutil
 
 from actors.cluster.local import HOST
 from actors.cluster.ray_head import HOOK
-from spark_apply.application.environment import LOOPBACK, java_environment
+from actors.runtime import prepare_process
+from spark_apply.application.environment import java_environment
 from tests.support.system import wait_until
 
 __all__ = ["RayNode", "RayNodes", "has_own_disks", "kill"]
@@ -250,8 +251,7 @@ class RayNodes:
     @contextlib.contextmanager
     def running(self, *names: str) -> Iterator[RayNodes]:
         """A head and nodes of these names; this process can connect to the cluster meanwhile."""
-        before = {name: os.environ.get(name) for name in (*self.access, *LOOPBACK)}
-        os.environ.update(self.access)
+        prepare_process(self.address, self.access)
         for name in names:
             self.add(name)
         try:
@@ -261,9 +261,6 @@ class RayNodes:
             kill(self.frozen)
             for node in (*self.nodes.values(), self.head):
                 node.stop()
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                os.environ.update({} if value is None else {name: value})
 
 
 def _free_port() -> int:
