@@ -22,7 +22,7 @@ import psutil
 
 from actors.cluster.local import HOST
 from actors.cluster.ray_head import HOOK
-from actors.runtime import prepare_process
+from actors.runtime import disconnect, prepare_process
 from spark_apply.application.environment import java_environment
 from tests.support.system import wait_until
 
@@ -258,6 +258,7 @@ class RayNodes:
             self.start()
             yield self
         finally:
+            disconnect()  # Ray ends a process that has lost its head
             kill(self.frozen)
             for node in (*self.nodes.values(), self.head):
                 node.stop()
