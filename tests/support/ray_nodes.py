@@ -134,11 +134,11 @@ class RayNode:
             "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
         ]
         if self.name == HEAD:
-            return [*common, "--head", f"--port={self._cluster.port}", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self.folder / 'r'}"]
+            return [*common, "--head", f"--port={self._cluster.port}", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self._cluster.folder / self.name}"]
         isolated = _isolated()
         command = [
             *common, f"--address={self._cluster.address}", f"--resources={json.dumps({f'site_{self.name}': 1})}",
-            f"--temp-dir={'/tmp/r' if isolated else self.folder / 'r'}",  # its own /tmp
+            f"--temp-dir={'/tmp/r' if isolated else self._cluster.folder / self.name}",  # its own /tmp
         ]
         if not isolated:
             return command
