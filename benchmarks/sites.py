@@ -32,7 +32,7 @@ UP_MAX_S = 120.0
 ONE_MORE_MAX_MB = 250.0
 ONE_MORE_MAX_S = 3.0
 
-_TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, body text)"
+_TABLES = "CREATE TABLE t (id bigint PRIMARY KEY, body text); CREATE TABLE u (LIKE t INCLUDING ALL)"
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def running_sites(names: Sequence[str]) -> Iterator[Sites]:
     with running_servers(names, {}) as (folder, servers):
         for server in servers.values():
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
-                connection.execute(_TABLE)
+                connection.execute(_TABLES)
         headrace = HeadraceTopology(
             folder / "headrace", {name: server.dsn() for name, server in servers.items()},
             {f"DSN_{name.upper()}": server.dsn() for name, server in servers.items()},
@@ -130,18 +130,19 @@ def n_way(count: int) -> int:
 def one_more() -> int:
     """Measure a further flow into a site that has an apply process already; returns 1 when a goal is missed.
 
-    Nothing is combined: the flow would part its source's other one, and its cost would be that of two queues more.
+    Nothing is combined: the flow would part its source's other one, and its cost would be that of two queues more. It has a table of
+    its own: an apply process begins again when its tables get another writer.
     """
     with running_sites(["a", "b", "c"]) as sites:
-        flows = ["{schemas: [public], from: a, to: [c]}", "{schemas: [public], from: b, to: [a]}"]
+        flows = ["{tables: [public.t], from: a, to: [c]}", "{tables: [public.u], from: b, to: [a]}"]
         sites.up(flows, combined="never")
-        sites.write_everywhere(["b"])
+        sites.write_everywhere(["a"])
         time.sleep(REST_S)
         parts_before = sites.memory()
         began = time.monotonic()
         sites.headrace.wait_caught_up()  # what the command line itself takes to start
         command_s = time.monotonic() - began
-        edit_s = sites.up([*flows[:1], "{schemas: [public], from: b, to: [a, c]}"], combined="never")
+        edit_s = sites.up([*flows[:1], "{tables: [public.u], from: b, to: [a, c]}"], combined="never")
         sites.write_everywhere([])
         time.sleep(REST_S)
         parts_after = sites.memory()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "redo_folder", "remove_from", "retained_bytes", "running_access",
+    "access_to", "claim_on", "embedded_server", "left_servers", "redo_folder", "remove_from", "retained_bytes", "running_access",
     "site_folder",
 ]
 
@@ -56,6 +56,21 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
     return EmbeddedServer(
         site_folder(spec, site.name) / "database", version=site.database.version, name=f"{spec.name}-{site.name}"
     )
+
+
+def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
+    """The controls of embedded servers in the state folder whose sites are gone from the file, by name of the site; they need not run.
+
+    Args:
+        spec: the topology.
+    """
+    from databases.embedded import EmbeddedServer
+
+    names = {site.name for site in spec.sites}
+    folders = sorted((spec.state_dir / "sites").glob("*/database"))
+    return {
+        folder.parent.name: EmbeddedServer(folder, name=f"{spec.name}-{folder.parent.name}") for folder in folders if folder.parent.name not in names
+    }
 
 
 def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
@@ -133,9 +148,9 @@ def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]
     """
     lines: tuple[str, ...] = ()
     access = access_to(site, dsn)
-    if any(capture.source == site.name for capture in spec.captures):
-        with closing(open_source(access)) as source:
-            lines += source.remove(spec.name)
+    # Also of a site that is no source any more: its slot may not have been dropped yet.
+    with closing(open_source(access)) as source:
+        lines += source.remove(spec.name)
     # Only after the slot: log that only the slot would read needs no origins any more.
     if any(apply.site == site.name for apply in spec.applies):
         with closing(open_destination(access)) as destination:

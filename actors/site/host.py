@@ -64,16 +64,12 @@ class SiteHost(Host):
         """
         delete_spilled(self._spec, self.name.removeprefix("site:"), names)
 
-    def stop_server(self) -> None:
-        """The topology ends: end this component, and its database if that is embedded. Idempotent."""
-        self.shut_down()
-
     def clear_up(self) -> None:
         """The topology is removed: end this component, and remove all that its components keep on this machine; idempotent.
 
         No other component of the topology may run here, but those of other sites that are to be removed next.
         """
-        self.shut_down()
+        self.end()
         folder, state_dir = site_folder(self._spec, self.name.removeprefix("site:")), self._spec.state_dir
         for each in (folder, state_dir / "components", state_dir / "logs"):
             shutil.rmtree(each, ignore_errors=True)
