@@ -37,8 +37,8 @@ ENDED_S = 20.0  # Ray ends a node's workers within seconds; then the rest is kil
 OBJECT_STORE_BYTES = 80_000_000  # nearly the least that Ray takes; it is not touched
 # Idle workers end, and Ray's allocators keep less: as on a private cluster.
 _LEAN = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000", "MALLOC_ARENA_MAX": "2", "RAY_worker_niceness": "0"}
-# A node whose connections are refused is gone after 5 s, not after 20; one that is only slow keeps Ray's own 10 s for each answer.
-_SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5"}
+# A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's own 10 s for an answer.
+_PATIENT = {"RAY_health_check_timeout_ms": "60000"}
 _FOREIGN = ("RAY_", "SPARK_", "PYSPARK_", "JAVA_OPTS")
 _MOUNTS = """
 set -e
@@ -120,7 +120,7 @@ class RayNode:
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/",
-                env=environment | (HOOK | _SOON if self.name == HEAD else {}),
+                env=environment | (HOOK | _PATIENT if self.name == HEAD else {}),
             )
 
     @property
