@@ -38,7 +38,7 @@ replicate:
 SITE = """
   {name}: {{database: {{kind: postgres, dsn: "${{{variable}}}"}}, node: {{site_{name}: 1}}}}"""
 SITES = ("a", "b", "c")
-UP_S = 300.0
+UP_S = 600.0  # half a minute on a quiet machine
 CLIENTS = 2  # at each source: three apply processes write what they write, and a small machine does all of it
 
 
