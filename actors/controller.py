@@ -25,10 +25,14 @@ States
     What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and merging are edits too,
     which need no preparation and no database, so a destination that is away holds up none of them.
 
+    A site that does not answer, because its node is gone for example, holds up only what is to be done there. Ray starts its components when
+    a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of the file wait for every site of the file.
+
 Durable when
     `desired.json` contains the prepared topology, without secrets, each component's label, and what is split off. It is written after the last
     `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
-    that is not named there is new and starts from scratch: it does not run before the file is written.
+    that is not named there is new and starts from scratch: it does not run before the file is written. The controller runs on the
+    cluster's head, where the file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -48,10 +52,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.calls import Calls
+from actors.cluster.nodes import absence_of
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
+from actors.records.requests import REQUESTS_FILE, Requests
 from actors.site.left import LeftSite, left_by, left_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
 from actors.site.redo_keeper import add_capture_scns
@@ -175,7 +181,8 @@ class Controller(Host):
 
     def open(self) -> None:
         """Connect to the actor system; start from what is already prepared."""
-        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock)
+        requests = Requests(self._file.state_dir / REQUESTS_FILE)
+        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock, requests)
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         if self._given_actors is not None:
@@ -266,7 +273,7 @@ class Controller(Host):
         self._repeats, self._phase = True, "STARTING SITES"
 
     def split(self, name: str) -> None:
-        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit.
+        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit, also by a later controller.
 
         Raises:
             ConfigError: there is no such propagation, or it cannot be split off.
@@ -307,28 +314,51 @@ class Controller(Host):
 
     def _split_and_merge(self) -> None:
         """Bring a split stream to its next phase: recorded first, then adopted by its components, as every edit."""
-        if not self._is_created or self._phase in {"PREFLIGHT", "PREPARING"} or self._outdated() or self._unwanted():
+        if not self._is_created or self._phase in {"PREFLIGHT", "PREPARING"} or self._outdated() or self._is_ending():
             return
-        for component in self._ended:
-            self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
-        self._ended = ()
+        self._ended = tuple(component for component in self._ended if not self._is_cleared(component))
         wanted = self._splitting.next(self._facts(self._latest), self._clock.time_us())
         if wanted is None:
             return
         spec, prepared = with_splits(self._file, wanted), self._desired()
         edit = Edit.since(prepared, spec, fingerprint_of(spec))
-        for component in components_of(spec):
-            if component.name not in prepared.get("labels", {}):
-                self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+        try:
+            for component in components_of(spec):
+                if component.name not in prepared.get("labels", {}):
+                    self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+        except StreamsError as error:
+            log.warning("%s: nothing is split off now: %s", self.name, error.message)
+            return  # nothing is recorded: the next step tries again, if the site answers
         self._save_desired({
             **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
             "splits": [as_json(each) for each in wanted],
         })
         log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
         self._splitting.take(wanted)
-        self._ended = tuple(component for component in self._components if component.name not in edit.labels)
+        ended = (*self._ended, *self._components)
+        self._ended = tuple(component for component in ended if component.name not in edit.labels)
         self._run_by(spec)
         self._edit = edit
+
+    def _is_ending(self) -> bool:
+        """Whether a component has not ended yet that is to end. One at a site that is away may take days, and nobody waits for it."""
+        away = {component.name for component in self._ended if not self._answers(component.site)}
+        return bool(self._unwanted() - away)
+
+    def _is_cleared(self, component: Component) -> bool:
+        """Delete what a component of a merged stream left on its site's disk; whether that is done."""
+        if not self._answers(component.site):
+            return False
+        try:
+            self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
+        except StreamsError as error:
+            log.warning("%s: what %s left is not deleted yet: %s", self.name, component.name, error.message)
+            return False
+        return True
+
+    def _answers(self, site: str) -> bool:
+        """Whether a site answered when it was asked last: no time is spent on others."""
+        return any(status["name"] == f"site:{site}" and status["state"] != "UNREACHABLE" for status in self._latest)
 
     def _unwanted(self) -> set[str]:
         """Components that run and are no part of the topology."""
@@ -604,7 +634,7 @@ class Controller(Host):
 
         What is recorded is what was so when the databases were prepared, also by a controller that started since.
         """
-        is_settled = self._phase == "RUNNING" and not self._outdated()
+        is_settled = self._phase == "RUNNING" and not self._outdated() and all(self._answers(site.name) for site in self._spec.sites)
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
@@ -688,6 +718,8 @@ class Controller(Host):
 
     def _observe(self) -> None:
         latest = gather(self._actors, self._observed())
+        self._find_absent_nodes(latest)
+        self._find_empty_folders(latest)
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -695,6 +727,27 @@ class Controller(Host):
                 # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
+
+    def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
+        """Say of sites that do not answer whether there is a node on which they could run."""
+        away = [status for status in statuses if status["state"] == "UNREACHABLE"]
+        if not away:
+            return
+        with contextlib.suppress(StreamsError):
+            nodes = self._actors.nodes()
+            for status in away:
+                found = absence_of(status["site"], dict(self._spec.site(status["site"]).node), nodes)
+                if found is None:
+                    continue
+                # The site says it for all of its components.
+                status["problem"], status["fix"] = found if status["kind"] == "site" else ("", "")
+
+    def _find_empty_folders(self, statuses: list[dict[str, Any]]) -> None:
+        """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone: they wait for ever."""
+        for status in statuses:
+            if self._phase == "RUNNING" and status.get("is_prepared") is False:
+                status["problem"] = f"was prepared, and finds nothing of that in {self._spec.state_dir} on its node: its redo is not there"
+                status["fix"] = "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in docs/operations.md"
 
     def _observed(self) -> tuple[Component, ...]:
         """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""

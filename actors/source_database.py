@@ -246,6 +246,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
         if self._is_source:
+            details["is_prepared"] = self._is_prepared()
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._tables.uncaptured)
             details["strayed_tables"] = list(self._tables.strayed)
@@ -477,6 +478,13 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._claim.hold()
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
+
+    def clear_up(self) -> None:
+        """See `SiteHost.clear_up`."""
+        self.end()
+        if self._server is not None:
+            self._server.destroy()
+        super().clear_up()
 
     # ------------------------------------------------------------------ inside
 

@@ -19,6 +19,7 @@ from actors.calls import SETTLED
 from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
+from actors.records.requests import REQUESTS_FILE
 from actors.site.left import left_in
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
@@ -301,7 +302,6 @@ class Deployment:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
 
-<<<<<<< HEAD
     def _check_same(self, overview: Mapping[str, Any]) -> None:
         """Refuse to wait for what another call of `up` has wanted since.
 
@@ -352,7 +352,6 @@ class Deployment:
             f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
             hint=f"`headrace down {self.spec.file}` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out here as well",
         )
->>>>>>> w/folders
 
     def _check_certificates(self) -> None:
         """Refuse to start what could not speak to each other.
@@ -474,11 +473,31 @@ class Deployment:
         problems = _wait_gone(drivers)
         if purge:
             problems += self._remove_from_databases(actors, tell)
+        if self.address:
+            problems += self._clear_nodes(actors, names, purge=purge, tell=tell)
         left = self._kill_and_wait(lambda _: True)
         actors.end_empty_processes()
         if left and self.address:  # a private cluster ends with all that it runs
             return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
         tell("components ended")
+        return problems
+
+    def _clear_nodes(self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
+        problems = []
+        for site in self.spec.sites:
+            if not site.node or not (purge or site.database.kind == "embedded"):
+                continue
+            actor, what = f"site:{site.name}", f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server"
+            try:
+                if actor not in names:
+                    raise PropagationError(f"{actor} does not run")
+                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)  # a node that is not there is not waited for
+                actors.call(actor, "clear_up" if purge else "stop_server", timeout_s=DATABASE_TIMEOUT_S)
+            except StreamsError as error:
+                problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
+            else:
+                tell(f"{site.name}: {'removed from' if purge else 'embedded server stopped on'} its machine")
         return problems
 
     def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
@@ -590,7 +609,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", "chaos.json", "chaos.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", REQUESTS_FILE, "chaos.json", "chaos.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

@@ -120,7 +120,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     elif error and state in _BAD:
         yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
     if component.get("problem"):
-        yield Note(component=name, problem=str(component["problem"]), is_stuck=_is_paused(component))
+        yield Note(component=name, problem=str(component["problem"]), fix=str(component.get("fix", "")), is_stuck=_is_paused(component))
     if component.get("database_problem"):
         yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
     yield from _refusals(name, component.get("wire") or {})

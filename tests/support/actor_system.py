@@ -39,6 +39,7 @@ class FakeActors:
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
         self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
+        self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
@@ -109,6 +110,9 @@ class FakeActors:
             except PropagationError as error:
                 answers[name] = error
         return answers
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        return self.offered
 
     def kill(self, name: str) -> None:
         self.killed.append(name)

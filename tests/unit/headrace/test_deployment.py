@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import headrace.deployment
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
 from actors.controller import fingerprint_of
+from actors.intermediate_database import IntermediateSite
 from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
@@ -407,3 +409,58 @@ def test_up_names_every_table_that_cannot_be_copied_and_waits_a_moment_for_those
     assert "table public.u: not empty" in raised.value.message
     with pytest.raises(ApplyError, match=r"table public\.t: not empty"):  # and not for ever
         Looks(monkeypatch, spec, overview(first)).deployment.up()
+
+
+class Machines(FakeActors):
+    """Sites whose actors end servers and remove files; the node of one that is silent is away."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+        self.running = {name: {} for name in names}
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
+        if name in self.silent:
+            raise PropagationError(f"{name} does not answer")
+        self.asked.append((name, method))
+
+
+def on_nodes(spec: Any) -> Any:
+    return replace(spec, sites=tuple(replace(site, node=((f"site_{site.name}", 1.0),)) for site in spec.sites))
+
+
+def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[str]]:
+    """The problems, and what was told."""
+    told: list[str] = []
+    return Deployment(spec, "10.0.0.1:6379")._clear_nodes(actors, actors.names(), purge=purge, tell=told.append), told  # type: ignore[arg-type]
+
+
+def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_those_it_did_not_reach(spec):
+    spec, machines = on_nodes(spec), Machines("site:a", "site:b")
+    assert clear(spec, machines, purge=False) == ([], [f"{site}: embedded server stopped on its machine" for site in ("a", "b")])
+    assert [method for _, method in machines.asked] == ["status", "stop_server"] * 2
+    machines.silent.add("site:a")
+    del machines.running["site:b"]
+    (away, ended), told = clear(spec, machines, purge=True)
+    assert told == []
+    assert away.startswith("a: site:a does not answer: what it keeps in ")
+    assert ended.startswith("b: site:b does not run: what it keeps in ")
+
+
+def test_down_leaves_the_head_s_own_machine_to_the_command(spec):
+    machines = Machines("site:a", "site:b")
+    assert clear(spec, machines, purge=True) == ([], [])
+    assert machines.asked == []
+
+
+def test_site_removes_what_it_keeps_and_nothing_of_other_sites_on_its_machine(spec):
+    state = spec.state_dir
+    for name in ("sites/a/redo/1.redo", "sites/b/queues/q/positions.json", "components/queue.q.json", "logs/site.a.log", "desired.json"):
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text("")
+    IntermediateSite(spec, "a", "").clear_up()
+    assert sorted(path.name for path in state.rglob("*") if path.is_file()) == ["desired.json", "positions.json"]
+    (state / "desired.json").unlink()
+    for _ in range(2):
+        IntermediateSite(spec, "b", "").clear_up()
+    assert not state.exists()
