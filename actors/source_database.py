@@ -41,10 +41,13 @@ from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from redo.source_refusal import SourceRefusal
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
+    CapturedNoMore,
     ConfigError,
+    DatabaseSetBack,
     DatabaseUnavailable,
     LogGone,
     PropagationError,
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
+    from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
@@ -98,6 +101,7 @@ class DatabaseSite(SiteHost):
         self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
         self._claim = SiteClaim(spec, self._site)
+        self._refusal = SourceRefusal(self._folder / "redo")
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )
@@ -149,6 +153,8 @@ class DatabaseSite(SiteHost):
             return self._watch()
         if self._gone is not None:
             error, self._gone = self._gone, None
+            if isinstance(error, CapturedNoMore):
+                self._refusal.record(error)
             raise error
         # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
         is_awaiting = writer.is_awaiting
@@ -449,11 +455,18 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
-        stream = self._source.open_stream(
-            self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary
-        )
+        self._refusal.check()
         try:
-            writer.attach(stream, partial(self._source.check_stream, self._spec.name, stream.options))
+            self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
+            stream = self._source.open_stream(
+                self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
+                last_transaction=writer.last_transaction,
+            )
+        except (DatabaseSetBack, CapturedNoMore) as error:
+            self._refusal.record(error)
+            raise
+        try:
+            writer.attach(stream, partial(self._source.check_stream, stream.options))
         except BaseException:
             stream.close()
             raise
@@ -499,9 +512,9 @@ class DatabaseSite(SiteHost):
         if writer is not None and writer.waits_for_receivers:
             self.wake()
 
-    def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
+    def _dictionary_build(self, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         assert self._source is not None
-        return self._source.dictionary_build(self._spec.name)
+        return self._source.dictionary_build(self._spec.name, seeing=seeing)
 
     def _drop_writer(self) -> None:
         """Drop the log writer: the next one reads its state from disk."""
@@ -561,7 +574,7 @@ class DatabaseSite(SiteHost):
         writer = self._writer
         if writer is not None:
             # Also while a full redo log stops the log writer: the growing log may cost us the slot.
-            source.check_prepared(self._spec.name, writer.start_scn)
+            self._refusal.check_prepared(source.check_prepared(self._spec.name, writer.start_scn))
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self._tables.look(source, self._spec)

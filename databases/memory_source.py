@@ -11,7 +11,7 @@ was confirmed is gone. Values are bytes in text form unless a column says otherw
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -218,6 +218,7 @@ class MemorySource:
         self.left: dict[int, Scn] = {}  # timelines of before, and where the log left them
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
+        self.invisible: set[int] = set()  # transactions that are in the log, and that a synchronous standby keeps from being seen
         self.log: list[Committed] = []
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
@@ -427,7 +428,7 @@ class MemorySource:
         self._advance()
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True  # noqa: ARG002
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,  # noqa: ARG002
     ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
         check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)
@@ -437,11 +438,12 @@ class MemorySource:
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
         """See `SourceDatabase.check_stream`: every value travels in every form."""
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:  # noqa: ARG002
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
+        return "the log"
 
     def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
         """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
@@ -472,8 +474,10 @@ class MemorySource:
             for (owner, name), numbers in sorted(found.items())
         )
 
-    def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
+    def dictionary_build(self, topology: str = "", *, seeing: Collection[int] = ()) -> DictionaryBuild | None:  # noqa: ARG002
         """See `SourceDatabase.dictionary_build`."""
+        if not self.invisible.isdisjoint(seeing):
+            return None
         tables = []
         for table in self._tables.values():
             stored = (table.version.owner, table.version.name)
@@ -541,8 +545,9 @@ class MemoryLogStream:
             raise DatabaseUnavailable("the log stream broke", hint="open a new one")
         gulp_bytes, size = self._source.gulp_bytes(), 0
         parts: list[bytes] = []
-        commit_scn = commit_end = 0
+        commit_scn = commit_end = transaction = 0
         objects: list[ObjectNumber] = []
+        describers: dict[int, bool] = {}
         has_truncates = False
         while (frame := self._peek()) is not None and self._break_after != 0:
             data, described, commit = frame
@@ -555,9 +560,11 @@ class MemoryLogStream:
             has_truncates |= is_truncate(data)
             if described:
                 objects.append(ObjectNumber(described))
+            if described or is_truncate(data):
+                describers[self._source.log[self._next - 1].transaction_id] = True
             self._is_open = not commit
             if commit:
-                commit_scn, commit_end = commit, size
+                commit_scn, commit_end, transaction = commit, size, self._source.log[self._next - 1].transaction_id
         end_scn = self._source.current_scn() if self._peek() is None else Scn(commit_scn)
         if not parts and end_scn <= self._told_scn:
             return None
@@ -565,6 +572,7 @@ class MemoryLogStream:
         return LogChunk(
             data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
             objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
+            describers=tuple(describers), transaction=transaction,
         )
 
     def confirm(self, scn: Scn) -> None:

@@ -53,6 +53,9 @@ class LogChunk:
         commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
             begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
         has_truncates: a TRUNCATE appears in `data`: which partitions their tables have is to be known before it.
+        describers: numbers of the transactions that have one of these descriptions, or a TRUNCATE. What the catalog says of the
+            tables is to be read when these are visible (`SourceDatabase.dictionary_build`).
+        transaction: number of the last transaction that ends in `data`; 0: none ends.
     """
 
     data: bytes
@@ -62,6 +65,8 @@ class LogChunk:
     objects: tuple[ObjectNumber, ...] = ()
     commit_end: int = 0
     has_truncates: bool = False
+    describers: tuple[int, ...] = ()
+    transaction: int = 0
 
 
 class LogStream(Protocol):

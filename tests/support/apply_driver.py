@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class MinedQueue:
         self.source.prepare(topology, rules)
         self._writer = LogWriter(
             folder / "redo", "dbs1", decoder_factory=decoder_for,
-            dictionary_build=lambda: self.source.dictionary_build(topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+            dictionary_build=partial(self.source.dictionary_build, topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
         )
         self._writer.attach(self.source.open_stream(topology, self._writer.start_scn))
         self.core = QueueCore(self.spec, self.apply.queue, folder / "queue")

@@ -7,6 +7,7 @@ running topology. Between the redo and an apply engine there are no queues: a ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -41,7 +42,7 @@ class NetworkSite:
         if self.captures:
             self.source.prepare(spec.name, spec.capture_rules(name))
             self.writer = LogWriter(
-                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=lambda: self.source.dictionary_build(spec.name),
+                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=partial(self.source.dictionary_build, spec.name),
                 segment_bytes=1 << 20, redo_bytes_max=1 << 30,
             )
             self.stream = self.source.open_stream(spec.name, self.writer.start_scn)

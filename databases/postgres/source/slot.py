@@ -14,11 +14,12 @@ import psycopg
 from databases.ports import PlannedStatement
 from databases.postgres.connection import connect, quote, translated
 from databases.postgres.source.lsn import parse_lsn
+from databases.postgres.source.transactions import whole_number
 from databases.timelines import check_timeline
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError, LogGone
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, LogGone
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["MAKES_SLOT", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step"]
+__all__ = ["MAKES_SLOT", "check_history", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step"]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
@@ -73,7 +74,8 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
         start: where redo ends; FIRST_SCN: there is none.
 
     Raises:
-        LogGone: the slot has not everything after `start`, or the log ends below it.
+        LogGone: the slot has not everything after `start`.
+        DatabaseSetBack: the log ends below it.
     """
     confirmed, end = slot_positions(connection, name, start)
     if start != FIRST_SCN and confirmed > start:
@@ -84,12 +86,42 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
             through_scn=confirmed,
         )
     if start > end:
-        raise LogGone(
+        raise DatabaseSetBack(
             f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
             hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
             through_scn=start,
         )
     return start if start != FIRST_SCN else Scn(confirmed)
+
+
+def check_history(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
+    """See that the server still has the last transaction of the redo log.
+
+    One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It may also have
+    given the transaction's number to another one that committed; so the first refusal is kept (`redo.set_back`).
+
+    Args:
+        connection: to the source.
+        start: where redo ends.
+        transaction: the 32-bit number of its last transaction; 0: not known.
+
+    Raises:
+        DatabaseSetBack: it has not.
+    """
+    if not transaction:
+        return
+    whole = whole_number(connection, transaction)
+    try:
+        (status,) = connection.execute("SELECT pg_xact_status(%s::text::xid8)", (whole,)).fetchone() or (None,)
+    except psycopg.errors.InvalidParameterValue:
+        status = "in the future"
+    # In progress: committed in the log and not visible yet, as while a synchronous standby is away. None: too old to be known.
+    if status in {"in the future", "aborted"}:
+        raise DatabaseSetBack(
+            f"the redo log ends at SCN {scn_text(start)} with transaction {transaction}, which the database does not have (it is {status}): "
+            "the database was set back to an older state",
+            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", through_scn=start,
+        )
 
 
 def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:

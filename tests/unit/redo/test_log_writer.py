@@ -324,7 +324,9 @@ def test_form_is_checked_before_anything_of_a_table_described_is_written(tmp_pat
     attach(writer, source)
     drain(writer, source, clock)
 
-    def unfit() -> None:
+    def unfit(described, *, describers) -> None:
+        assert [version.name for version in described] == ["log"]
+        assert describers == (source.log[-1].transaction_id,)
         raise UnsupportedType("cannot travel in binary form")
 
     writer.attach(source.open_stream("t", writer.start_scn), unfit)
@@ -461,11 +463,11 @@ def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
         transaction.insert("hr.new", id="1")
     build, calls = writer._dictionary_build, []
 
-    def unavailable():
+    def unavailable(**settings):
         calls.append(1)
         if len(calls) == 1:
             raise DatabaseUnavailable("gone")
-        return build()
+        return build(**settings)
 
     writer._dictionary_build = unavailable
     with pytest.raises(DatabaseUnavailable):
