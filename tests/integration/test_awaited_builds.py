@@ -220,4 +220,4 @@ def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: Red
         assert not are_visible(site.user, [number[0] + 5]), "it has not begun"
         assert are_visible(site.user, [number[0] - 1])
         assert are_visible(site.user, [(1 << 32) - 7]), "of the round before"
-    assert are_visible(site.user, [number[0]]) is True
+    wait_until(lambda: are_visible(site.user, [number[0]]))
