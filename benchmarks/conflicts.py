@@ -76,7 +76,7 @@ class _Run:
         self.user = psycopg.connect(dsn, autocommit=True)
         self.user.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text, c text, n int, at bigint)")
         self.user.execute(
-            "INSERT INTO t SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0 FROM generate_series(0, %s) i", (rows - 1,),
+            "INSERT INTO t SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i %% 1000, 0 FROM generate_series(0, %s) i", (rows - 1,),
         )
         self.rows, self.conflicts, self.version, self.scn = rows, conflicts, 0, 100
         self.destination = PostgresDestination(dsn)
