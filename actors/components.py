@@ -150,7 +150,9 @@ class Components:
         """
         if method.startswith("_"):
             raise ConfigError(f"not a public method: {method}")
-        running = self._running.get(name) or self._begin_now(name)
+        running = self._running.get(name)
+        if running is None or running.host.has_ended:
+            running = self._begin_now(name)
         if method == "reconfigure":
             # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
             running.taken_over.save(*arguments)
@@ -168,7 +170,7 @@ class Components:
             calls.release()
 
     def _begin_now(self, name: str) -> _Running:
-        """Begin what is recorded and does not run: its creator died before it could say so, or it could not be built."""
+        """Begin what is recorded and does not run: its creator died before it could say so, it could not be built, or its thread died."""
         # A component may take long to end, and who asks for its status must not wait for that.
         self._to_settle.add(name)
         if not self._settle_now(name):
@@ -180,7 +182,7 @@ class Components:
 
     def _settle(self, name: str) -> None:
         record, running = self._records.get(name), self._running.get(name)
-        if running is not None and (record is None or record.creation != running.creation):
+        if running is not None and (record is None or record.creation != running.creation or running.host.has_ended):
             del self._running[name]
             if not running.host.end():
                 log.error("%s does not end: this process ends, and what else runs in it begins again", name)

@@ -42,8 +42,8 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,6 +51,7 @@ from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
+from actors.site.left import LeftSite, left_by, left_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
@@ -80,7 +81,9 @@ CONTROLLER = "controller"
 OBSERVE_INTERVAL_S = 1.0  # recent enough for an operator, and ten calls a second cost nothing
 GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
 PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large database
-SHUT_DOWN_TIMEOUT_S = 60.0  # the same as in `headrace down`
+SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.host`)
+CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobody waits for it
+CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
@@ -139,7 +142,7 @@ class Controller(Host):
     ) -> None:
         super().__init__(CONTROLLER, spec.state_dir)
         self._keep_call = keep_call
-        self._kept: tuple[str, ...] = ()  # identities of the tables of the last such call
+        self._kept: dict[str, tuple[str, ...]] = {}  # by apply process, identities of the tables of this call
         self._file, self._file_fingerprint = spec, fingerprint_of(spec)
         self._given_actors = actors
         self._environment = dict(environment or {})
@@ -154,7 +157,10 @@ class Controller(Host):
         self._samples: dict[str, PositionSamples] = {}
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
-        self._note_at = 0.0
+        self._note_at = self._clear_at = 0.0
+        self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
+        self._left_problems: dict[str, str] = {}
+        self._present: set[str] = set()  # components at the last attempt to clear that
         self._ended: tuple[Component, ...] = ()  # of streams that were merged: they may have left something on disk
         self._names: dict[str, dict[int, TableName]] = {}  # of each source's tables at the last preflight, by object number
 
@@ -173,7 +179,8 @@ class Controller(Host):
             self._actors = actors_of(self._spec.name)
         self._is_created = self._desired().get("prepared") == self._fingerprint
         self._must_note_receivers = not self._desired().get("receivers_noted")
-        self._kept = tuple(self._desired().get("kept", ()))
+        self._kept = self._recorded_as_kept()
+        self._left = left_of(self._desired())
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
@@ -184,6 +191,7 @@ class Controller(Host):
         self._advance()
         self._split_and_merge()
         self._note_receivers()
+        self._clear_left()
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 
@@ -222,6 +230,7 @@ class Controller(Host):
             "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
+            "left": [self._described_left(each) for each in self._left],
         }
 
     def retry(self) -> None:
@@ -230,7 +239,7 @@ class Controller(Host):
         It is a separate call: an earlier `--keep-existing` no longer applies.
         """
         if self._kept or self._must_note_kept:
-            self._note_kept(())
+            self._note_kept({})
         if self._phase in {"RUNNING", "REFUSED"}:
             self._repeats = True
             self._phase = "STARTING SITES"
@@ -303,7 +312,8 @@ class Controller(Host):
 
     def _unwanted(self) -> set[str]:
         """Components that run and are no part of the topology."""
-        return self._actors.names() - {component.name for component in self._components} - {CONTROLLER}
+        kept = {component.name for component in self._components} | {each.component for each in self._left}
+        return self._actors.names() - kept - {CONTROLLER}
 
     def _run_by(self, spec: TopologySpec) -> None:
         """Reconcile with this topology from now on: that of the file, with what is split off."""
@@ -368,12 +378,12 @@ class Controller(Host):
 
     def _create(self, component: Component) -> None:
         site = self._spec.site(component.site)
-        arguments: dict[str, Any] = {
-            "spec": self._spec, "name": component.name.partition(":")[2],
-            "fingerprint": self._edit.labels[component.name],
-        }
+        spec, label = self._spec, self._edit.labels[component.name]
+        if component.kind == "site" and not self._is_created:
+            spec, label = self._edit.unprepared(component.name, self._spec)
+        arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
-            arguments["keep_existing"] = self._kept
+            arguments["keep_existing"] = self._kept.get(arguments["name"], ())
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
@@ -465,10 +475,8 @@ class Controller(Host):
         # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before the
         # first change of such a table can arrive, and restarts with all tables.
         applies = [name for name in ending if name.startswith("apply:")]
-        for name in applies:
-            with contextlib.suppress(StreamsError):  # one that does not answer is ended anyway
-                self._actors.call(name, "shut_down", timeout_s=SHUT_DOWN_TIMEOUT_S)
-            self._actors.kill(name)
+        self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        self._clear_returning()
         for site in self._sites:
             ran = self._actors.call(site.name, "prepare", self._spec, self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)
@@ -492,8 +500,7 @@ class Controller(Host):
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
         if self._must_note_kept:
             self._note_kept({
-                identity for apply in self._spec.applies
-                for identity in identities(self._spec, apply, noted[apply.source].tables)
+                apply.name: tuple(sorted(identities(self._spec, apply, noted[apply.source].tables))) for apply in self._spec.applies
             })
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)
@@ -506,7 +513,48 @@ class Controller(Host):
         present, uncaptured = self._actors.names(), self._uncaptured()
         ending = self._edit.ending if self._is_created or self._edit.is_known else present - {CONTROLLER}
         with_new_tables = {f"apply:{apply.name}" for apply in self._spec.applies if f"site:{apply.source}" in uncaptured}
-        return sorted((ending | with_new_tables) & present - {site.name for site in self._sites})
+        leaving = {each.component for each in (*self._left, *left_by(self._edit.before, self._spec))}
+        return sorted((ending | with_new_tables) & present - {site.name for site in self._sites} - leaving)
+
+    def _clear_returning(self) -> None:
+        """Let sites that are sources again first clear what was left of their earlier time: the slot may be gone, and its redo with it."""
+        sources, sites = {capture.source for capture in self._spec.captures}, {site.name for site in self._spec.sites}
+        for each in self._left:
+            if each.name in sources:
+                self._actors.call(each.component, "end_source", timeout_s=CLEAR_TIMEOUT_S)
+        left = (each if each.name not in sites else replace(each, is_removed=False) for each in self._left if each.name not in sources)
+        self._save_left(tuple(each for each in left if each.slot or each.is_removed))
+
+    def _clear_left(self) -> None:
+        """Let sites that an edit left clear what is of no use there any more; one that does not answer is asked again."""
+        if not (self._left and self._is_created):
+            return
+        self._present = self._actors.names()
+        ready = [each for each in self._left if each.component in self._present - self._outdated()]
+        if not ready or self._clock.monotonic() < self._clear_at:
+            return
+        self._clear_at = self._clock.monotonic() + CLEAR_INTERVAL_S
+        for each in ready:
+            try:
+                self._actors.call(each.component, "status", timeout_s=GATHER_TIMEOUT_S)
+                self._actors.call(each.component, "end_source", timeout_s=CLEAR_TIMEOUT_S)
+                if each.is_removed:
+                    self._actors.call(each.component, "stop_server", timeout_s=SHUT_DOWN_TIMEOUT_S)
+            except StreamsError as error:
+                self._left_problems[each.name] = error.message
+                continue
+            self._save_left(tuple(other for other in self._left if other != each))
+
+    def _described_left(self, each: LeftSite) -> dict[str, Any]:
+        return {
+            **as_json(each), "problem": self._left_problems.get(each.name, ""),
+            "is_running": each.component in self._present or not each.is_removed,
+        }
+
+    def _save_left(self, left: tuple[LeftSite, ...]) -> None:
+        if left != self._left:
+            self._save_desired({**self._desired(), "left": [as_json(each) for each in left]})
+            self._left = left
 
     def _note_receivers(self) -> None:
         """Once everything runs as wanted, record which apply process gets which table; until then the old record holds.
@@ -535,9 +583,16 @@ class Controller(Host):
         """
         return bool(self._keep_call) and self._desired().get("keep_call") != self._keep_call
 
-    def _note_kept(self, identities: Collection[str]) -> None:
-        self._kept = tuple(sorted(identities))
-        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept": list(self._kept)})
+    def _recorded_as_kept(self) -> dict[str, tuple[str, ...]]:
+        """What this call keeps. Nothing of an earlier one: a destination that was added since may hold an old copy."""
+        desired = self._desired()
+        if not self._keep_call or desired.get("keep_call") != self._keep_call:
+            return {}
+        return {apply: tuple(kept) for apply, kept in desired.get("kept_at", {}).items()}
+
+    def _note_kept(self, kept: Mapping[str, tuple[str, ...]]) -> None:
+        self._kept = dict(kept)
+        self._save_desired({**self._desired(), "keep_call": self._keep_call, "kept_at": self._kept})
 
     def _settled(self) -> None:
         self._phase, self._is_created, self._repeats = "RUNNING", True, False
@@ -568,13 +623,14 @@ class Controller(Host):
         return tuple(name for name in self._desired().get("labels", ()) if name not in wanted)
 
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
+        left = tuple(dict.fromkeys((*self._left, *left_by(self._edit.before, self._spec))))
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
             "splits": [as_json(each) for each in self._splitting.splits],
-            "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
+            "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
-        self._must_note_receivers = True
+        self._must_note_receivers, self._left = True, left
 
     def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)

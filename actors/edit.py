@@ -7,17 +7,17 @@ whose part an edit does not touch keeps its label and is left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from streams.errors import ConfigError
 from topology.changes import changes, components_of
-from topology.stored import spec_from_json
-
-if TYPE_CHECKING:
-    from topology.spec import TopologySpec
+from topology.spec import TopologySpec
+from topology.stored import spec_from_json, with_secrets_of
 
 __all__ = ["Edit"]
+
+_UNPREPARED = "-unprepared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,17 @@ class Edit:
     Args:
         labels: the label of each wanted component when it is up to date.
         takes_over: components that adopt the change while they run, with their label before it. A component with
-            another label missed an edit, and is created again.
+            another label missed an edit, and is created again. Sites that restart are among them, with a label of their own: see `unprepared`.
         ending: components that end once everything is prepared: they restart with another part, or are no longer wanted.
         is_known: the topology that was prepared last is known; False: everything that runs ends.
+        before: the topology that was prepared last, without secrets; None: it is the wanted one, or is not known.
     """
 
     labels: Mapping[str, str]
     takes_over: Mapping[str, str] = field(default_factory=dict)
     ending: frozenset[str] = frozenset()
     is_known: bool = True
+    before: TopologySpec | None = None
 
     @classmethod
     def since(cls, prepared: Mapping[str, Any], spec: TopologySpec, fingerprint: str) -> Edit:
@@ -55,12 +57,35 @@ class Edit:
             return cls(labels=fresh, is_known=False)
         found = changes(before, spec)
         same = {change.component: known[change.component] for change in found if change.action == "same"}
+        takes_over = {change.component: known[change.component] for change in found if change.action == "takes over"}
         return cls(
-            labels=fresh | same,
-            takes_over={change.component: known[change.component] for change in found if change.action == "takes over"},
+            labels=fresh | same, before=before,
+            takes_over=takes_over | {
+                change.component: fingerprint + _UNPREPARED for change in found
+                if change.action == "restarts" and change.component.startswith("site:")
+            },
             ending=frozenset(change.component for change in found if change.action in {"restarts", "ends"}),
         )
 
     def usable(self, site: str) -> set[str]:
         """The labels with which a site can answer and be prepared for the wanted topology."""
         return {self.labels[site], *([self.takes_over[site]] if site in self.takes_over else [])}
+
+    def unprepared(self, site: str, wanted: TopologySpec) -> tuple[TopologySpec, str]:
+        """The topology and the label to create a site with before the wanted topology is prepared; once it is, the site adopts that.
+
+        Preparing needs the site as it is to be: its database, its bounds. What it serves are still the capture processes and redo receivers of
+        the topology that was prepared last: the wanted one may be refused, and redo that it kept for them no longer would be gone.
+
+        Args:
+            site: full name of its component.
+            wanted: the wanted topology.
+        """
+        if self.before is None or site not in self.takes_over:
+            return wanted, self.labels[site]
+        itself = wanted.site(site.removeprefix("site:"))
+        spec = replace(
+            self.before, sites=tuple(itself if each.name == itself.name else each for each in self.before.sites),
+            redo_bytes_max=wanted.redo_bytes_max, segment_bytes=wanted.segment_bytes,
+        )
+        return with_secrets_of(spec, wanted), self.takes_over[site]

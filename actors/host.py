@@ -145,9 +145,10 @@ class Host:
         self._thread.join(_JOIN_TIMEOUT_S)
         return not self._thread.is_alive()
 
-    def shut_down(self) -> None:
-        """End the thread orderly and return when it has ended: the process is about to end."""
-        self.end()
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread has ended, by whatever cause: nothing runs it any more."""
+        return self._thread is not None and not self._thread.is_alive()
 
     def wake(self) -> None:
         """End the pause between two steps; callable from any thread."""

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -133,6 +133,17 @@ class ActorSystem(Protocol):
 
     def kill(self, name: str) -> None:
         """End the component for good; idempotent. Its process is killed when it holds no other."""
+        ...
+
+    def end(self, names: Collection[str], *, timeout_s: float) -> None:
+        """End components for good and orderly: each finishes its step and closes before its process is killed; idempotent.
+
+        It is recorded first that they are to end: whoever dies meanwhile, they do not stay halfway, and `create` begins them anew.
+
+        Args:
+            names: full names of the components.
+            timeout_s: seconds to wait for all of them together; what takes longer is killed.
+        """
         ...
 
 
@@ -284,8 +295,12 @@ class RayActors:
         """See `ActorSystem.create`."""
         import ray
 
-        if name in self.names():
+        alive, places = self._alive(), self._records.places()
+        if any(each == name and place in alive for each, place in places):
             return
+        if process in alive and process not in {place for _, place in places}:
+            # Whoever ended its last component died before the process: it may be on another node, with another environment.
+            self._kill_process(process)
         record = Record(creation=uuid.uuid4().hex, factory=factory, arguments=dict(arguments), state_dir=str(state_dir))
         # Before the process is told: whenever that dies, it finds the record when it begins again.
         self._records.put(name, process, record)
@@ -374,20 +389,43 @@ class RayActors:
 
     def kill(self, name: str) -> None:
         """See `ActorSystem.kill`."""
-        import ray
-
         process = dict(self._records.places()).get(name)
         if process is None:
             return
         self._records.end(name, process)
-        try:
-            actor = self._actor(process)
-        except ValueError:
-            return  # not there
-        if process in {place for _, place in self._records.running()}:
-            _settle(actor, name)
-        else:
-            ray.kill(actor, no_restart=True)
+        if process not in {place for _, place in self._records.running()}:
+            self._kill_process(process)
+            return
+        with contextlib.suppress(ValueError):  # it is not there
+            _settle(self._actor(process), name)
+
+    def end(self, names: Collection[str], *, timeout_s: float) -> None:
+        """See `ActorSystem.end`."""
+        import ray
+
+        places = dict(self._records.places())
+        processes, settled = [places[name] for name in names if name in places], []
+        for name in names:
+            if name in places:
+                self._records.end(name, places[name])
+                with contextlib.suppress(ValueError):  # it is not there
+                    settled.append(_settle(self._actor(places[name]), name))
+        if settled:
+            ray.wait(settled, num_returns=len(settled), timeout=timeout_s)
+        for process in set(processes) - {place for _, place in self._records.running()}:
+            self._kill_process(process)
+
+    def end_empty_processes(self) -> None:
+        """Kill the processes that hold no component any more: whoever ended their last one died before. Idempotent."""
+        for process, names in self.processes().items():
+            if not names:
+                self._kill_process(process)
+
+    def _kill_process(self, process: str) -> None:
+        import ray
+
+        with contextlib.suppress(ValueError):  # it is not there
+            ray.kill(self._actor(process), no_restart=True)
 
     def detour(self, site: str, name: str) -> str:
         """Where components of a site connect instead of to a component itself; empty: to the component.
@@ -444,8 +482,8 @@ class RayActors:
         return {actor["name"] for actor in named if actor["namespace"] == self.namespace}
 
 
-def _settle(actor: Any, component: str) -> None:  # noqa: ANN401 - a Ray actor's handle
-    actor.settle.options(concurrency_group="settle").remote(component)
+def _settle(actor: Any, component: str) -> Any:  # noqa: ANN401 - a Ray actor's handle, a reference
+    return actor.settle.options(concurrency_group="settle").remote(component)
 
 
 def _call(actor: Any, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - a handle, a reference

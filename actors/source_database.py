@@ -28,7 +28,9 @@ Worked flow
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import time
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,6 +86,7 @@ LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and hea
 UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
 # Without an answer for this long the database counts as gone: a checkpoint on a slow disk can delay one for seconds.
 ANSWER_MAX_S = 10.0
+END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after an error within five
 HEARTBEAT = b"heartbeat"
 
 
@@ -119,6 +122,7 @@ class DatabaseSite(SiteHost):
         self._gone: LogGone | None = None
         self._tables = CapturedTables(name, self._folder, self._open_source)
         self._uncaptured_at = 0.0
+        self._ends_source = False  # it is no source any more: its log writer ends, and its slot is dropped
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
         self._awaiting_s = AWAIT_MIN_S
 
@@ -127,12 +131,14 @@ class DatabaseSite(SiteHost):
     def open(self) -> None:
         """Start the embedded server, serve the existing redo, and attach the log writer to a new stream."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._ends_source:
+            self._drop_writer()
         if self._server is not None:
             self._server.start()
         if self._sampler is None:
             self._sampler = threading.Thread(target=self._sample_loop, name=f"{self.name}-sampler", daemon=True)
             self._sampler.start()
-        if self._is_source and self._is_prepared():
+        if self._writes_redo():
             self._attach()
 
     def start_component(self) -> None:
@@ -338,6 +344,7 @@ class DatabaseSite(SiteHost):
         forget_standby_logs(spec, self._site.name, new)
         is_source, applies = _is_source(spec, self._site.name), _applies_at(spec, self._site.name)
         if is_source:
+            self._begin_as_source()
             with closing(self._open_source()) as source:
                 statements += source.prepare(spec.name, self._rules(spec))
         if applies:
@@ -347,9 +354,41 @@ class DatabaseSite(SiteHost):
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
         self._tables.is_prepared()
-        replace_file(self._prepared_file, json.dumps({"topology": spec.name, "is_source": is_source}) + "\n")
+        # Not before `end_source`: until this topology is valid, another `up` may go back to one in which it is a source.
+        self._note_prepared(is_source=is_source or self._is_prepared())
         self.wake()
         return tuple(statements)
+
+    def end_source(self) -> tuple[str, ...]:
+        """Drop what the database has of this site as a source, which it is no more; idempotent. Returns the statements that were run.
+
+        The redo stays until the site is prepared as a source again.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer, or the log writer has not ended yet: call again.
+        """
+        if not self._is_prepared():
+            return ()
+        self._claim.hold()
+        self._ends_source = True
+        if self._state == "ABORTED":
+            self.start_component()  # whatever it ended with: it has only to let go of the redo log
+        self.reopen()
+        deadline = self._clock.monotonic() + END_WRITER_S
+        while self._writer is not None:
+            if self._clock.monotonic() > deadline:
+                raise DatabaseUnavailable(f"{self.name}: the log writer has not ended yet", hint=f"`headrace start FILE {self.name}` if it is stopped")
+            time.sleep(READ_TIMEOUT_S)
+        with closing(self._open_source()) as source:
+            statements: tuple[str, ...] = source.remove(self._spec.name)
+        self._note_prepared(is_source=False)
+        return statements
+
+    def stop_server(self) -> None:
+        """End this component, and its database if that is embedded. Idempotent."""
+        self.end()
+        if self._server is not None:
+            self._server.stop()
 
     def uncaptured(self, spec: TopologySpec) -> tuple[str, ...]:
         """Tables that `prepare` for a topology would add or remove now.
@@ -429,6 +468,16 @@ class DatabaseSite(SiteHost):
     def _prepared_file(self) -> Any:  # noqa: ANN401 - a Path
         return self._folder / "prepared.json"
 
+    def _note_prepared(self, *, is_source: bool) -> None:
+        replace_file(self._prepared_file, json.dumps({"topology": self._spec.name, "is_source": is_source}) + "\n")
+
+    def _begin_as_source(self) -> None:
+        """Forget what an earlier time as a source left: the log has gone on without it, and its slot is gone."""
+        if not self._is_prepared() and self._writer is None:
+            shutil.rmtree(self._folder / "redo", ignore_errors=True)
+            self._tables.forget_receivers()
+        self._ends_source = False
+
     def _is_prepared(self) -> bool:
         """Whether it is prepared as a source: a site that was only a destination has no log stream yet."""
         try:
@@ -436,10 +485,13 @@ class DatabaseSite(SiteHost):
         except FileNotFoundError:
             return False
 
+    def _writes_redo(self) -> bool:
+        return self._is_source and self._is_prepared() and not self._ends_source
+
     def _watch(self) -> float:
         if self._server is not None and not self._server.is_running:
             raise DatabaseUnavailable(f"{self.name}: the embedded server does not run")
-        if self._is_source and self._is_prepared():
+        if self._writes_redo():
             self._attach()
             return 0.0
         return WATCH_INTERVAL_S

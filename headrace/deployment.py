@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.local import LocalCluster
-from actors.controller import CONTROLLER, fingerprint_of, gather
+from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
+from actors.site.left import left_in
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
@@ -385,8 +386,11 @@ class Deployment:
                 actors.call(CONTROLLER, "retry")
                 return
             # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
-            applies = [name for name in actors.names() if name.startswith("apply:")] if keep_existing else []
-            self._kill_and_wait([CONTROLLER, *applies])
+            if self._kill_and_wait(lambda name: _is_controller(name) or (keep_existing and name.startswith("apply:"))):
+                raise PropagationError(
+                    f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
+                    hint=f"run `headrace up {self.spec.file}` again",
+                )
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
             "keep_call": secrets.token_hex(8) if keep_existing else "",
@@ -436,32 +440,41 @@ class Deployment:
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
     def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        self._kill_and_wait(_is_controller)  # first: it creates what it misses
         names = actors.names()
         drivers = self._spark_processes(actors, names)
-        self._kill_and_wait([CONTROLLER])
         self._stop_applies(actors, names, tell)
-        self._kill_and_wait([name for name in names if not name.startswith("site:")])
+        self._kill_and_wait(lambda name: not name.startswith("site:"))
         problems = _wait_gone(drivers)
         if purge:
             problems += self._remove_from_databases(actors, tell)
-        self._kill_and_wait(list(names))
+        left = self._kill_and_wait(lambda _: True)
+        actors.end_empty_processes()
+        if left and self.address:  # a private cluster ends with all that it runs
+            return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
         tell("components ended")
         return problems
 
-    def _kill_and_wait(self, names: list[str]) -> None:
+    def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
+        """End the components that are meant, also those that begin meanwhile; returns what is left when the time is over."""
         actors = self.connect()
-        for name in names:
-            actors.kill(name)
+        killed: set[str] = set()
         deadline = time.monotonic() + GONE_TIMEOUT_S
-        while actors.names() & set(names) and time.monotonic() < deadline:
+        while left := {name for name in actors.names() if is_meant(name)}:
+            for name in sorted(left - killed):
+                actors.kill(name)
+            killed |= left
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.05)
+        return left
 
     def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
         """End the apply processes orderly: servers finish their groups, and progress is recorded."""
         applies = [name for name in names if name.startswith("apply:")]
         if not applies:
             return
-        actors.call_all(applies, "shut_down", timeout_s=60.0)
+        actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         tell("apply processes ended")
 
     def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
@@ -489,6 +502,29 @@ class Deployment:
                     tell(f"{site.name}: {line}")
             except StreamsError as error:
                 problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
+        return problems + self._remove_from_left(actors, present, tell)
+
+    def _remove_from_left(self, actors: RayActors | None, present: set[str], tell: Callable[[str], None]) -> list[str]:
+        """Remove Headrace's objects from users' databases that the file does not name any more."""
+        from actors.site.connection import original_of
+
+        problems = []
+        for each in left_in(self.spec.state_dir):
+            if not each.is_removed or each.kind == "embedded":
+                continue
+            if original_of(self.spec, each.name):
+                tell(f"{each.name}: {self._of_original(each.name)}")
+                continue
+            try:
+                if actors is None or each.component not in present:
+                    raise PropagationError("its site is gone from the file, and so is its connection string")
+                for line in actors.call(each.component, "remove", timeout_s=DATABASE_TIMEOUT_S):
+                    tell(f"{each.name}: {line}")
+            except StreamsError as error:
+                problems.append(
+                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL until it is dropped there: "
+                    f"SELECT pg_drop_replication_slot('{each.slot}')"
+                )
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
@@ -501,20 +537,23 @@ class Deployment:
                 pass  # its actor is dead: clean the database from this process
             else:
                 return lines
-        if original := original_of(self.spec, site):
-            return (f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}",)
+        if original_of(self.spec, site.name):
+            return (self._of_original(site.name),)
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
 
+    def _of_original(self, site: str) -> str:
+        from actors.site.connection import original_of
+
+        return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original_of(self.spec, site)}"
+
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
-        from actors.site.connection import embedded_server
+        from actors.site.connection import embedded_server, left_servers
 
         problems = []
-        for site in self.spec.sites:
-            if site.database.kind != "embedded":
-                continue
-            server = embedded_server(self.spec, site)
+        servers = {site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"}
+        for name, server in (servers | left_servers(self.spec)).items():
             try:
                 is_news = server.folder.exists() if purge else server.is_running
                 if purge:
@@ -522,10 +561,10 @@ class Deployment:
                 else:
                     server.stop()
             except StreamsError as error:
-                problems.append(f"{site.name}: the embedded server could not be stopped: {error.message}")
+                problems.append(f"{name}: the embedded server could not be stopped: {error.message}")
             else:
                 if is_news:
-                    tell(f"{site.name}: embedded server {'removed' if purge else 'stopped'}")
+                    tell(f"{name}: embedded server {'removed' if purge else 'stopped'}")
         return problems
 
     def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
@@ -606,6 +645,10 @@ def _together(failures: Sequence[ApplyError]) -> ApplyError:
     lines = "".join(f"\n  {error.message}" for error in failures)
     hints = dict.fromkeys(error.hint for error in failures if error.hint)
     return ApplyError(f"{len(failures)} things keep the topology from being complete:{lines}", hint="; ".join(hints))
+
+
+def _is_controller(name: str) -> bool:
+    return name == CONTROLLER
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from actors.site.left import left_in
 from headrace.console import bytes_text
 from streams.errors import StreamsError
 
@@ -49,15 +50,23 @@ def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
             kept.append(KeptSlot(site=site.name, retained_bytes=None, problem=error.message))
         else:
             kept += [] if retained is None else [KeptSlot(site=site.name, retained_bytes=retained)]
-    return kept
+    return [
+        *kept, *(
+            KeptSlot(site=each.name, retained_bytes=None, problem=f"the file does not name it any more; slot {each.slot}")
+            for each in left_in(spec.state_dir) if each.is_removed and each.kind != "embedded"
+        ),
+    ]
 
 
 def purge_losses(spec: TopologySpec) -> list[str]:
     """Describe what `down --purge` removes, one line each."""
+    from actors.site.connection import left_servers
+
     losses = [f"{spec.state_dir}: redo logs, spilled queues, logs"]
     for site in spec.sites:
         if site.database.kind == "embedded":
             losses.append(f"{site.name}: its embedded server, with every table in it")
         elif site.database.kind == "postgres":
             losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
+    losses += [f"{name}: its embedded server, with every table in it, although the file does not name it any more" for name in left_servers(spec)]
     return losses

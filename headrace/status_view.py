@@ -68,7 +68,22 @@ def notes(overview: Mapping[str, Any]) -> list[Note]:
     """The findings about the components, in their order."""
     return [
         *(_split_note(split) for split in overview.get("splits", ())), *(note for component in overview["components"] for note in _notes(component)),
+        *(_left_note(site) for site in overview.get("left", ()) if site["is_running"] or site["kind"] != "embedded"),
     ]
+
+
+def _left_note(site: Mapping[str, Any]) -> Note:
+    """A site that left the file, or is no source any more, and whose database was not cleared yet."""
+    what = "was taken out of the file" if site["is_removed"] else "is no source any more"
+    keeps = f": its database keeps WAL for slot {site['slot']} until it is dropped" if site["slot"] else ""
+    drop = f"there, SELECT pg_drop_replication_slot('{site['slot']}')"
+    if not site["is_running"]:  # nobody has its connection string
+        return Note(component=f"site:{site['name']}", problem=what + keeps, fix=f"{drop}, and DROP PUBLICATION {site['slot']}", is_remark=True)
+    why = f" ({site['problem']})" if site["problem"] else ""
+    return Note(
+        component=f"site:{site['name']}", problem=f"{what}, and is not cleared yet{why}{keeps}",
+        fix=f"let its database answer: it is tried every few seconds; or, {drop}" if site["slot"] else "it is tried every few seconds",
+    )
 
 
 def _split_note(split: Mapping[str, Any]) -> Note:

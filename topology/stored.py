@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from streams.errors import ConfigError
 from topology.spec import TopologySpec
 
-__all__ = ["PREPARED_FILE", "as_json", "from_json", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["PREPARED_FILE", "as_json", "from_json", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
@@ -56,9 +56,18 @@ def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` 
 def prepared_topology(state_dir: Path) -> TopologySpec | None:
     """The topology that was prepared last from this state folder; None: none was, or another version of Headrace did."""
     try:
-        return spec_from_json(json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8"))["spec"])
-    except (OSError, json.JSONDecodeError, KeyError, ConfigError):
+        return spec_from_json(prepared_document(state_dir)["spec"])
+    except (KeyError, ConfigError):
         return None
+
+
+def prepared_document(state_dir: Path) -> dict[str, Any]:
+    """The record of the topology that was prepared last from this state folder; empty: none was."""
+    try:
+        document: dict[str, Any] = json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return document
 
 
 def without_secrets(spec: TopologySpec) -> TopologySpec:

@@ -60,6 +60,10 @@ class CapturedTables:
         """Record durably which apply process gets which table from now on."""
         replace_file(self._file, json.dumps(as_json(noted)) + "\n")
 
+    def forget_receivers(self) -> None:
+        """Remove the record: the site was no source meanwhile."""
+        self._file.unlink(missing_ok=True)
+
     def receivers(self) -> Receivers:
         """Which apply process got which table when the topology was last prepared."""
         try:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "original_of", "redo_folder", "remove_from", "retained_bytes", "running_access",
-    "site_folder",
+    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_from", "retained_bytes",
+    "running_access", "site_folder",
 ]
 
 _IDENTITY = "identity"  # in a site's folder
@@ -59,6 +59,21 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
     return EmbeddedServer(
         site_folder(spec, site.name) / "database", version=site.database.version, name=f"{spec.name}-{site.name}"
     )
+
+
+def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
+    """The controls of embedded servers in the state folder whose sites are gone from the file, by name of the site; they need not run.
+
+    Args:
+        spec: the topology.
+    """
+    from databases.embedded import EmbeddedServer
+
+    names = {site.name for site in spec.sites}
+    folders = sorted((spec.state_dir / "sites").glob("*/database"))
+    return {
+        folder.parent.name: EmbeddedServer(folder, name=f"{spec.name}-{folder.parent.name}") for folder in folders if folder.parent.name not in names
+    }
 
 
 def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
@@ -100,7 +115,7 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
         site: of `spec`, with a user's database.
     """
     folder = site_folder(spec, site.name)
-    lines = [] if original_of(spec, site) else _identity(folder)
+    lines = [] if original_of(spec, site.name) else _identity(folder)
     identity = [*lines[:1], str(folder)] if lines else [secrets.token_hex(8), str(folder)]
     if identity != lines:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,16 +124,16 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
     return open_claim(access_to(site, site.database.dsn), spec.name, place=place, identity=identity[0])
 
 
-def original_of(spec: TopologySpec, site: SiteSpec) -> str:
+def original_of(spec: TopologySpec, site: str) -> str:
     """The site's folder of which this state folder's is a copy that has not run; empty: it is none.
 
     What the topology made in the user's database is the original's then.
 
     Args:
         spec: the topology.
-        site: of `spec`, with a user's database.
+        site: name of a site with a user's database, also of one that left the file.
     """
-    folder = site_folder(spec, site.name)
+    folder = site_folder(spec, site)
     lines = _identity(folder)
     is_known = len(lines) > 1  # not written by an earlier version
     return lines[1] if is_known and is_copy(folder, lines[1], lambda original: _identity(original) == lines) else ""
@@ -159,9 +174,9 @@ def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]
     """
     lines: tuple[str, ...] = ()
     access = access_to(site, dsn)
-    if any(capture.source == site.name for capture in spec.captures):
-        with closing(open_source(access)) as source:
-            lines += source.remove(spec.name)
+    # Also of a site that is no source any more: its slot may not have been dropped yet.
+    with closing(open_source(access)) as source:
+        lines += source.remove(spec.name)
     # Only after the slot: log that only the slot would read needs no origins any more.
     if any(apply.site == site.name for apply in spec.applies):
         with closing(open_destination(access)) as destination:

@@ -225,6 +225,23 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         for name in ("site:a", "site:b"):
             actors.kill(name)
         wait_for(lambda: not actors.names() and not actors.processes())
+
+        # Ended orderly by whom dies before the process has ended: created again it runs, in another process.
+        create("site:a")
+        wait_for(lambda: actors.call("site:a", "status")["state"] == "READY")
+        pid = actors.pid("site:a")
+        actors._kill_process = lambda process: None
+        actors.end(["site:a"], timeout_s=30)
+        del actors._kill_process
+        assert not actors.names() and actors.processes() == {"shared": set()}
+
+        def is_created():
+            create("site:a")
+            return actors.call("site:a", "status")["state"] == "READY" and actors.pid("site:a") != pid
+
+        wait_for(is_created)
+        actors.end(["site:a", "site:nobody"], timeout_s=30)
+        wait_for(lambda: not actors.names() and not actors.processes())
         print("well")
     """
     done = subprocess.run(

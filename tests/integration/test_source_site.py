@@ -328,3 +328,33 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     assert reader.next_batch(source.host._writer.position) is None  # type: ignore[union-attr]
+
+
+def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_one_again(make):
+    """Its redo is of no use then: the log has gone on without it, and a slot that is made again is ahead of it."""
+    source = make()
+    source.wait_written()
+    redo = source.folder / "sites" / "dbs1" / "redo"
+    assert source.run(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}'").fetchone() == (1,)
+    source.host.end_source()
+    assert source.host.end_source() == ()
+    assert source.run(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}'").fetchone() == (0,)
+    assert source.run(f"SELECT count(*) FROM pg_publication WHERE pubname = '{SLOT}'").fetchone() == (0,)
+    assert list(redo.iterdir())
+    assert source.host.status()["state"] not in {"ABORTED", "RETRYING"}
+
+    source.run("SELECT pg_logical_emit_message(true, 'meanwhile', '')")
+    source.host.prepare(source.spec)
+    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait_written()
+    assert source.host.status()["opens_total"] <= 3
+
+
+def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
+    source = make()
+    source.drop_slot()
+    source.wait("its slot is missed", lambda status: status["state"] == "ABORTED")
+    source.host.end_source()
+    source.host.prepare(source.spec)
+    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+    source.wait_written()

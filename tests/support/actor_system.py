@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,10 @@ class FakeActors:
         if method == "note_receivers":
             self.noted[name] = self.receivers[name] = arguments[0]
             return None
+        if method in {"end_source", "stop_server"}:
+            return () if method == "end_source" else None
         if method == "receivers":
             return self.receivers.get(name, Receivers())
-        if method == "shut_down":
-            return None
         if method == "status":
             fingerprint = self.running[name]["fingerprint"]
             return {"state": "ENABLED", "ready": True, "fingerprint": fingerprint, **self.statuses.get(name, {})}
@@ -110,3 +110,11 @@ class FakeActors:
     def kill(self, name: str) -> None:
         self.killed.append(name)
         self.running.pop(name, None)
+
+    def end_empty_processes(self) -> None:
+        """They are those of the components here."""
+
+    def end(self, names: Collection[str], *, timeout_s: float) -> None:
+        for name in names:
+            self.calls.append((name, "end"))
+            self.kill(name)

@@ -181,6 +181,15 @@ def test_component_that_was_recorded_and_not_announced_begins_when_it_is_called(
     goes_on(components, "late")
 
 
+def test_component_whose_thread_has_ended_begins_again_when_it_is_called(records):
+    """Its state is the last one that it entered: it would be shown as well for ever."""
+    records.create("left")
+    components = Components(records)
+    components.settle_all()
+    components._running["left"].host.end()
+    goes_on(components, "left")
+
+
 def test_component_that_cannot_be_built_says_so_and_is_tried_again(records):
     records.create("broken", "cannot be built")
     records.create("well")

@@ -19,7 +19,7 @@ from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
 from topology.changes import components_of
-from topology.spec import ApplySpec, DatabaseSpec, QueueSpec, TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, TopologySpec
 
 
 def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
@@ -136,7 +136,7 @@ def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, a
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.prepared == ["site:a", "site:b"]
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert actors.created.count("apply:x") == 2
     assert actors.created.count("capture:c") == 1
     assert set(actors.running) == EVERYTHING
@@ -202,8 +202,8 @@ def captured(*names):
     return tuple(CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names)
 
 
-def kept(actors):
-    return actors.running["apply:x"]["keep_existing"]
+def kept(actors, apply="apply:x"):
+    return actors.running[apply]["keep_existing"]
 
 
 def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(spec, actors):
@@ -232,6 +232,35 @@ def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(s
     assert kept(actors) == ()
 
 
+@pytest.mark.parametrize("call", ["", "two"])
+def test_existing_rows_are_kept_by_no_later_call_for_a_destination_that_is_added(spec, actors, call):
+    """The added destination may hold an old copy: what was changed since would be missing without a sign."""
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10, keep_call=call)
+    found = ("id of t", "id of u") if call else ()
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:y")
+    started(grown, actors, steps=10, keep_call=call)  # the controller is restarted with it
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:x")
+    started(grown, actors, steps=10, keep_call=call)
+    assert kept(actors) == found
+
+
+def test_existing_rows_are_kept_at_the_destination_at_which_the_table_arrived_at_that_call(spec, actors):
+    """A table that is renamed into the rules of another apply process keeps its identity."""
+    grown = with_another_destination(spec)
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    narrow = replace(grown, applies=(grown.applies[0], replace(grown.applies[1], rules=rules)))
+    actors.captured["site:a"] = captured("t", "u")
+    started(narrow, actors, steps=10, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    assert kept(actors, "apply:y") == ("id of t",)
+
+
 def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, actors):
     started(spec, actors)
     actors.kill("apply:x")
@@ -253,7 +282,7 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     started(changed, actors, steps=10)
     assert actors.kept == {"x": ("id of t",)}
     # What runs by the new rules is created afterwards.
-    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "shut_down"))
+    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "end"))
     assert ended < left
     assert ("apply:x", "status") not in actors.calls[ended:left]
     assert ("apply:x", "status") in actors.calls[left:]
@@ -366,6 +395,68 @@ def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_t
     assert actors.noted == {}
 
 
+def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(spec, actors, monkeypatch):
+    """It is recorded that it is to end before it does: it must not stay with its old label and without a thread."""
+    started(spec, actors)
+    end = actors.end
+
+    def dies(names, *, timeout_s):
+        end(names, timeout_s=timeout_s)
+        raise PropagationError("the controller is killed")
+
+    monkeypatch.setattr(actors, "end", dies)
+    changed = replace(spec, applies=tuple(replace(apply, parallelism=apply.parallelism + 1) for apply in spec.applies))
+    with pytest.raises(PropagationError, match="is killed"):
+        started(changed, actors)
+    assert "apply:x" not in actors.running
+    assert started(spec, actors).detail_state() == "RUNNING"
+    assert actors.created.count("apply:x") == 2
+
+
+@pytest.mark.parametrize("was_down", [False, True])
+@pytest.mark.parametrize("redo_bytes_max", [1 << 30, None], ids=["site restarts", "site takes over"])
+def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
+    """What it keeps no redo for loses it with the next purge: "changes are gone" when the refused file is put back."""
+    rules = spec.captures[0].rules
+    two = replace(spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules)))
+    started(two, actors)
+    if was_down:
+        actors.running.clear()
+    one = replace(spec, redo_bytes_max=redo_bytes_max or spec.redo_bytes_max)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    controller = started(one, actors)
+    assert controller.detail_state() == "REFUSED"
+
+    def served():
+        itself = actors.running["site:a"]["spec"]
+        return [capture.name for capture in itself.captures], itself.redo_bytes_max
+
+    for _ in range(2):  # also when its process is lost meanwhile
+        assert served() == (["c", "c2"], one.redo_bytes_max)
+        actors.kill("site:a")
+        controller.step()
+    actors.findings.clear()
+    controller = started(one, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c"], one.redo_bytes_max)
+    assert labels(actors)["site:a"] == fingerprint_of(one)
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+    controller = started(two, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c", "c2"], two.redo_bytes_max)
+
+
+def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_back(spec, actors):
+    started(spec, actors)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    assert started(replace(spec, redo_bytes_max=1 << 30), actors).detail_state() == "REFUSED"
+    controller = started(spec, actors)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.running["site:a"]["spec"] == spec
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
 def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
     started(spec, actors)
     before = labels(actors)
@@ -407,7 +498,7 @@ def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_r
     changed = with_rules(spec, "t", "u")
     actors.holds_back.add("capture:c")
     started(changed, actors, steps=10)
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert actors.killed == ["apply:x"]
     assert set(reconfigured(actors)) == {"site:a", "capture:c"}
     # Until capture takes the table's changes, an instantiation SCN of it could be too low.
@@ -508,7 +599,7 @@ def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, ac
     actors.calls.clear()
     actors.uncaptured["site:a"] = ("public.new",)
     started(replace(spec, heartbeat_s=3.0), actors, steps=10)
-    assert actors.calls.index(("apply:x", "shut_down")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
 
 
 def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):

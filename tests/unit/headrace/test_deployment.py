@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
-from streams.errors import ApplyError, ConfigError
+from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, read
 from topology.changes import bypassed_of
@@ -267,6 +267,52 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
     assert deployment.switch(name, on=False) == f"{component.name}: stopped"
     assert deployment.switch(name, on=True) == f"{component.name}: started"
     assert switched == [(component.name, "stop_component"), (component.name, "start_component")]
+
+
+class EndsActors(FakeActors):
+    """A controller that creates a component more while components are asked; and one that does not end."""
+
+    def __init__(self, *, stays: str = "") -> None:
+        super().__init__()
+        self.stays = stays
+        self.running = {name: {"fingerprint": "f"} for name in ("controller", "site:src", "spark:dst", "apply:x")}
+
+    def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
+        if "controller" in self.running:
+            self.running[f"queue:q{len(self.running)}"] = {}
+        return super().call_all(names, method, timeout_s=timeout_s)
+
+    def kill(self, name: str) -> None:
+        if name != self.stays:
+            super().kill(name)
+
+
+def test_down_ends_what_the_controller_created_last(monkeypatch, spec, nobody):
+    actors = EndsActors()
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    told: list[str] = []
+    assert Deployment(spec, nobody).down(progress=told.append) == []
+    assert not actors.running
+    assert "components ended" in told
+
+
+def test_down_says_what_it_could_not_end(monkeypatch, spec, nobody):
+    actors = EndsActors(stays="spark:dst")
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.1)
+    told: list[str] = []
+    (problem,) = Deployment(spec, nobody).down(progress=told.append)
+    assert problem.startswith("still running after 0.1 s: spark:dst")
+    assert "components ended" not in told
+
+
+def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec, nobody):
+    actors = EndsActors(stays="controller")
+    actors.call = lambda *_: {"fingerprint": "another"}
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.1)
+    with pytest.raises(PropagationError, match="does not end: it still runs"):
+        Deployment(spec, nobody).up()
 
 
 def test_up_does_not_fail_because_of_what_it_is_about_to_bypass(monkeypatch, spec):

@@ -1,0 +1,146 @@
+"""Sites that an edit leaves: what they were a source for is cleared, and what cannot be cleared is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors.site.left import left_in
+from headrace.status_view import notes
+from streams.clock import VirtualClock
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import started, with_another_destination
+from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec
+
+
+@pytest.fixture
+def both(spec) -> TopologySpec:
+    """A third site c, of which a second capture process captures."""
+    grown = with_another_destination(spec)
+    sites = tuple(replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in grown.sites)
+    rules = spec.captures[0].rules
+    return replace(grown, sites=sites, captures=(*grown.captures, CaptureSpec(name="c2", site="c", source="c", queue="qc", rules=rules)))
+
+
+def without_site(both: TopologySpec) -> TopologySpec:
+    return replace(
+        both, sites=both.sites[:2], queues=both.queues[:2], captures=both.captures[:1], propagations=both.propagations[:1], applies=both.applies[:1],
+    )
+
+
+def without_capture(both: TopologySpec) -> TopologySpec:
+    return replace(both, captures=both.captures[:1])
+
+
+def cleared(actors: FakeActors) -> list[str]:
+    return [name for name, method in actors.calls if method == "end_source"]
+
+
+def told(controller: Any) -> list[tuple[str, str, bool]]:
+    overview = {**controller.overview(), "components": []}
+    return [(note.component, note.problem, note.is_remark) for note in notes(overview)]
+
+
+@pytest.mark.parametrize("edit", [without_site, without_capture])
+def test_source_that_an_edit_takes_out_is_cleared_once_the_edit_is_prepared_and_ends(both, actors, edit):
+    started(both, actors, steps=10)
+    assert cleared(actors) == []
+    controller = started(edit(both), actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert cleared(actors) == ["site:c"]
+    assert actors.calls.index(("site:a", "prepare")) < actors.calls.index(("site:c", "end_source"))
+    assert left_in(both.state_dir) == ()
+    assert ("site:c" in actors.running) == (edit is without_capture)
+    assert told(controller) == []
+
+
+def test_source_that_does_not_answer_is_cleared_later_and_holds_up_nothing_else(both, actors):
+    started(both, actors, steps=10)
+    actors.silent.add("site:c")
+    controller = started(without_site(both), actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert set(actors.running) == {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b", "site:c"}
+    ((component, problem, is_remark),) = told(controller)
+    assert (component, is_remark) == ("site:c", False)
+    assert "its database keeps WAL for slot headrace_one_way_" in problem
+    actors.silent.clear()
+    controller = started(without_site(both), actors, steps=3)  # also by a controller that started since
+    assert cleared(actors) == ["site:c"]
+    assert "site:c" not in actors.running
+    assert told(controller) == []
+
+
+def test_source_whose_process_is_gone_before_it_is_cleared_stays_shown_and_is_cleared_when_it_comes_back(both, actors):
+    started(both, actors, steps=10)
+    actors.silent.add("site:c")
+    started(without_site(both), actors, steps=10)
+    actors.running.clear()  # `headrace down`, which cannot reach it either
+    actors.silent.clear()
+    controller = started(without_site(both), actors, steps=10)
+    assert cleared(actors) == []
+    assert [(component, is_remark) for component, _, is_remark in told(controller)] == [("site:c", True)]
+
+    actors.calls.clear()
+    controller = started(both, actors, steps=15)
+    assert controller.detail_state() == "RUNNING"
+    assert cleared(actors) == ["site:c"]
+    assert actors.calls.index(("site:c", "end_source")) < actors.calls.index(("site:c", "prepare"))
+    assert left_in(both.state_dir) == ()
+    assert told(controller) == []
+
+
+def test_site_that_comes_back_as_a_destination_alone_is_cleared_as_a_source(both, actors):
+    started(both, actors, steps=10)
+    actors.silent.add("site:c")
+    started(without_site(both), actors, steps=10)
+    actors.silent.clear()
+    actors.running.clear()
+    controller = started(without_capture(both), actors, steps=15)
+    assert controller.detail_state() == "RUNNING"
+    assert cleared(actors) == ["site:c"]
+    assert "site:c" in actors.running
+    assert left_in(both.state_dir) == ()
+
+
+def test_embedded_server_of_a_site_that_is_gone_is_stopped(spec, actors):
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10)
+    controller = started(spec, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert ("site:c", "stop_server") in actors.calls
+    assert "site:c" not in actors.running
+
+
+def test_refused_edit_clears_nothing(both, actors):
+    started(both, actors, steps=10)
+    actors.statuses["site:b"] = {"ready": False}
+    started(without_site(both), actors, steps=10)
+    assert cleared(actors) == []
+    assert left_in(both.state_dir) == ()
+    controller = started(both, actors, steps=3)
+    assert controller.detail_state() == "RUNNING"
+    assert cleared(actors) == []
+
+
+def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
+    started(both, actors, steps=10)
+    actors.silent.add("site:c")
+    controller = started(without_site(both), actors, steps=10)
+    controller._clock = clock = VirtualClock()
+    controller._clear_at = 0.0
+    tried: list[str] = []
+    call = actors.call
+
+    def counted(name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
+        tried.extend([method] if name == "site:c" else [])
+        return call(name, method, *arguments, timeout_s=timeout_s)
+
+    actors.call = counted
+    for _ in range(5):
+        controller.step()
+    assert tried == ["status"]
+    clock.advance(11.0)
+    controller.step()
+    assert tried == ["status", "status"]
