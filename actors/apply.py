@@ -27,16 +27,17 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.records.kept_rows import KeptRows
 from actors.site.connection import access_to
 from actors.site.wire import wire_status
 from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
 from topology.combined import capture_of
-from topology.ways import arriving, ways_to, writes_alone
+from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from databases.ports import CapturedTable, DestinationDatabase
     from protos.identity import Peer
@@ -62,18 +63,23 @@ class ApplyHost(Host):
         spec: of the topology.
         name: of the apply process.
         fingerprint: of the topology.
-        keep_existing: identities of the tables whose rows instantiation keeps at the destination.
+        keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are recorded there.
+        keep_call: identifies the call of `up --keep-existing` that said so.
     """
 
     kind: ClassVar[str] = "apply"
     adopts_open: ClassVar[bool] = True
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> None:
+    def __init__(
+        self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = ""
+    ) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
         self._spec = spec
         self._apply: ApplySpec = spec.apply(name)
         self._fingerprint = fingerprint
-        self._keep_existing = frozenset(keep_existing)  # identities of tables
+        self._kept_rows = KeptRows(spec.state_dir, self.name, keep_call)
+        self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)  # identities of tables
+        self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
         self._driver: ApplyDriver | None = None
         self._latest: dict[str, Any] = {}
         self._answered_us = 0
@@ -85,7 +91,9 @@ class ApplyHost(Host):
         from spark_apply.driver.apply_driver import ApplyDriver
 
         self._latest = {"state": "INITIALIZING"}
-        self._driver = ApplyDriver(self._configuration(), queue=self._queue_endpoint, application=self._application, tracks=self.tracks)
+        configuration = self._configuration()
+        self._to_keep = frozenset((each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing)
+        self._driver = ApplyDriver(configuration, queue=self._queue_endpoint, application=self._application, tracks=self.tracks)
         self._driver.start()
 
     def step(self) -> float:
@@ -95,7 +103,15 @@ class ApplyHost(Host):
         driver.outcome()
         self._latest = _status_dict(driver.control.status())
         self._answered_us = self._clock.time_us()
+        self._note_kept(self._latest)
         return STATUS_INTERVAL_S
+
+    def _note_kept(self, status: Mapping[str, Any]) -> None:
+        """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""
+        recorded = {(each["owner"], each["name"]) for each in status.get("instantiation", ()) if each["state"] in {"DONE", "KEPT"}}
+        if self._keep_existing and status.get("ready") and self._to_keep <= recorded:
+            self._kept_rows.save()
+            self._keep_existing = frozenset()
 
     def close(self) -> None:
         """End the driver, orderly if possible; returns when nothing of it runs."""
@@ -211,7 +227,7 @@ class ApplyHost(Host):
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity, source=TableName.of(table.source),
-                destination=TableName.of(table.destination), keep_existing=table.source.identity in self._keep_existing,
+                destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
             )
@@ -222,11 +238,12 @@ class ApplyHost(Host):
             queue=apply.queue, tables=tables, tag=apply.tag or b"", parallelism=apply.parallelism,
             group_transactions=apply.group_transactions, group_rows=apply.group_rows, host=own_host(),
             identity=identity_of(self._spec, apply.site),
-            rules=tuple(client.rules for way in ways for client in way.clients),
+            rules=rules_at_the_end(ways),
             # Changes of this site that an apply process made at the source come home if they are captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
+            conflicts=apply.conflicts,
         )
 
     def errors(self) -> list[dict[str, Any]]:
@@ -269,13 +286,16 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     return plain
 
 
-def build(spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = ()) -> ApplyHost:
+def build(
+    spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = ""
+) -> ApplyHost:
     """Make the host of an apply process; called by name, see `actors.runtime.Factory`.
 
     Args:
         spec: the topology.
         name: of the apply process in it.
         fingerprint: of the topology that brought this component's part; shown in its status.
-        keep_existing: identities of the tables whose rows instantiation keeps at the destination.
+        keep_existing: see `ApplyHost`.
+        keep_call: see `ApplyHost`.
     """
-    return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing)
+    return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing, keep_call=keep_call)

@@ -26,8 +26,10 @@ Durable when
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
     the queue loses everything: Rewind{20} -> Miner(20) -> 20..50, ...
-    a destination was restored from an old backup: Rewind{20} -> redo begins at 40 -> gone{40}: the queue refuses that
-    destination alone -> Rewind{60}: Miner(60)
+    a destination was restored from an old backup: Rewind{20} -> the site keeps redo from 20 on -> Miner(20): the queue drops
+    what it and the other destinations have; or redo begins at 40 -> gone{40}: the queue refuses that destination alone
+    -> Rewind{60}: Miner(60)
+    the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): everyone drops what he has
     a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
     a new queue, and the site has 30 on record: Resume{0} -> the mark 0..30, Miner(30) -> 30..50, ...
 """
@@ -41,7 +43,7 @@ from actors.host import Host
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
 from databases.connectors import decoder_for
-from streams.errors import LogGone, PropagationError, TableLeftRules, WouldBlock
+from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
@@ -226,7 +228,7 @@ class CaptureHost(Host):
         if miner is not None:
             statistics = miner.statistics()
             details |= {
-                "captured_scn": statistics.captured_scn, "sent_scn": statistics.sent_scn,
+                "applied_scn": self._durable_scn, "max_checkpoint_scn": statistics.max_checkpoint_scn, "captured_scn": statistics.captured_scn, "sent_scn": statistics.sent_scn,
                 "bytes_total": statistics.redo_bytes, "transactions_total": statistics.transactions,
                 "transactions_dropped": statistics.transactions_dropped, "rows_total": statistics.rows_kept,
                 "rows_discarded": statistics.rows_discarded, "batches": statistics.batches, "marks": statistics.marks,
@@ -234,6 +236,31 @@ class CaptureHost(Host):
                 "labels_left_out": statistics.labels_left_out,
             }
         return details
+
+    def capture_again(self, start_scn: int) -> None:
+        """Set the start SCN, and capture everything after it again; queues and destinations drop what they have. On the thread of the call.
+
+        Args:
+            start_scn: from the first SCN on, and no more than every destination has applied.
+
+        Raises:
+            ConfigError: it breaks a rule of start SCNs, the capture process does not run, or it is combined with an apply process.
+            StreamsError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
+        """
+        from actors.runtime import actors_of
+
+        name = self._capture.name
+        if self._combined is not None:
+            apply = apply_of(self._spec, self._capture)
+            raise ConfigError(
+                f"capture process {name} is combined with apply process {apply.name if apply else ''}, which says itself where to begin: a start SCN would "
+                "change nothing", hint="a destination that was restored asks for what it lost by itself; combined: never uses queues",
+            )
+        if self._queue is None:
+            raise ConfigError(f"capture process {name} does not run", hint="`headrace start` it, then set its start SCN")
+        actors = actors_of(self._spec.name)
+        actors.call(self._redo_component, "set_start_scn", name, start_scn, timeout_s=NAMES_TIMEOUT_S)
+        actors.call(f"queue:{self._capture.queue}", "capture_again", name, start_scn, timeout_s=NAMES_TIMEOUT_S)
 
     def find_changes(self, owner: str, name: str, key: Sequence[tuple[str, str, bytes]], start_scn: int) -> SearchedRedo:
         """Search the redo that is kept here for changes of one row, a piece at a time; on the thread of the call.
@@ -268,6 +295,8 @@ class CaptureHost(Host):
 
         # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark below.
         self._left = self._waiting = None
+        if FIRST_SCN < start_scn < self._told_scn and self._redo is not None:
+            self._redo.mine_again(start_scn)  # a destination lost commits
         if start_scn == FIRST_SCN:
             # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber copies.
             start_scn = max(self._told_scn, self._durable_scn)

@@ -12,7 +12,8 @@ States
     None of its own: a component has those of its `Host`, each in a thread of its own.
 
 Durable when
-    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins with them all.
+    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins with them all, each
+    as soon as no other process of its machine runs it (`actors.records.running`).
 
 Worked flow
     queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p notice nothing ->
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actors.records.running import Running
 from actors.records.taken_over import TakenOver
 from streams.errors import ConfigError, PropagationError
 
@@ -86,6 +88,7 @@ class _Running:
     creation: str
     host: Host
     taken_over: TakenOver
+    lock: Running
 
 
 class Components:
@@ -119,7 +122,7 @@ class Components:
         While another thread does that, this returns at once: that thread looks at the records again.
 
         Raises:
-            PropagationError: it cannot be built; the log says why.
+            PropagationError: it cannot be built, the log says why; or another process of this machine still runs it.
         """
         self._to_settle.add(name)
         self._settle_now(name)
@@ -187,6 +190,7 @@ class Components:
             if not running.host.end():
                 log.error("%s does not end: this process ends, and what else runs in it begins again", name)
                 self._end_process()
+            running.lock.release()
             log.info("%s: ended", name)
             running = None
         if record is None:
@@ -196,13 +200,15 @@ class Components:
 
     @staticmethod
     def _build(name: str, record: Record) -> _Running:
+        state_dir = Path(record.state_dir)
+        lock, taken_over = Running(state_dir, name), TakenOver(state_dir, name, record.creation)
         log.info("%s: begins in process %d", name, os.getpid())
         module, _, attribute = record.factory.partition(":")
-        taken_over = TakenOver(Path(record.state_dir), name, record.creation)
         try:
             host: Host = getattr(importlib.import_module(module), attribute)(**taken_over.arguments(record.arguments))
         except Exception as error:  # whatever it is, it is of this component alone
+            lock.release()
             log.exception("%s: cannot be built", name)
             raise PropagationError(f"{name} cannot be built: {error}", hint="see the log of its process; report it") from error
         host.start()
-        return _Running(record.creation, host, taken_over)
+        return _Running(record.creation, host, taken_over, lock)

@@ -25,10 +25,14 @@ States
     What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and merging are edits too,
     which need no preparation and no database, so a destination that is away holds up none of them.
 
+    A site that does not answer, because its node is gone for example, holds up only what is to be done there. Ray starts its components when
+    a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of the file wait for every site of the file.
+
 Durable when
     `desired.json` contains the prepared topology, without secrets, each component's label, and what is split off. It is written after the last
     `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
-    that is not named there is new and starts from scratch: it does not run before the file is written.
+    that is not named there is new and starts from scratch: it does not run before the file is written. The controller runs on the
+    cluster's head, where the file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -47,12 +51,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.calls import Calls
+from actors.cluster.nodes import absence_of
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
+from actors.records.requests import REQUESTS_FILE, Requests
 from actors.site.left import LeftSite, left_by, left_of
 from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
 from databases.ports import Finding
@@ -60,12 +68,14 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName
+from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.downstream import receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, as_json, from_json, spec_to_json
+from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_from_json, spec_to_json
+from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -120,6 +130,7 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
     _wait_for_databases(gathered)
+    add_capture_scns(gathered)
     return gathered
 
 
@@ -150,6 +161,8 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
+        self._calls = Calls()
+        self._drops_kept = False  # a call of `up` came after that which keeps rows
         self._findings: tuple[Finding, ...] = ()
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
@@ -168,7 +181,8 @@ class Controller(Host):
 
     def open(self) -> None:
         """Connect to the actor system; start from what is already prepared."""
-        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock)
+        requests = Requests(self._file.state_dir / REQUESTS_FILE)
+        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock, requests)
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         if self._given_actors is not None:
@@ -186,9 +200,12 @@ class Controller(Host):
 
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
+        self._take_calls()
         self.reconcile()
         self._observe()
         self._advance()
+        if self._phase in {"RUNNING", "REFUSED"}:
+            self._calls.settle()
         self._split_and_merge()
         self._note_receivers()
         self._clear_left()
@@ -201,7 +218,7 @@ class Controller(Host):
 
     def details(self) -> dict[str, Any]:
         """The controller's own facts; `overview` has those of all components."""
-        return {"phase": self._phase, "fingerprint": self._file_fingerprint}
+        return {"phase": self._phase, "fingerprint": self._file_fingerprint, "calls": self._calls.described()}
 
     # ------------------------------------------------------------------ what the command line asks
 
@@ -230,23 +247,33 @@ class Controller(Host):
             "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
-            "left": [self._described_left(each) for each in self._left],
+            "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(),
         }
 
-    def retry(self) -> None:
-        """Try the set-up again after a refusal, or for tables that were created since; idempotent.
+    def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names
+        """Try the set-up again after a refusal, or for tables that were created since; idempotent. `overview` tells when it is done.
 
-        It is a separate call: an earlier `--keep-existing` no longer applies.
+        Args:
+            call: identifies the call of `headrace up`. What another one keeps (`--keep-existing`) is not kept any more.
+            earlier: an earlier controller had the call already, so what a later one keeps is kept.
         """
-        if self._kept or self._must_note_kept:
-            self._note_kept({})
-        if self._phase in {"RUNNING", "REFUSED"}:
-            self._repeats = True
-            self._phase = "STARTING SITES"
+        if not earlier and call != self._keep_call:
+            self._drops_kept = True
+        self._calls.ask(call)
         self.wake()
 
+    def _take_calls(self) -> None:
+        """Begin anew for calls of `up`, unless databases are being prepared: that may have missed what they are about."""
+        if self._phase not in {"STARTING SITES", "RUNNING", "REFUSED"} or not self._calls.begin():
+            return
+        if self._drops_kept:
+            self._drops_kept = False
+            if self._kept or self._must_note_kept:
+                self._note_kept({})
+        self._repeats, self._phase = True, "STARTING SITES"
+
     def split(self, name: str) -> None:
-        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit.
+        """Have a propagation split off; idempotent. It is done once every component has its part of the last edit, also by a later controller.
 
         Raises:
             ConfigError: there is no such propagation, or it cannot be split off.
@@ -287,28 +314,51 @@ class Controller(Host):
 
     def _split_and_merge(self) -> None:
         """Bring a split stream to its next phase: recorded first, then adopted by its components, as every edit."""
-        if not self._is_created or self._phase in {"PREFLIGHT", "PREPARING"} or self._outdated() or self._unwanted():
+        if not self._is_created or self._phase in {"PREFLIGHT", "PREPARING"} or self._outdated() or self._is_ending():
             return
-        for component in self._ended:
-            self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
-        self._ended = ()
+        self._ended = tuple(component for component in self._ended if not self._is_cleared(component))
         wanted = self._splitting.next(self._facts(self._latest), self._clock.time_us())
         if wanted is None:
             return
         spec, prepared = with_splits(self._file, wanted), self._desired()
         edit = Edit.since(prepared, spec, fingerprint_of(spec))
-        for component in components_of(spec):
-            if component.name not in prepared.get("labels", {}):
-                self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+        try:
+            for component in components_of(spec):
+                if component.name not in prepared.get("labels", {}):
+                    self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+        except StreamsError as error:
+            log.warning("%s: nothing is split off now: %s", self.name, error.message)
+            return  # nothing is recorded: the next step tries again, if the site answers
         self._save_desired({
             **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
             "splits": [as_json(each) for each in wanted],
         })
         log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
         self._splitting.take(wanted)
-        self._ended = tuple(component for component in self._components if component.name not in edit.labels)
+        ended = (*self._ended, *self._components)
+        self._ended = tuple(component for component in ended if component.name not in edit.labels)
         self._run_by(spec)
         self._edit = edit
+
+    def _is_ending(self) -> bool:
+        """Whether a component has not ended yet that is to end. One at a site that is away may take days, and nobody waits for it."""
+        away = {component.name for component in self._ended if not self._answers(component.site)}
+        return bool(self._unwanted() - away)
+
+    def _is_cleared(self, component: Component) -> bool:
+        """Delete what a component of a merged stream left on its site's disk; whether that is done."""
+        if not self._answers(component.site):
+            return False
+        try:
+            self._actors.call(f"site:{component.site}", "delete_spilled", (component.name,))
+        except StreamsError as error:
+            log.warning("%s: what %s left is not deleted yet: %s", self.name, component.name, error.message)
+            return False
+        return True
+
+    def _answers(self, site: str) -> bool:
+        """Whether a site answered when it was asked last: no time is spent on others."""
+        return any(status["name"] == f"site:{site}" and status["state"] != "UNREACHABLE" for status in self._latest)
 
     def _unwanted(self) -> set[str]:
         """Components that run and are no part of the topology."""
@@ -383,7 +433,7 @@ class Controller(Host):
             spec, label = self._edit.unprepared(component.name, self._spec)
         arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
-            arguments["keep_existing"] = self._kept.get(arguments["name"], ())
+            arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
@@ -426,7 +476,9 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
-        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits]
+        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings()]
+        if (prepared := prepared_topology(self._spec.state_dir)) is not None:
+            findings += subset_changes(prepared, self._spec)
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -452,6 +504,27 @@ class Controller(Host):
             for c, capture in self._bypassed.items() if c.name in stopped
         )
 
+    def _scn_findings(self) -> tuple[Finding, ...]:
+        """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
+        statuses = {status["name"]: status for status in self._latest}
+
+        def oldest_scn(source: str, site: str) -> Scn | None:
+            keeper = f"site:{source}" if source == site else f"redo:{source}@{site}"
+            try:
+                return Scn(self._actors.call(keeper, "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
+            except StreamsError:
+                return None  # it has no redo yet, or is away: then what is missing is found when it is mined
+
+        def applied_scn(apply: ApplySpec) -> Scn | None:
+            found = statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn")
+            return Scn(int(found)) if found else None
+
+        try:
+            before = spec_from_json(self._desired()["spec"])
+        except (KeyError, ConfigError):
+            before = None
+        return scn_findings(before, self._spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
+
     def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
         """Compare the tables that will arrive at an apply process with the destination's tables."""
         ways = ways_to(self._spec, apply)
@@ -460,8 +533,8 @@ class Controller(Host):
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)),
-            timeout_s=PREFLIGHT_TIMEOUT_S,
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)), apply.name,
+            apply.conflicts, timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return found
 
@@ -561,7 +634,7 @@ class Controller(Host):
 
         What is recorded is what was so when the databases were prepared, also by a controller that started since.
         """
-        is_settled = self._phase == "RUNNING" and not self._outdated()
+        is_settled = self._phase == "RUNNING" and not self._outdated() and all(self._answers(site.name) for site in self._spec.sites)
         if not (self._must_note_receivers and is_settled and self._clock.monotonic() >= self._note_at):
             return
         self._note_at = self._clock.monotonic() + NOTE_INTERVAL_S
@@ -605,8 +678,13 @@ class Controller(Host):
         """The record of the last prepared topology; empty: there is none."""
         try:
             document: dict[str, Any] = json.loads(self._desired_file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except FileNotFoundError:
             return {}
+        except json.JSONDecodeError as error:
+            # As if nothing had been prepared, a lost slot would be made again, and the changes in between would be missing.
+            raise ConfigError(
+                f"{self._desired_file} is damaged: {error}", hint="restore it, or remove it: then `headrace up` prepares everything anew",
+            ) from error
         return document
 
     def _new(self) -> tuple[str, ...]:
@@ -640,6 +718,8 @@ class Controller(Host):
 
     def _observe(self) -> None:
         latest = gather(self._actors, self._observed())
+        self._find_absent_nodes(latest)
+        self._find_empty_folders(latest)
         now, now_us = self._clock.monotonic(), self._clock.time_us()
         for status in latest:
             self._add_rates(status, now)
@@ -647,6 +727,27 @@ class Controller(Host):
                 # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
+
+    def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
+        """Say of sites that do not answer whether there is a node on which they could run."""
+        away = [status for status in statuses if status["state"] == "UNREACHABLE"]
+        if not away:
+            return
+        with contextlib.suppress(StreamsError):
+            nodes = self._actors.nodes()
+            for status in away:
+                found = absence_of(status["site"], dict(self._spec.site(status["site"]).node), nodes)
+                if found is None:
+                    continue
+                # The site says it for all of its components.
+                status["problem"], status["fix"] = found if status["kind"] == "site" else ("", "")
+
+    def _find_empty_folders(self, statuses: list[dict[str, Any]]) -> None:
+        """Say of sources that were prepared, and find nothing of that on their node, that their redo is gone: they wait for ever."""
+        for status in statuses:
+            if self._phase == "RUNNING" and status.get("is_prepared") is False:
+                status["problem"] = f"was prepared, and finds nothing of that in {self._spec.state_dir} on its node: its redo is not there"
+                status["fix"] = "mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in docs/operations.md"
 
     def _observed(self) -> tuple[Component, ...]:
         """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""

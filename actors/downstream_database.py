@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.site.connection import redo_folder
+from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.wire import admission_of, callers_of, peers_of, wire_status
 from protos.standby import Shipped
 from streams.backoff import Backoff
@@ -65,7 +66,7 @@ STEP_BYTES_MAX = 8 << 20  # of redo in one step, and one fsync: what may be on i
 NAMES_TIMEOUT_S = 30.0  # as a capture process waits
 
 
-class RedoReceiver(Host):
+class RedoReceiver(RedoKeeper, Host):
     """One redo receiver; see the module."""
 
     kind: ClassVar[str] = "redo"
@@ -234,7 +235,7 @@ class RedoReceiver(Host):
                 "redo_segment": statistics.position.segment, "redo_at_source_scn": statistics.source_scn,
                 "bytes_total": statistics.received_bytes, "fsyncs_total": statistics.syncs,
                 "duplicate_bytes": statistics.duplicate_bytes, "purged_bytes_total": statistics.purged_bytes,
-                "required_checkpoint_scn": statistics.required_checkpoint_scn,
+                "required_checkpoint_scn": statistics.required_checkpoint_scn, "captures": self.capture_scns(),
             }
             if self._receiver_state == "PAUSED: REDO IS FULL":
                 details["problem"] = self._full(statistics)
@@ -255,6 +256,10 @@ class RedoReceiver(Host):
             )
         waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
         return problem + (waits if self._receiver.is_sync else "")
+
+    def kept_redo(self) -> StandbyLog | None:
+        """See `RedoKeeper.kept_redo`."""
+        return self._log
 
     def endpoint(self) -> str:
         """Where the capture processes of this site watch the copy."""
@@ -326,9 +331,7 @@ class RedoReceiver(Host):
 
     def _register_captures(self, log: StandbyLog) -> None:
         """Keep redo for the capture processes of the topology only."""
-        for name in self._receiver.captures:
-            log.required_checkpoints.register(name)
-        log.required_checkpoints.forget_others(self._receiver.captures)
+        register_captures(log.required_checkpoints, self._spec, self._receiver.captures)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> RedoReceiver:

@@ -163,10 +163,7 @@ class Host:
     def start_component(self) -> None:
         """Run (again), even after an error; idempotent."""
         self._write_wanted(enabled=True)
-        if self._state == "ABORTED":
-            self._restart = True
-        self._wanted_changed.set()
-        self._wake.set()
+        self._try_again()
 
     def reopen(self) -> None:
         """Close and open again after the current step, so that every connection is made anew; nothing else changes. Idempotent."""
@@ -262,6 +259,7 @@ class Host:
         while self._wanted and not self._ending:
             self._wake.clear()
             pause_s = self.step()
+            self._restart = False  # an error from now on is a new one
             self._alive_us = self._clock.time_us()
             if self._clock.monotonic() - began > _HEALTHY_AFTER_S:
                 self._backoff.reset()
@@ -299,6 +297,12 @@ class Host:
         else:
             log.error("%s: ABORTED: %s: %s; %s", self.name, type(error).__name__, error.message, error.hint)
             self._enter("ABORTED")
+
+    def _try_again(self) -> None:
+        """Run again after an error, also one that is not shown yet."""
+        self._restart = True
+        self._wanted_changed.set()
+        self._wake.set()
 
     def _pause(self, timeout_s: float | None) -> None:
         self._wake.wait(timeout_s)

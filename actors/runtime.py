@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from actors.cluster.local import HOST
+from actors.cluster.nodes import placement
 from actors.components import Components, Record
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
@@ -92,7 +93,7 @@ class ActorSystem(Protocol):
             arguments: for the factory.
             process: the component shares a process with the others that are created with the same name of one.
             state_dir: of the topology.
-            node: Ray resources that place the process, when it does not run yet.
+            node: of the component's site in the topology: places the process, when it does not run yet (`actors.cluster.nodes`).
             environment: of the process, when it does not run yet.
         """
         ...
@@ -133,6 +134,14 @@ class ActorSystem(Protocol):
 
     def kill(self, name: str) -> None:
         """End the component for good; idempotent. Its process is killed when it holds no other."""
+        ...
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        """The resources of each living node, by name. A node that broke off counts as living for some seconds.
+
+        Raises:
+            PropagationError: the cluster does not answer now.
+        """
         ...
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
@@ -287,6 +296,7 @@ class RayActors:
         self.namespace = namespace
         self._records = _Records(namespace)
         self._late: dict[tuple[str, str], Any] = {}  # answers of `call_all` that were given up: a late call is not cancelled
+        self._told: dict[str, Any] = {}  # components that were told to end: one whose node is away hears it when that is back
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
@@ -306,7 +316,7 @@ class RayActors:
         self._records.put(name, process, record)
         actor = ray.remote(concurrency_groups=_GROUPS)(ProcessActor).options(
             name=process, namespace=self.namespace, lifetime="detached", get_if_exists=True, num_cpus=0,
-            max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=dict(node) or None,
+            max_restarts=-1, max_task_retries=0, max_concurrency=_CALLS_AT_ONCE, resources=placement(node),
         ).remote(process, self.namespace, str(state_dir), dict(environment))
         _settle(actor, name)
 
@@ -389,6 +399,8 @@ class RayActors:
 
     def kill(self, name: str) -> None:
         """See `ActorSystem.kill`."""
+        import ray
+
         process = dict(self._records.places()).get(name)
         if process is None:
             return
@@ -396,20 +408,25 @@ class RayActors:
         if process not in {place for _, place in self._records.running()}:
             self._kill_process(process)
             return
+        if name in self._told and not ray.wait([self._told[name]], timeout=0)[0]:
+            return
         with contextlib.suppress(ValueError):  # it is not there
-            _settle(self._actor(process), name)
+            self._told[name] = _settle(self._actor(process), name)
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
         """See `ActorSystem.end`."""
         import ray
 
         places = dict(self._records.places())
-        processes, settled = [places[name] for name in names if name in places], []
+        processes, settled = [places[name] for name in names if name in places], list[Any]()
+        answers = self.call_all(names, "status", timeout_s=CALL_TIMEOUT_S)
         for name in names:
             if name in places:
                 self._records.end(name, places[name])
                 with contextlib.suppress(ValueError):  # it is not there
-                    settled.append(_settle(self._actor(places[name]), name))
+                    reference = _settle(self._actor(places[name]), name)
+                    # One on a node that is not there is not waited for.
+                    settled += [] if isinstance(answers.get(name), StreamsError) else [reference]
         if settled:
             ray.wait(settled, num_returns=len(settled), timeout=timeout_s)
         for process in set(processes) - {place for _, place in self._records.running()}:
@@ -426,6 +443,15 @@ class RayActors:
 
         with contextlib.suppress(ValueError):  # it is not there
             ray.kill(self._actor(process), no_restart=True)
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        """See `ActorSystem.nodes`."""
+        import ray
+
+        try:
+            return [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        except ray.exceptions.RayError as error:
+            raise _translate("the cluster", error) from error
 
     def detour(self, site: str, name: str) -> str:
         """Where components of a site connect instead of to a component itself; empty: to the component.

@@ -39,14 +39,20 @@ from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
 from actors.site.host import SiteHost
+from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
+from databases.conflict_lists import conflict_list_findings
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
+from redo.source_refusal import SourceRefusal
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
+    CapturedNoMore,
     ConfigError,
+    DatabaseSetBack,
     DatabaseUnavailable,
     LogGone,
     PropagationError,
@@ -56,12 +62,13 @@ from streams.errors import (
     UnsupportedType,
 )
 from topology.downstream import receivers_from
+from topology.logging_needs import log_needs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import CapturedTable, DestinationDatabase, Finding, LogStream, SourceDatabase
+    from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
@@ -90,7 +97,7 @@ END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after a
 HEARTBEAT = b"heartbeat"
 
 
-class DatabaseSite(SiteHost):
+class DatabaseSite(RedoKeeper, SiteHost):
     """One site with a database; see the module."""
 
     def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
@@ -101,6 +108,7 @@ class DatabaseSite(SiteHost):
         self._is_source = _is_source(spec, name)
         self._folder = site_folder(spec, name)
         self._claim = SiteClaim(spec, self._site)
+        self._refusal = SourceRefusal(self._folder / "redo")
         self._server: EmbeddedServer | None = (
             embedded_server(spec, self._site) if self._site.database.kind == "embedded" else None
         )
@@ -155,6 +163,8 @@ class DatabaseSite(SiteHost):
             return self._watch()
         if self._gone is not None:
             error, self._gone = self._gone, None
+            if isinstance(error, CapturedNoMore):
+                self._refusal.record(error)
             raise error
         # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
         is_awaiting = writer.is_awaiting
@@ -236,6 +246,7 @@ class DatabaseSite(SiteHost):
         if self._sample_problem:
             details["database_problem"] = self._sample_problem
         if self._is_source:
+            details["is_prepared"] = self._is_prepared()
             details["source_retained_bytes"] = self._retained_bytes
             details["uncaptured_tables"] = list(self._tables.uncaptured)
             details["strayed_tables"] = list(self._tables.strayed)
@@ -254,6 +265,7 @@ class DatabaseSite(SiteHost):
                 "problem": statistics.problem or self._waits_in_vain(self._writer),
             }
             details["redo_receivers"] = self._writer.shipping.status()
+            details["captures"] = self.capture_scns()
             options = self._writer.options
             if options is not None:
                 details["stream_form"] = "binary" if options.binary else "text"
@@ -275,6 +287,10 @@ class DatabaseSite(SiteHost):
             f"confirms nothing to the database, because {', '.join(away)} is away and transport is sync: where synchronous_standby_names "
             f"names {session}, commits wait; start it (`headrace start FILE redo:{away[0]}`), or write transport: async and `headrace up`"
         )
+
+    def kept_redo(self) -> LogWriter | None:
+        """See `RedoKeeper.kept_redo`."""
+        return self._writer
 
     def endpoint(self) -> str:
         """Where captures watch the redo log."""
@@ -310,8 +326,7 @@ class DatabaseSite(SiteHost):
     def take_over(self) -> None:
         """End the claim of a copy of the topology elsewhere, and claim the database for this one; idempotent."""
         self._claim.hold(take_over=True)
-        if self._state == "ABORTED":
-            self.start_component()
+        self._try_again()
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
         """Claim the database, and check it for a topology that this site need not have adopted yet."""
@@ -322,7 +337,7 @@ class DatabaseSite(SiteHost):
             # The log stream, and a snapshot for each destination that is being instantiated or compared.
             streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
-                findings += source.preflight(self._rules(spec), streams=streams)
+                findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name))
         applies = _applies_at(spec, self._site.name)
         if applies:
             with closing(self._open_destination()) as destination:
@@ -371,8 +386,7 @@ class DatabaseSite(SiteHost):
             return ()
         self._claim.hold()
         self._ends_source = True
-        if self._state == "ABORTED":
-            self.start_component()  # whatever it ended with: it has only to let go of the redo log
+        self._try_again()  # whatever it ended with: it has only to let go of the redo log
         self.reopen()
         deadline = self._clock.monotonic() + END_WRITER_S
         while self._writer is not None:
@@ -435,10 +449,22 @@ class DatabaseSite(SiteHost):
         with closing(self._open_source()) as source:
             return source.table_versions(source.tables(rules))
 
-    def preflight_tables(self, versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
-        """The reasons why these tables of a source, as they are now, cannot be applied here."""
+    def preflight_tables(
+        self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
+    ) -> tuple[Finding, ...]:
+        """The reasons why these tables of a source, as they are now, cannot be applied here.
+
+        Args:
+            versions: the tables.
+            apply: name of the apply process.
+            conflicts: its conflict handlers, which must fit the tables.
+        """
         with closing(self._open_destination()) as destination:
-            return destination.preflight_tables(versions, now=versions)
+            found = list(destination.preflight_tables(versions, now=versions))
+            for version in versions if conflicts != NO_CONFLICT_RULES else ():
+                table = destination.describe(version.owner, version.name)
+                found += () if table is None else conflict_list_findings(apply, conflicts, version, table)
+            return tuple(found)
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""
@@ -452,6 +478,13 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
+
+    def clear_up(self) -> None:
+        """See `SiteHost.clear_up`."""
+        self.end()
+        if self._server is not None:
+            self._server.destroy()
+        super().clear_up()
 
     # ------------------------------------------------------------------ inside
 
@@ -501,11 +534,18 @@ class DatabaseSite(SiteHost):
         self._claim.hold()
         self._source = self._open_source()
         writer = self._writer or self._open_writer()
-        stream = self._source.open_stream(
-            self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary
-        )
+        self._refusal.check()
         try:
-            writer.attach(stream, partial(self._source.check_stream, self._spec.name, stream.options))
+            self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
+            stream = self._source.open_stream(
+                self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
+                last_transaction=writer.last_transaction,
+            )
+        except (DatabaseSetBack, CapturedNoMore) as error:
+            self._refusal.record(error)
+            raise
+        try:
+            writer.attach(stream, partial(self._source.check_stream, stream.options))
         except BaseException:
             stream.close()
             raise
@@ -541,9 +581,7 @@ class DatabaseSite(SiteHost):
         writer.shipping.register({each.name: each.is_sync for each in receivers})
         writer.switch_after_s = min((each.archive_lag_s for each in receivers if each.is_archived_log), default=None)
         captures = [each.name for each in self._spec.captures if each.source == each.site == self._site.name]
-        for name in captures:
-            writer.required_checkpoints.register(name)
-        writer.required_checkpoints.forget_others(captures)
+        register_captures(writer.required_checkpoints, self._spec, captures)
 
     def _acknowledged(self) -> None:
         """A redo receiver has more durably: confirm it at once where commits wait for that."""
@@ -551,9 +589,9 @@ class DatabaseSite(SiteHost):
         if writer is not None and writer.waits_for_receivers:
             self.wake()
 
-    def _dictionary_build(self) -> Any:  # noqa: ANN401 - a DictionaryBuild
+    def _dictionary_build(self, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         assert self._source is not None
-        return self._source.dictionary_build(self._spec.name)
+        return self._source.dictionary_build(self._spec.name, seeing=seeing)
 
     def _drop_writer(self) -> None:
         """Drop the log writer: the next one reads its state from disk."""
@@ -613,7 +651,7 @@ class DatabaseSite(SiteHost):
         writer = self._writer
         if writer is not None:
             # Also while a full redo log stops the log writer: the growing log may cost us the slot.
-            source.check_prepared(self._spec.name, writer.start_scn)
+            self._refusal.check_prepared(source.check_prepared(self._spec.name, writer.start_scn))
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self._tables.look(source, self._spec)

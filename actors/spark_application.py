@@ -75,14 +75,16 @@ class SparkHost(Host):
 
     def open(self) -> None:
         """End the process of an earlier life, then start a new one and wait for its endpoint."""
+        from actors.cluster.nodes import placement
         from actors.runtime import own_address, own_host
         from actors.site.wire import identity_of
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
         self._access = {}
+        node = placement(dict(self._spec.site(self._site).node))
         configuration = ApplicationConfig(
             topology=self._spec.name, site=self._site, ray_address=own_address(), state_dir=str(self._folder), host=own_host(),
-            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=self._spec.site(self._site).node),
+            identity=identity_of(self._spec, self._site), resources=ExecutorResources(node=tuple(node.items())),
         ).to_json()
         self._started += 1
         self._child.start(configuration)

@@ -123,7 +123,7 @@ def _write(folder: Path, chunks: list[LogChunk], stream: MadeStream) -> tuple[Lo
     stream.chunks = iter(chunks)
     writer = LogWriter(
         folder, "dbs1", decoder_factory=PostgresLogDecoder,
-        dictionary_build=lambda: DictionaryBuild(scn=FIRST_SCN, tables=()), segment_bytes=64 << 20,
+        dictionary_build=lambda **_: DictionaryBuild(scn=FIRST_SCN, tables=()), segment_bytes=64 << 20,
         redo_bytes_max=16 << 30,
     )
     writer.attach(stream)

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         StreamOptions,
     )
     from rules.rule import RuleSet
+    from rules.values import ValueTypes
     from streams.lcr_batch import Column
 
 __all__ = [
     "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
-    "open_source", "plan_copy", "plan_unseen", "value_reader",
+    "open_source", "plan_copy", "plan_unseen", "value_reader", "value_types",
 ]
 
 _POSTGRES = ("postgres", "embedded")
@@ -196,6 +197,13 @@ def value_reader(kind: str) -> Callable[[Column, bytes], str]:
 
         return value_text
     raise ConfigError(f"values of a {kind} database cannot be read")
+
+
+def value_types() -> ValueTypes:
+    """How the values of LCRs compare in conditions. Every log there is names its types as PostgreSQL does."""
+    from databases.postgres.comparable import PostgresValueTypes
+
+    return PostgresValueTypes()
 
 
 def plan_copy(kind: str, site: str) -> PlannedStatement:

@@ -103,7 +103,7 @@ class TableReader(Protocol):
         ...
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""
     ) -> TablePlan:
         """Cut a table into pieces.
 
@@ -113,6 +113,7 @@ class TableReader(Protocol):
             columns: those to be read, with the types (`owner.name`) they have where they are written.
             snapshot: under which it will be read; empty: each piece as it is when it is read.
             piece_bytes: about how large a piece is.
+            rows: a condition in SQL over the table's columns (`rules.spelling`): only rows for which it is TRUE are read; empty: all.
 
         Raises:
             DatabaseUnavailable: the snapshot is gone.
@@ -136,7 +137,7 @@ class TableReader(Protocol):
         ...
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """Digest a table's rows, divided into buckets by a hash of their key; the same key is in the same bucket everywhere.
 
@@ -147,12 +148,13 @@ class TableReader(Protocol):
             columns: names of the columns that are compared, on both sides in the same order.
             buckets: how many.
             snapshot: see `plan`.
+            rows: see `plan`.
         """
         ...
 
-    def bucket_rows(
+    def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "",
+        rows_max: int, snapshot: str = "", rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """The rows of some buckets, by key, `rows_max` at most.
 
@@ -165,6 +167,7 @@ class TableReader(Protocol):
             wanted: numbers of buckets, from 0.
             rows_max: bounds the answer.
             snapshot: see `plan`.
+            rows: see `plan`.
         """
         ...
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan
+from databases.memory_conditions import condition_in_memory
 from databases.memory_source import MemorySource
-from databases.memory_store import MemoryStore, Row
+from databases.memory_store import MemoryStore, Row, compared_columns
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.lcr_batch import Column
 
 __all__ = ["MemoryTableReader", "SourceTables", "StoreTables", "packed", "unpacked"]
 
@@ -28,12 +30,14 @@ class TableContent:
 
     Args:
         columns: names.
+        types: the same columns, as conditions compare them.
         rows: in any order that lasts as long as `file`.
         file: changes when the rows are rewritten.
     """
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    types: tuple[Column, ...]
     file: int = 0
 
 
@@ -62,7 +66,7 @@ class SourceTables:
             return None
         table = self._source.table(f"{owner}.{name}")
         columns = tuple(column.name for column in table.version.columns)
-        return TableContent(columns=columns, rows=self._source.rows(f"{owner}.{name}"), file=table.file)
+        return TableContent(columns=columns, rows=self._source.rows(f"{owner}.{name}"), types=table.version.columns, file=table.file)
 
 
 class StoreTables:
@@ -77,7 +81,7 @@ class StoreTables:
         if found is None:
             return None
         columns = tuple(column.name for column in found.table.columns)
-        return TableContent(columns=columns, rows=tuple(self._store.rows(owner, name)), file=found.file)
+        return TableContent(columns=columns, rows=tuple(self._store.rows(owner, name)), types=compared_columns(found), file=found.file)
 
 
 class MemoryTableReader:
@@ -107,42 +111,44 @@ class MemoryTableReader:
             del self._snapshots[snapshot]
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES  # noqa: ARG002
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES,  # noqa: ARG002
+        rows: str = "",
     ) -> TablePlan:
         """See `TableReader.plan`."""
         content = self._content(owner, name, snapshot)
         step = max(1, piece_bytes // _ROW_BYTES)
         starts = range(0, max(len(content.rows), 1), step)
         return TablePlan(pieces=tuple(
-            TablePiece(owner=owner, name=name, place=f"{content.file}:{start}:{start + step}", bytes=step * _ROW_BYTES)
+            TablePiece(owner=owner, name=name, place=f"{content.file}:{start}:{start + step}:{rows}", bytes=step * _ROW_BYTES)
             for start in starts
         ))
 
     @contextlib.contextmanager
     def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> Iterator[_OpenPiece]:
         """See `TableReader.open_piece`."""
-        file, start, end = (int(part) for part in piece.place.split(":"))
+        *numbers, rows = piece.place.split(":", 3)
+        file, start, end = map(int, numbers)
         now = self._tables.content(piece.owner, piece.name)
         if now is None or now.file != file:
             raise DatabaseUnavailable(f"table {piece.owner}.{piece.name} was rewritten while it was read")
         content = self._content(piece.owner, piece.name, snapshot)
-        yield _OpenPiece(content.columns, content.rows[start:end])
+        yield _OpenPiece(content.columns, tuple(_those(content, content.rows[start:end], rows)))
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
         digests = [TableDigest()] * buckets
-        for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot):
+        for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot, rows):
             digests[bucket] += TableDigest(row_count=1, sums=row.digest)
         return tuple(digests)
 
-    def bucket_rows(
+    def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "",
+        rows_max: int, snapshot: str = "", rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
-        found = [row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot) if bucket in wanted]
+        found = [row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot, rows) if bucket in wanted]
         return tuple(sorted(found, key=lambda row: (str(row.key), row.digest))[:rows_max])
 
     def close(self) -> None:
@@ -157,14 +163,22 @@ class MemoryTableReader:
         return content
 
     def _keyed(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int, snapshot: str,
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int, snapshot: str, rows: str,
     ) -> Iterator[tuple[int, KeyedRow]]:
         content = self._content(owner, name, snapshot)
-        for row in content.rows:
+        for row in _those(content, content.rows, rows):
             values = dict(zip(content.columns, row, strict=True))
             texts = tuple(None if values[column] is None else (values[column] or b"").decode() for column in key)
             digest = _hashes(tuple(values[column] for column in columns))
             yield _hashes(tuple(values[column] for column in key))[0] % buckets, KeyedRow(key=texts, digest=digest)
+
+
+def _those(content: TableContent, rows: Sequence[Row], condition: str) -> Sequence[Row]:
+    """The rows for which a condition is TRUE."""
+    if not condition:
+        return rows
+    is_one = condition_in_memory(condition, content.types)
+    return [row for row in rows if is_one(row)]
 
 
 class _OpenPiece:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.memory_conflicts import conflicting, find_rows
 from databases.memory_copying import unpacked
 from databases.memory_store import (
     MemoryStore,
@@ -36,12 +37,15 @@ from databases.memory_store import (
 )
 from databases.ports import (
     ApplyProgress,
+    ConflictRecord,
     DestinationTable,
     ErrorTransaction,
     Finding,
     Instantiation,
     PlannedApply,
     PlannedStatement,
+    RowInTheWay,
+    RowQuestion,
     ScnRange,
     TableShape,
     TruncatedTable,
@@ -167,6 +171,11 @@ class MemoryDestination:
             if error.topology == topology and apply in {None, error.transaction.apply}
         )
 
+    def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
+        """See `DestinationDatabase.conflicts`."""
+        found = [record for _, (of, record) in sorted(self._reach().conflicts.items()) if of == topology and apply in {None, record.apply}]
+        return tuple(found[-last:])
+
     def error_batches(self, number: int) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""
         error = self._reach().errors.get(number)
@@ -253,6 +262,7 @@ class MemoryDestination:
             del store.processes[topology, apply]
         for error in self.errors(topology, apply):
             del store.errors[error.number]
+        store.conflicts = {n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply}
         store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
         return ()
 
@@ -395,7 +405,7 @@ class MemorySession:
                 self._undo.append(lambda: None)  # an empty table leaves nothing else to undo
                 self._note(found, Command.TRUNCATE, None, None)
 
-    def _write(self, write: Write) -> int:
+    def _table(self, write: Write) -> StoredTable:
         version = write.version
         found = self._store.tables.get((version.owner, version.name))
         missing = missing_alter(version, found.table if found else None)
@@ -404,6 +414,10 @@ class MemorySession:
                 f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
                 table=version.qualified_name,
             )
+        return found
+
+    def _write(self, write: Write) -> int:
+        version, found = write.version, self._table(write)
         place = {column.name: position for position, column in enumerate(found.table.columns)}
         target = [place[column.name] for column in version.columns]
         writable = [p for p in write.set_columns if not found.table.columns[target[p]].is_generated]
@@ -531,6 +545,51 @@ class MemorySession:
         self.begin()
         self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         self.commit([], Scn(0))
+
+    # ------------------------------------------------------------------ conflicts
+
+    def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
+        """See `DestinationSession.find_rows`."""
+        self._in_transaction()
+        found = self._table(write)
+        rows = find_rows(found, write, question)
+        for number, _ in rows:
+            self._lock((id(found), "row", number))
+        if question.by_key and not rows and write.old is not None:
+            # A row that another open transaction has deleted or moved: the real one waits for it.
+            place = {column.name: position for position, column in enumerate(found.table.columns)}
+            target = [place[column.name] for column in write.version.columns]
+            (values,) = rows_of(write.old, write.match_columns, write)
+            self._wait_for_key(found, write, target, dict(zip(write.match_columns, values, strict=True)))
+        return tuple(row for _, row in rows)
+
+    def conflicting(self, write: Write) -> NDArray[np.int64] | None:
+        """See `DestinationSession.conflicting`."""
+        self._in_transaction()
+        numbers = conflicting(self._table(write), write)
+        return None if numbers is None else np.array(numbers, np.int64)
+
+    def remove_row(self, table: DestinationTable, number: str) -> None:
+        """See `DestinationSession.remove_row`."""
+        self._in_transaction()
+        self._change(self._store.tables[table.owner, table.name], int(number), None)
+
+    def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
+        """See `DestinationSession.record_conflicts`."""
+        self._in_transaction()
+        store, records = self._store, tuple(records)
+
+        def record() -> None:
+            for each in records:
+                store.conflicts[store.next_conflict] = (
+                    self._topology, replace(each, number=store.next_conflict, resolved_us=store.clock.time_us()),
+                )
+                store.next_conflict += 1
+            oldest = store.clock.time_us() - age_max_s * 1e6
+            for number in [n for n, (_, kept) in store.conflicts.items() if n < store.next_conflict - count_max or kept.resolved_us < oldest]:
+                del store.conflicts[number]
+
+        self._at_commit.append(record)
 
     # ------------------------------------------------------------------ error queue
 

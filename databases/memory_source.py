@@ -11,7 +11,7 @@ was confirmed is gone. Values are bytes in text form unless a column says otherw
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +23,8 @@ from databases.ports import (
     DictionaryTable,
     Finding,
     LogChunk,
+    LoggedTable,
+    LogNeed,
     PlannedStatement,
     SourceTable,
     StreamOptions,
@@ -218,6 +220,7 @@ class MemorySource:
         self.left: dict[int, Scn] = {}  # timelines of before, and where the log left them
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
+        self.invisible: set[int] = set()  # transactions that are in the log, and that a synchronous standby keeps from being seen
         self.log: list[Committed] = []
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
@@ -408,7 +411,11 @@ class MemorySource:
         """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
         return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:  # noqa: ARG002
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:  # noqa: ARG002
+        """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
+        return ()
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:  # noqa: ARG002
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()
 
@@ -423,11 +430,11 @@ class MemorySource:
     def promoted(self) -> None:
         """A standby that has everything is promoted: the log goes on, on a new timeline."""
         self.left[self.options.timeline] = self.current_scn()
-        self.options = replace(self.options, timeline=self.options.timeline + 1)
+        self.options = replace(self.options, timeline=self.options.timeline + 1, switches=tuple(self.left.items()))
         self._advance()
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True  # noqa: ARG002
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,  # noqa: ARG002
     ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
         check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)
@@ -437,11 +444,12 @@ class MemorySource:
             )
         return MemoryLogStream(self, start or self.confirmed_scn)
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
         """See `SourceDatabase.check_stream`: every value travels in every form."""
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:  # noqa: ARG002
         """See `SourceDatabase.check_prepared`: nothing can be missing."""
+        return "the log"
 
     def retained_bytes(self, topology: str) -> int | None:  # noqa: ARG002
         """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
@@ -472,8 +480,10 @@ class MemorySource:
             for (owner, name), numbers in sorted(found.items())
         )
 
-    def dictionary_build(self, topology: str = "") -> DictionaryBuild:  # noqa: ARG002
+    def dictionary_build(self, topology: str = "", *, seeing: Collection[int] = ()) -> DictionaryBuild | None:  # noqa: ARG002
         """See `SourceDatabase.dictionary_build`."""
+        if not self.invisible.isdisjoint(seeing):
+            return None
         tables = []
         for table in self._tables.values():
             stored = (table.version.owner, table.version.name)
@@ -541,8 +551,9 @@ class MemoryLogStream:
             raise DatabaseUnavailable("the log stream broke", hint="open a new one")
         gulp_bytes, size = self._source.gulp_bytes(), 0
         parts: list[bytes] = []
-        commit_scn = commit_end = 0
+        commit_scn = commit_end = transaction = 0
         objects: list[ObjectNumber] = []
+        describers: dict[int, bool] = {}
         has_truncates = False
         while (frame := self._peek()) is not None and self._break_after != 0:
             data, described, commit = frame
@@ -555,9 +566,11 @@ class MemoryLogStream:
             has_truncates |= is_truncate(data)
             if described:
                 objects.append(ObjectNumber(described))
+            if described or is_truncate(data):
+                describers[self._source.log[self._next - 1].transaction_id] = True
             self._is_open = not commit
             if commit:
-                commit_scn, commit_end = commit, size
+                commit_scn, commit_end, transaction = commit, size, self._source.log[self._next - 1].transaction_id
         end_scn = self._source.current_scn() if self._peek() is None else Scn(commit_scn)
         if not parts and end_scn <= self._told_scn:
             return None
@@ -565,6 +578,7 @@ class MemoryLogStream:
         return LogChunk(
             data=b"".join(parts), end_scn=end_scn, commit_scn=Scn(commit_scn), is_open=self._is_open,
             objects=tuple(objects), commit_end=commit_end, has_truncates=has_truncates,
+            describers=tuple(describers), transaction=transaction,
         )
 
     def confirm(self, scn: Scn) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,22 +11,28 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.ports import DestinationColumn, DestinationTable, ErrorTransaction, Instantiation, ScnRange, Write
+from databases.memory_conditions import condition_in_memory
+from databases.ports import (
+    ConflictRecord,
+    DestinationColumn,
+    DestinationTable,
+    ErrorTransaction,
+    Instantiation,
+    ScnRange,
+    Write,
+)
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
-from streams.lcr_batch import NULL, ColumnValues, Command, Partition, TableVersion
+from streams.lcr_batch import NULL, Column, ColumnValues, Command, Partition, TableVersion
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = [
-    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "destination_column",
+    "MemoryStore", "Row", "StoreSession", "StoredChange", "StoredCommit", "StoredError", "StoredProcess", "StoredServer", "StoredTable", "compared_columns", "destination_column",
     "missing_alter", "row_condition", "rows_of",
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "instantiations", "recorded")
-
-
-_CONDITION = re.compile(r"(\w+) = '(.*)'")  # all the SQL there is here
+_COMMITTED = ("tables", "processes", "errors", "conflicts", "instantiations", "recorded")
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -41,17 +46,19 @@ def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[
         Says of a row, values in the order of the table's columns, whether the partition holds it.
 
     Raises:
-        DataError: the source does not know the partition's rows, or says them in another form than `column = 'value'`, of a
-            column that the table has here.
+        DataError: the source does not know the partition's rows, or says them by columns that the table does not have here.
     """
     if partition is None:
         return lambda row: True  # noqa: ARG005
-    found = _CONDITION.fullmatch(partition.rows)
-    names = [column.name for column in stored.table.columns]
-    if found is None or found[1] not in names:
-        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601")
-    place, value = names.index(found[1]), found[2].encode()
-    return lambda row: row[place] == value
+    try:
+        return condition_in_memory(partition.rows, compared_columns(stored))
+    except DataError as error:
+        raise DataError(f"the rows of partition {partition.qualified_name} cannot be told here", sqlstate="42601") from error
+
+
+def compared_columns(stored: StoredTable) -> tuple[Column, ...]:
+    """The columns of a table as conditions compare them: values are as the log brought them."""
+    return tuple(Column(name=column.name, type_name=column.type_name, is_binary=True) for column in stored.table.columns)
 
 
 class StoreSession(Protocol):
@@ -78,7 +85,8 @@ def destination_column(
     """
     return DestinationColumn(
         name=name, number=0, type_name=type_name, type_number=0, type_modifier=-1, not_null=not_null, has_default=has_default,
-        is_generated=is_generated, is_identity_always=False, equality=equality,
+        is_generated=is_generated, is_identity_always=False, equality=equality, is_ordered=type_name != "pg_catalog.json",
+        is_number=type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"},
     )
 
 
@@ -202,12 +210,13 @@ class MemoryStore:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
+        self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0
-        self.next_error = 1
+        self.next_error = self.next_conflict = 1
         self.lost_answers: deque[bool] = deque()
         self.life = 0
         self._last_epoch = 0

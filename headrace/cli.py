@@ -340,6 +340,26 @@ def merge(file: File, propagation: Propagation, address: Address = "", as_json: 
     return DONE
 
 
+@app.command()
+def capture(
+    file: File, name: Annotated[str, typer.Argument(help="A capture process of the topology.", show_default=False)],
+    address: Address = "", as_json: Json = False,
+    first_scn: Annotated[str, typer.Option("--first-scn", help="Raise the first SCN: redo before it is not kept for this capture process any more.")] = "",
+    start_scn: Annotated[str, typer.Option("--start-scn", help="Capture everything after this SCN again; destinations drop what they have.")] = "",
+) -> int:
+    """Show the SCNs of a capture process, or set its first or start SCN. SCNs are written as status shows them, or as numbers."""
+    from headrace.commands.capture_scns import scn_given, scns_of, set_scns, text_of
+
+    output = Output(as_json=as_json)
+    first, start = scn_given(first_scn, "--first-scn"), scn_given(start_scn, "--start-scn")
+    with _deployment(file, address) as deployment:
+        set_scns(deployment, name, first_scn=first, start_scn=start)
+        found = scns_of(deployment, name)
+    output.json(found)
+    output.result(text_of(found))
+    return DONE
+
+
 def _switch(file: Path, component: str, address: str, *, on: bool) -> int:
     with _deployment(file, address) as deployment:
         Output().say(deployment.switch(component, on=on))
@@ -595,6 +615,17 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: 
     if bool(numbers) == everything:
         raise ConfigError("name error transactions, or say --all", hint="headrace errors list FILE shows their numbers")
     return numbers or []
+
+
+@app.command()
+def conflicts(
+    file: File, address: Address = "", as_json: Json = False, apply: Apply = "",
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones at each apply process.")] = 100,
+) -> int:
+    """List the conflicts that apply processes met: who won, with old, new and current values."""
+    from headrace.commands.conflicts import list_conflicts
+
+    return _errors(file, address, as_json, lambda queue, output: list_conflicts(queue, output, apply, last))
 
 
 # --------------------------------------------------------------------------- demo

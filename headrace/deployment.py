@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.calls import SETTLED
 from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
+from actors.records.requests import REQUESTS_FILE
 from actors.site.left import left_in
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
@@ -270,7 +272,8 @@ class Deployment:
         else:
             self._check_alone()
             RememberedCluster(self.spec.state_dir).remember(self.address)
-        self._ensure_controller(dict(environment or {}), keep_existing=keep_existing)
+        call, was_asked = secrets.token_hex(8), False
+        self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
             self._take_over()
         stuck: dict[str, ApplyError] | None = None
@@ -280,7 +283,10 @@ class Deployment:
             overview = self.overview()
             if progress is not None:
                 progress(overview)
-            if overview["state"] == "REFUSED" or _is_running(overview, ready=wait):
+            self._check_same(overview)
+            if (state := overview.get("calls", {}).get(call)) is None:
+                was_asked |= self._ask(call, earlier=was_asked)
+            if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 return overview
             found = _failures(overview)
             if stuck is None:
@@ -295,6 +301,26 @@ class Deployment:
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
+
+    def _check_same(self, overview: Mapping[str, Any]) -> None:
+        """Refuse to wait for what another call of `up` has wanted since.
+
+        Raises:
+            ConfigError: the controller runs by another file, or by another version of this one.
+        """
+        if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
+            raise ConfigError(
+                f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another `headrace up` has replaced this one",
+                hint=f"`headrace plan {self.spec.file}` shows what differs; run `headrace up` again if this file is the right one",
+            )
+
+    def _ask(self, call: str, *, earlier: bool) -> bool:
+        """Ask the controller to look again for this call; False: it does not answer now."""
+        try:
+            self.connect().call(CONTROLLER, "retry", call, earlier)
+        except PropagationError:
+            return False
+        return True
 
     def _check_alone(self) -> None:
         """Refuse to start a second copy on the cluster of the address while one runs on another: both would write the same files.
@@ -358,7 +384,6 @@ class Deployment:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(POLL_S)
-        actors.call(CONTROLLER, "retry")
 
     def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
         fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
@@ -373,7 +398,7 @@ class Deployment:
             if component["state"] == "ABORTED":
                 self.connect().call(component["name"], "start_component")
 
-    def _ensure_controller(self, environment: Mapping[str, str], *, keep_existing: bool) -> None:
+    def _ensure_controller(self, environment: Mapping[str, str], *, keep_call: str) -> None:
         actors = self.connect()
         wanted = fingerprint_of(self.spec)
         if CONTROLLER in actors.names():
@@ -381,19 +406,19 @@ class Deployment:
                 status = actors.call(CONTROLLER, "status")
             except PropagationError:
                 status = {}
-            if status.get("fingerprint") == wanted and not environment and not keep_existing:
+            # One that settles no calls is of an earlier version.
+            if status.get("fingerprint") == wanted and "calls" in status and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
-                actors.call(CONTROLLER, "retry")
                 return
             # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
-            if self._kill_and_wait(lambda name: _is_controller(name) or (keep_existing and name.startswith("apply:"))):
+            if self._kill_and_wait(lambda name: _is_controller(name) or (bool(keep_call) and name.startswith("apply:"))):
                 raise PropagationError(
                     f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
                     hint=f"run `headrace up {self.spec.file}` again",
                 )
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
-            "keep_call": secrets.token_hex(8) if keep_existing else "",
+            "keep_call": keep_call,
         }
         actors.create(
             CONTROLLER, "actors.controller:build", arguments, process=CONTROLLER, state_dir=self.spec.state_dir, node={},
@@ -448,11 +473,31 @@ class Deployment:
         problems = _wait_gone(drivers)
         if purge:
             problems += self._remove_from_databases(actors, tell)
+        if self.address:
+            problems += self._clear_nodes(actors, names, purge=purge, tell=tell)
         left = self._kill_and_wait(lambda _: True)
         actors.end_empty_processes()
         if left and self.address:  # a private cluster ends with all that it runs
             return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
         tell("components ended")
+        return problems
+
+    def _clear_nodes(self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+        """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
+        problems = []
+        for site in self.spec.sites:
+            if not site.node or not (purge or site.database.kind == "embedded"):
+                continue
+            actor, what = f"site:{site.name}", f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server"
+            try:
+                if actor not in names:
+                    raise PropagationError(f"{actor} does not run")
+                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)  # a node that is not there is not waited for
+                actors.call(actor, "clear_up" if purge else "stop_server", timeout_s=DATABASE_TIMEOUT_S)
+            except StreamsError as error:
+                problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
+            else:
+                tell(f"{site.name}: {'removed from' if purge else 'embedded server stopped on'} its machine")
         return problems
 
     def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
@@ -574,7 +619,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", "chaos.json", "chaos.lock"):
+        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", REQUESTS_FILE, "chaos.json", "chaos.lock"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

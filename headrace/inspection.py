@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.site.connection import access_to, embedded_server
+from databases.conflict_lists import conflict_list_findings
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
+from headrace.commands.kept_redo import redo_findings
 from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from spark_apply.driver.config import COPIES_BESIDE
@@ -18,16 +20,19 @@ from streams.errors import DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.file.reading import examine
+from topology.logging_needs import log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_topology
+from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
-    from databases.ports import SourceTable
+    from databases.ports import LoggedTable, SourceTable
+    from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
 __all__ = ["Checked", "check_topology", "live_sites", "plan_topology"]
@@ -78,7 +83,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
 
 def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
     """Problems between databases that `up` would refuse."""
-    findings = list(one_database_twice({name: live.identity for name, live in sites.items()}))
+    findings = [*one_database_twice({name: live.identity for name, live in sites.items()}), *redo_findings(spec, _access)]
     try:
         findings += _table_findings(spec)
         findings += _sequence_findings(spec)
@@ -103,6 +108,10 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)
+            for version in tables:
+                table = target.describe(version.owner, version.name)
+                findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
+            findings += _handlers_of_nothing(apply, tables)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, or `up` has reported them.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
@@ -116,6 +125,16 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
                 for name in target.filled([name for name in names if name not in begun])
             ]
     return findings
+
+
+def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
+    """Conflict handlers of tables that an apply process does not get."""
+    names = {(version.owner, version.name) for version in tables}
+    for owner, name in sorted(apply.conflicts.tables - names):
+        yield Finding(
+            path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
+        )
 
 
 def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -152,6 +171,8 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     found = examine(file)
     spec, checked = found.topology(to_start=False), found.findings
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
+    if prepared is not None:
+        checked = (*checked, *subset_changes(prepared, spec))
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)
@@ -194,11 +215,14 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
     findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
     identity = ""
+    logged: tuple[LoggedTable, ...] = ()
     if rules:
         with closing(open_source(access)) as source:
             identity = source.database_identity()
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-            findings += source.preflight(rules, streams=streams)
+            needs = log_needs(spec, site.name)
+            findings += source.preflight(rules, streams=streams, needs=needs)
+            logged = source.supplemental_logging(rules, needs)
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
             statements.append(plan_copy(access.kind, site.name))
@@ -209,7 +233,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
                 spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
             )
             statements += destination.plan(spec.name, _planned(applies))
-    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity)
+    return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:

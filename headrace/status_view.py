@@ -120,7 +120,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     elif error and state in _BAD:
         yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
     if component.get("problem"):
-        yield Note(component=name, problem=str(component["problem"]), is_stuck=_is_paused(component))
+        yield Note(component=name, problem=str(component["problem"]), fix=str(component.get("fix", "")), is_stuck=_is_paused(component))
     if component.get("database_problem"):
         yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
     yield from _refusals(name, component.get("wire") or {})
@@ -342,7 +342,8 @@ def _details(component: Mapping[str, Any]) -> str:
     known = (
         ("redo_bytes", "redo {}", bytes_text), ("source_retained_bytes", "WAL retained {}", bytes_text),
         ("redo_scn", "redo to {}", scn_text), ("captured_scn", "captured to {}", scn_text),
-        ("required_checkpoint_scn", "needs redo from {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
+        ("applied_scn", "applied to {}", scn_text), ("required_checkpoint_scn", "needs redo from {}", scn_text), ("first_scn", "first SCN {}", scn_text),
+        ("start_scn", "start SCN {}", scn_text), ("max_checkpoint_scn", "checkpoint at {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
         ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),

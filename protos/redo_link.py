@@ -43,6 +43,10 @@ class _Checkpoints(Protocol):
         """Take note of what a capture needs; answers what is on record."""
         ...
 
+    def mine_again(self, capture: str, scn: Scn) -> Scn:
+        """Keep redo from below what is on record; answers what is on record."""
+        ...
+
 
 class RedoEnd(Protocol):
     """How far redo is durable (`redo.records.RedoPosition`)."""
@@ -142,7 +146,8 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
     ) -> redo_pb2.RequiredCheckpoint:
         """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         needed = self._admit(request.hello, context, request.scn)
-        scn = self._writer.required_checkpoints.record(request.hello.component, needed)
+        checkpoints = self._writer.required_checkpoints
+        scn = (checkpoints.mine_again if request.again else checkpoints.record)(request.hello.component, needed)
         return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
 
     def _admit(self, hello: queue_pb2.Hello, context: Any, scn: int = FIRST_SCN) -> Scn:  # noqa: ANN401
@@ -272,7 +277,25 @@ class RedoWatchClient:
             PropagationError: the source site cannot be reached; tell it again later.
             ProtocolError: another component answers at the address by now.
         """
-        message = redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn)
+        return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn), timeout_s)
+
+    def mine_again(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
+        """Ask the source site to keep redo from `scn` on, below what it has on record; until a checkpoint above the record is told.
+
+        Args:
+            scn: this capture process mines again from here.
+            timeout_s: seconds to wait for the answer.
+
+        Returns:
+            What is on record there.
+
+        Raises:
+            PropagationError: the source site cannot be reached.
+            ProtocolError: another component answers at the address by now.
+        """
+        return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn, again=True), timeout_s)
+
+    def _tell(self, message: redo_pb2.RequiredCheckpoint, timeout_s: float) -> Scn:
         return Scn(transport.ask(self._stub.Checkpoint, message, timeout_s=timeout_s, peer=self._peer).scn)
 
     def close(self) -> None:

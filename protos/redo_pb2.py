@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import queue_pb2 as protos_dot_queue__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/redo.proto\x12\x0bheadrace.v1\x1a\x12protos/queue.proto\"<\n\x0cRedoPosition\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0b\n\x03scn\x18\x03 \x01(\x03\"D\n\x12RequiredCheckpoint\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Hello\x12\x0b\n\x03scn\x18\x02 \x01(\x03\"\x88\x01\n\x0bShipRequest\x12+\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1a.headrace.v1.BeginShippingH\x00\x12,\n\x07\x64urable\x18\x02 \x01(\x0b\x32\x19.headrace.v1.RedoPositionH\x00\x12\x16\n\x0c\x63redit_bytes\x18\x03 \x01(\x03H\x00\x42\x06\n\x04kind\"\x98\x01\n\rBeginShipping\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Hello\x12(\n\x05place\x18\x02 \x01(\x0b\x32\x19.headrace.v1.RedoPosition\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\x12\x0f\n\x07shipped\x18\x05 \x01(\r\"P\n\x0bShippedRedo\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsource_scn\x18\x04 \x01(\x03\x32\x90\x01\n\x04Redo\x12\x38\n\x05Watch\x12\x12.headrace.v1.Hello\x1a\x19.headrace.v1.RedoPosition0\x01\x12N\n\nCheckpoint\x12\x1f.headrace.v1.RequiredCheckpoint\x1a\x1f.headrace.v1.RequiredCheckpoint2O\n\rRedoTransport\x12>\n\x04Ship\x12\x18.headrace.v1.ShipRequest\x1a\x18.headrace.v1.ShippedRedo(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/redo.proto\x12\x0bheadrace.v1\x1a\x12protos/queue.proto\"<\n\x0cRedoPosition\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0b\n\x03scn\x18\x03 \x01(\x03\"S\n\x12RequiredCheckpoint\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Hello\x12\x0b\n\x03scn\x18\x02 \x01(\x03\x12\r\n\x05\x61gain\x18\x03 \x01(\x08\"\x88\x01\n\x0bShipRequest\x12+\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1a.headrace.v1.BeginShippingH\x00\x12,\n\x07\x64urable\x18\x02 \x01(\x0b\x32\x19.headrace.v1.RedoPositionH\x00\x12\x16\n\x0c\x63redit_bytes\x18\x03 \x01(\x03H\x00\x42\x06\n\x04kind\"\x98\x01\n\rBeginShipping\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Hello\x12(\n\x05place\x18\x02 \x01(\x0b\x32\x19.headrace.v1.RedoPosition\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\x12\x0f\n\x07shipped\x18\x05 \x01(\r\"P\n\x0bShippedRedo\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsource_scn\x18\x04 \x01(\x03\x32\x90\x01\n\x04Redo\x12\x38\n\x05Watch\x12\x12.headrace.v1.Hello\x1a\x19.headrace.v1.RedoPosition0\x01\x12N\n\nCheckpoint\x12\x1f.headrace.v1.RequiredCheckpoint\x1a\x1f.headrace.v1.RequiredCheckpoint2O\n\rRedoTransport\x12>\n\x04Ship\x12\x18.headrace.v1.ShipRequest\x1a\x18.headrace.v1.ShippedRedo(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REDOPOSITION']._serialized_start=54
   _globals['_REDOPOSITION']._serialized_end=114
   _globals['_REQUIREDCHECKPOINT']._serialized_start=116
-  _globals['_REQUIREDCHECKPOINT']._serialized_end=184
-  _globals['_SHIPREQUEST']._serialized_start=187
-  _globals['_SHIPREQUEST']._serialized_end=323
-  _globals['_BEGINSHIPPING']._serialized_start=326
-  _globals['_BEGINSHIPPING']._serialized_end=478
-  _globals['_SHIPPEDREDO']._serialized_start=480
-  _globals['_SHIPPEDREDO']._serialized_end=560
-  _globals['_REDO']._serialized_start=563
-  _globals['_REDO']._serialized_end=707
-  _globals['_REDOTRANSPORT']._serialized_start=709
-  _globals['_REDOTRANSPORT']._serialized_end=788
+  _globals['_REQUIREDCHECKPOINT']._serialized_end=199
+  _globals['_SHIPREQUEST']._serialized_start=202
+  _globals['_SHIPREQUEST']._serialized_end=338
+  _globals['_BEGINSHIPPING']._serialized_start=341
+  _globals['_BEGINSHIPPING']._serialized_end=493
+  _globals['_SHIPPEDREDO']._serialized_start=495
+  _globals['_SHIPPEDREDO']._serialized_end=575
+  _globals['_REDO']._serialized_start=578
+  _globals['_REDO']._serialized_end=722
+  _globals['_REDOTRANSPORT']._serialized_start=724
+  _globals['_REDOTRANSPORT']._serialized_end=803
 # @@protoc_insertion_point(module_scope)

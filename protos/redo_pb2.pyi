@@ -17,12 +17,14 @@ class RedoPosition(_message.Message):
     def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., scn: _Optional[int] = ...) -> None: ...
 
 class RequiredCheckpoint(_message.Message):
-    __slots__ = ("hello", "scn")
+    __slots__ = ("hello", "scn", "again")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SCN_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     hello: _queue_pb2.Hello
     scn: int
-    def __init__(self, hello: _Optional[_Union[_queue_pb2.Hello, _Mapping]] = ..., scn: _Optional[int] = ...) -> None: ...
+    again: bool
+    def __init__(self, hello: _Optional[_Union[_queue_pb2.Hello, _Mapping]] = ..., scn: _Optional[int] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class ShipRequest(_message.Message):
     __slots__ = ("begin", "durable", "credit_bytes")

@@ -3,8 +3,11 @@
 Redo holds object numbers and column positions only. Two kinds of records tell the rest, both in redo order:
 table descriptions (in the log stream, right before the first change they hold for) give columns and the stored
 table's name; dictionary builds (read from the source's catalog) say which partition belongs to which table.
-A description is resolved against the builds before it in redo, so that whoever reads the same redo in the same
-order, from whichever restart point, gets the same versions.
+
+The catalog shows a transaction a while after the log does. So descriptions become durable first, behind a record that says that a
+build is awaited, and the build is written when it reflects what they describe. A description is resolved against the first build
+after that record (in redo of earlier versions: against the builds before it), so that whoever reads the same redo, from whichever
+restart point, gets the same versions. `redo.build_search` finds that build for a capture process, which mines no row before it.
 
 All versions are in redo, and each segment's head has those in force where it begins. A reader holds the version in
 force at its own place: a capture process that is behind, or mines again from an older SCN, has the older one, whatever
@@ -21,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from databases.ports import DictionaryBuild, DictionaryTable
-from redo.records import DictionarySnapshot, RecordHeader, RecordType, decode_dictionary
+from redo.records import AwaitedBuild, DictionarySnapshot, RecordHeader, RecordType, UnchangedBuild, decode_dictionary
 from streams.lcr_batch import Partition, TableVersion, content_version
 from streams.scn import FIRST_SCN, NO_OBJECT, ObjectNumber, Scn
 
@@ -75,6 +78,8 @@ class Dictionary:
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
         self._roots: dict[int, _Root] = {}  # the table of each object in force, as the builds tell it
+        self._awaited: tuple[int, ...] | None = None
+        self._unresolved: set[int] = set()  # objects in force whose descriptions wait for the awaited build
 
     @property
     def build(self) -> DictionaryBuild:
@@ -87,8 +92,25 @@ class Dictionary:
         known.update((current.table.owner, current.table.name) for current in self._current.values())
         return sorted(known)
 
+    @property
+    def awaited(self) -> tuple[int, ...] | None:
+        """Numbers of the transactions that the next build must reflect; None: no build is awaited."""
+        return self._awaited
+
+    def await_build(self, describers: Iterable[int]) -> None:
+        """What is described from here on holds with the next build.
+
+        Args:
+            describers: numbers of the transactions that describe it.
+        """
+        self._awaited = tuple(sorted({*(self._awaited or ()), *describers}))
+
+    def add_found(self, found: DictionarySnapshot | UnchangedBuild) -> None:
+        """Take in the build of a DICTIONARY record; see `add_build`."""
+        self.add_build(found.build if isinstance(found, DictionarySnapshot) else replace(self._build, scn=found.scn))
+
     def add_build(self, build: DictionaryBuild) -> None:
-        """Take in a dictionary build. It holds for descriptions that come after it in redo."""
+        """Take in a dictionary build. It holds for descriptions that come after it in redo, and for those that await it."""
         self._build = build
         for table in build.tables:
             known = self._tables.get(table.object_number)
@@ -96,6 +118,10 @@ class Dictionary:
                 self._bounds[table.object_number] = build.scn
         self._tables.update((table.object_number, table) for table in build.tables)
         self._note_partitions(build.tables)
+        self._awaited = None
+        unresolved, self._unresolved = self._unresolved, set()
+        for waiting in [self._current[number] for number in sorted(unresolved)]:
+            self.describe(replace(waiting.table, owner=waiting.stored_owner, name=waiting.stored_name), waiting.from_scn)
 
     def _note_partitions(self, tables: Iterable[DictionaryTable]) -> None:
         for table in tables:
@@ -115,10 +141,6 @@ class Dictionary:
         name = (table.owner, table.name)
         return table.root_number or self._numbers.get(name, name)
 
-    def knows(self, object_number: ObjectNumber) -> bool:
-        """Tell whether a build named the object."""
-        return object_number in self._tables
-
     def describe(self, description: TableVersion, scn: Scn) -> KnownTable:
         """Take in a table description from the log; it is in force from here on.
 
@@ -129,6 +151,8 @@ class Dictionary:
         Returns:
             The table version that changes from now on refer to.
         """
+        if self._awaited is not None:
+            self._unresolved.add(description.object_number)
         entry = self._tables.get(description.object_number)
         # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
         if entry is None:
@@ -212,7 +236,11 @@ class Dictionary:
             (*self._named(root), ObjectNumber(number)) for root, numbers in self._partitions.items() for number in numbers
             if self._root_of(self._tables[number]) != root
         ))
-        return DictionarySnapshot(build=self._build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
+        return DictionarySnapshot(
+            build=self._build, dropped=dropped, detached=detached, bounds=bounds, versions=versions,
+            awaited=None if self._awaited is None else AwaitedBuild(describers=self._awaited),
+            unresolved=tuple(ObjectNumber(number) for number in sorted(self._unresolved)),
+        )
 
     def _named(self, root: _Root) -> tuple[str, str, ObjectNumber]:
         """Owner, name and number of a partitioned table, as far as they are known."""
@@ -236,6 +264,8 @@ class Dictionary:
             dictionary._current[table.object_number] = KnownTable(
                 table=table, stored_owner=stored_owner, stored_name=stored_name, from_scn=scn, rows=rows,
             )
+        if snapshot.awaited is not None:
+            dictionary._awaited, dictionary._unresolved = snapshot.awaited.describers, set(snapshot.unresolved)
         return dictionary
 
 
@@ -260,9 +290,12 @@ def read_dictionary_record(
     """
     if header.type is RecordType.DICTIONARY:
         snapshot = decode_dictionary(payload)
-        if header.number == 1:  # the head's, which says everything
+        if isinstance(snapshot, AwaitedBuild):
+            dictionary.await_build(snapshot.describers)
+        elif header.number == 1 and isinstance(snapshot, DictionarySnapshot):  # the head's, which says everything
             return Dictionary.from_snapshot(snapshot)
-        dictionary.add_build(snapshot.build)
+        else:
+            dictionary.add_found(snapshot)
     elif header.type is RecordType.DATA and header.has_descriptions:
         for description in describe(payload):
             dictionary.describe(description, header.last_commit_scn)

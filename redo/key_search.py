@@ -16,6 +16,7 @@ import numpy as np
 from redo.mining import Miner
 from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.clock import VirtualClock
+from streams.cutting import select_rows, without_unused
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class FoundChange:
         commit_time_us: when that committed at the source, microseconds since the epoch.
         tag: of the transaction; None: NULL.
         tagged_by: topology and apply process that set the tag; empty: a user, or none.
+        alone: a batch with this change only, as it was captured: what conditions are asked of.
     """
 
     command: str
@@ -66,6 +68,7 @@ class FoundChange:
     commit_time_us: int
     tag: bytes | None
     tagged_by: str
+    alone: LcrBatch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +209,7 @@ def _change(batch: LcrBatch, row: int) -> FoundChange:
         commit_scn=int(transactions.commit_scn[place]), commit_time_us=int(transactions.commit_time_us[place]),
         tag=None if tag is None else tag.value,
         tagged_by="" if tag is None or not tag.apply else f"{tag.topology}/{tag.apply}",
+        alone=without_unused(select_rows(batch, np.arange(batch.row_count) == row)),
     )
 
 

@@ -8,7 +8,8 @@ Job
 
 Main path
     LogWriter.step -> LogStream.read -> SegmentWriter.append -> SegmentWriter.sync -> LogStream.confirm
-    -> LogWriter.position, which the capture processes watch.
+    -> LogWriter.position, which the capture processes watch. The catalog is read behind that (decision 41): a user's COMMIT
+    may wait for the confirmation, and holds until then what the catalog does not show.
 
 States
     DISABLED                no stream is attached. Memory only, like all of them: redo itself is the durable state.
@@ -32,16 +33,27 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from databases.ports import DictionaryBuild, LogChunk, LogDecoder, LogStream, StreamOptions
+from databases.timelines import check_history
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.dictionary import Dictionary, read_dictionary_record
-from redo.records import DictionarySnapshot, RecordHeader, RecordType, RedoPosition, SegmentHead, encode_dictionary
+from redo.records import (
+    AwaitedBuild,
+    DictionarySnapshot,
+    RecordHeader,
+    RecordType,
+    RedoPosition,
+    SegmentHead,
+    UnchangedBuild,
+    encode_dictionary,
+)
 from redo.segments import (
     FIRST_SEGMENT,
     LogState,
@@ -51,7 +63,7 @@ from redo.segments import (
     archive_segment,
     scan_segment,
 )
-from redo.standby.kept_segments import KeptSegments
+from redo.standby.kept_segments import SEGMENTS_MIN, KeptSegments
 from redo.standby.shipping import RedoShipping
 from streams.clock import Clock, SystemClock
 from streams.errors import (
@@ -79,7 +91,10 @@ PAUSE_FACTOR = 9.0
 PAUSE_MAX_S = 0.05
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
-SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
+# An awaited dictionary build is tried this soon again, and then half as often each time: a COMMIT that was confirmed becomes visible
+# within a millisecond, one that waits for another standby may take hours.
+BUILD_RETRY_MIN_S, BUILD_RETRY_MAX_S = 0.001, 0.1
+BUILD_LATE_S = 10.0  # an awaited build that took longer is a problem to tell: commits become visible in milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +130,22 @@ class LogWriterStatistics:
     problem: str
 
 
+class ReadDictionary(Protocol):
+    """`SourceDatabase.dictionary_build` of one topology."""
+
+    def __call__(self, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
+        """See there."""
+        ...
+
+
+class CheckStream(Protocol):
+    """`SourceDatabase.check_stream` of one stream's options."""
+
+    def __call__(self, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
+        """See there."""
+        ...
+
+
 class LogWriter:
     """Owns the redo folder of one site. Not shared between threads, `required_checkpoints.record` aside.
 
@@ -140,14 +171,14 @@ class LogWriter:
 
     def __init__(
         self, folder: Path, source: str, *, decoder_factory: Callable[[StreamOptions], LogDecoder],
-        dictionary_build: Callable[[], DictionaryBuild], segment_bytes: int, redo_bytes_max: int,
+        dictionary_build: ReadDictionary, segment_bytes: int, redo_bytes_max: int,
         record_bytes: int = RECORD_BYTES_DEFAULT, clock: Clock | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
         self._decoder_factory = decoder_factory
         self._dictionary_build = dictionary_build
-        self._check: Callable[[], None] | None = None
+        self._check: CheckStream | None = None
         self._segment_bytes = max(1, min(segment_bytes, redo_bytes_max // SEGMENTS_MIN))
         self._redo_bytes_max = redo_bytes_max
         self._record_bytes = record_bytes
@@ -156,11 +187,13 @@ class LogWriter:
         self._stream: LogStream | None = None
         self._broken: DatabaseError | None = None
         self._needs_resume = False
-        self._described: set[int] = set()  # objects described on this stream: seen again, something changed
         self._taken: list[LogChunk] = []
         self._pause_s = 0.0
         self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
+        self._build_at = 0.0  # when an awaited build is tried again, on the clock
+        self._build_retry_s = BUILD_RETRY_MIN_S
+        self._awaited_since = 0.0
 
         self._segment: SegmentWriter | None = None
         self._empty_bytes = 0  # of the online segment when it was created
@@ -176,7 +209,7 @@ class LogWriter:
         self._wrote_at = self._kept_alive_at = self._clock.monotonic()
 
         self._kept = KeptSegments(folder, source)
-        self.required_checkpoints = RequiredCheckpoints(folder)
+        self.required_checkpoints = RequiredCheckpoints(folder, self._clock)
         self._open()
         self.shipping = RedoShipping(folder, source, lambda: self._position, self._clock)
         self._bounds = PurgeBounds(self.required_checkpoints.save, self.shipping.save, clock=self._clock)
@@ -187,6 +220,11 @@ class LogWriter:
     def start_scn(self) -> Scn:
         """Where the log stream must begin: the progress of the last durable record; FIRST_SCN without redo."""
         return self._state.end_scn
+
+    @property
+    def last_transaction(self) -> int:
+        """Number of the transaction that committed last in redo, which the source must still have; 0: not known."""
+        return self._state.transaction
 
     @property
     def timeline(self) -> int:
@@ -235,9 +273,19 @@ class LogWriter:
 
     def _problem(self) -> str:
         """Why it is paused, for the operator."""
-        paused = self._paused()
+        paused = self._paused() or self._late_build()
         is_awaited = paused and self.shipping.has_sync
         return paused + ("; transport is sync: commits that wait for the log writer wait until then" if is_awaited else "")
+
+    def _late_build(self) -> str:
+        awaited = self._dictionary.awaited
+        if awaited is None or self._clock.monotonic() - self._awaited_since < BUILD_LATE_S:
+            return ""
+        shown = ", ".join(map(str, awaited[:3])) + (", ..." if len(awaited) > 3 else "")
+        return (
+            f"capture waits until transaction {shown} is visible in the database, which is in its log: see SELECT * FROM pg_stat_activity "
+            "WHERE wait_event = 'SyncRep'; is a synchronous standby away?"
+        )
 
     def _paused(self) -> str:
         if self.state == "PAUSED: DISK IS FULL":
@@ -263,7 +311,7 @@ class LogWriter:
 
     # ------------------------------------------------------------------ the stream
 
-    def attach(self, stream: LogStream, check: Callable[[], None] | None = None) -> None:
+    def attach(self, stream: LogStream, check: CheckStream | None = None) -> None:
         """Go on with a new stream, opened at `start_scn`.
 
         What was read from an older stream and not written is dropped: the new one brings it again.
@@ -277,13 +325,15 @@ class LogWriter:
             DatabaseUnavailable: the dictionary could not be read.
         """
         self._check_identity(stream)
-        build = self._dictionary_build()
+        build = self._dictionary_build(seeing=self._dictionary.awaited or ())
         self._stream, self._broken, self._check = stream, None, check
         self._taken.clear()
-        self._described.clear()
+        self._build_at, self._build_retry_s, self._awaited_since = 0.0, BUILD_RETRY_MIN_S, self._clock.monotonic()
         self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._resumes += 1
         if self._kept.newest is None:
+            if build is None:
+                raise BugError("a dictionary build that need not reflect anything was not given", source=self._source)
             self._state = LogState(stream.start_scn, stream.start_scn, is_open=False)
             self._dictionary.add_build(build)
             self._create_segment(stream.options)
@@ -319,11 +369,13 @@ class LogWriter:
         self._save_and_purge()
         self._confirm(stream)
         self._switch_if_old(stream.options)
+        # Also when the redo log is full: the capture processes that would make room wait for the build.
+        has_build = self._write_build()
         if self._kept.redo_bytes >= self._redo_bytes_max and not self._make_room(stream.options):
             self._pause(stream)
-            return False
+            return has_build
         if not self._taken and self._broken is None:
-            self._take(stream, timeout_s)
+            self._take(stream, self._until_build_s(timeout_s))
         is_full = sum(len(chunk.data) for chunk in self._taken) >= self._record_bytes  # more is waiting
         began = self._clock.monotonic()
         wrote = self._write_taken() if self._taken else self._write_progress()
@@ -331,11 +383,12 @@ class LogWriter:
             _after_fsync()
             self._confirm(stream)
         busy_s = self._clock.monotonic() - began
-        self._pause_s = min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s) if wrote and not is_full else 0.0
+        has_build |= self._write_build()
+        self._pause_s = self._until_build_s(min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s)) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
-        return wrote
+        return wrote or has_build
 
     def close(self) -> None:
         """Let go of the files; what is durable stays. Idempotent."""
@@ -356,6 +409,7 @@ class LogWriter:
                 hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
                 source=self._source, redo_system=mine.system_identifier, database_system=theirs.system_identifier,
             )
+        check_history(self._source, redo=mine, start=self._state.end_scn, now=theirs)
         if stream.start_scn > self._state.end_scn:
             raise LogGone(
                 f"the log of site {self._source} begins at SCN {scn_text(stream.start_scn)}, its redo log ends at SCN "
@@ -400,26 +454,28 @@ class LogWriter:
 
     def _write_taken(self) -> bool:
         """Write what was taken as one DATA record, with the dictionary it needs before it."""
-        chunks = self._taken
-        objects = {number for chunk in chunks for number in chunk.objects}
-        if objects and self._check is not None:
-            # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
-            self._check()
-        is_new = any(not self._dictionary.knows(number) or number in self._described for number in objects)
-        if is_new or any(chunk.has_truncates for chunk in chunks):
-            # Never seen, or described again: created, altered, attached to a partitioned table, ... And a partition that was
-            # attached is not described before it changes: a TRUNCATE of all others must not be taken for one of the table.
-            self._pending_build = self._dictionary_build()
+        chunks, stream = self._taken, self._stream
+        assert stream is not None
+        describers = tuple(sorted({number for chunk in chunks for number in chunk.describers}))
+        has_descriptions = any(chunk.objects for chunk in chunks)
         payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
+        if has_descriptions and self._check is not None:
+            # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
+            self._check(self._decoder_factory(stream.options).describe(np.frombuffer(payload, np.uint8)), describers=describers)
         commit_scn = max((chunk.commit_scn for chunk in chunks), default=FIRST_SCN)
         after = LogState(
             end_scn=max(self._state.end_scn, self._progress_scn, commit_scn),
             commit_scn=max(self._state.commit_scn, commit_scn),
             is_open=chunks[-1].is_open,
+            transaction=next((chunk.transaction for chunk in reversed(chunks) if chunk.commit_scn), self._state.transaction),
         )
-        header = self._write(payload, after, commit_end=_commit_end(chunks), has_descriptions=bool(objects))
+        # A TRUNCATE too: a partition that was attached is not described before it changes, and one of all others must not be taken
+        # for one of the table.
+        awaits = AwaitedBuild(describers=describers) if has_descriptions or any(chunk.has_truncates for chunk in chunks) else None
+        header = self._write(
+            RecordType.DATA, payload, after, commit_end=_commit_end(chunks), has_descriptions=has_descriptions, awaits=awaits,
+        )
         self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
-        self._described |= objects
         self._data_bytes += len(payload)
         self._taken = []
         return True
@@ -430,34 +486,76 @@ class LogWriter:
             return False
         if self._clock.monotonic() - self._wrote_at < PROGRESS_INTERVAL_S:
             return False
-        self._write(None, LogState(self._progress_scn, self._state.commit_scn, self._state.is_open))
+        self._write(RecordType.PROGRESS, b"", replace(self._state, end_scn=self._progress_scn))
         return True
 
+    def _write_build(self) -> bool:
+        """Write the dictionary build that is awaited, as soon as the catalog shows what it must reflect."""
+        awaited, began = self._dictionary.awaited, self._clock.monotonic()
+        if awaited is None or began < self._build_at:
+            return False
+        build = self._pending_build or self._dictionary_build(seeing=awaited)
+        now = self._clock.monotonic()
+        if build is None:
+            self._build_at = now + self._build_retry_s
+            self._build_retry_s = min(2 * self._build_retry_s, BUILD_RETRY_MAX_S)
+            return False
+        # Half of the time is for the log: a catalog of many partitions takes a second to read, and each may be described by itself.
+        self._build_at, self._build_retry_s = now + (now - began), BUILD_RETRY_MIN_S
+        self._pending_build = build
+        self._write(RecordType.DICTIONARY, b"", self._state)
+        return True
+
+    def _until_build_s(self, seconds: float) -> float:
+        """As long as given, seconds, but not beyond the moment when an awaited build is to be tried."""
+        if self._dictionary.awaited is None:
+            return seconds
+        return min(seconds, max(0.0, self._build_at - self._clock.monotonic()))
+
     def _write(
-        self, data: bytes | None, after: LogState, *, commit_end: int = 0, has_descriptions: bool = False
+        self, kind: RecordType, data: bytes, after: LogState, *, commit_end: int = 0, has_descriptions: bool = False,
+        awaits: AwaitedBuild | None = None,
     ) -> RecordHeader:
-        """Write DATA, or PROGRESS for None, and what must stand before it; all of it is durable, or nothing is."""
-        segment = self._writable_segment()
+        """Write a record and what must stand before it; all of it is durable, or nothing is.
+
+        Args:
+            kind: DATA, PROGRESS, or DICTIONARY for the pending build alone.
+            data: of DATA.
+            after: the log's state behind it; of the others, its progress counts.
+            commit_end: see `RecordHeader`.
+            has_descriptions: see `RecordHeader`.
+            awaits: what the build must reflect that this DATA awaits.
+        """
+        # A build belongs into the segment of what awaits it, full or not: where complete segments travel, that is mined without the next.
+        segment = self._writable_segment(may_be_full=kind is RecordType.DICTIONARY)
         before, now_us, records = self._state, self._clock.time_us(), 0
         build = self._pending_build
-        if build is not None and build.tables == self._dictionary.build.tables:
+        told: list[DictionarySnapshot | UnchangedBuild | AwaitedBuild] = []
+        if build is not None and build.tables != self._dictionary.build.tables:
+            told.append(DictionarySnapshot(build=build))
+        elif build is not None and self._dictionary.awaited is not None:
+            told.append(UnchangedBuild(scn=build.scn))
+        else:
             build = None
+        if awaits is not None:
+            told.append(awaits)
         try:
             if self._needs_resume:
-                resumed = LogState(before.end_scn, before.commit_scn, is_open=False)
+                resumed = replace(before, is_open=False)
                 segment.append(RecordType.RESUME, b"", before=before, after=resumed, written_us=now_us)
                 before, records = resumed, records + 1
-            if build is not None:
-                payload = encode_dictionary(DictionarySnapshot(build=build))
-                segment.append(RecordType.DICTIONARY, payload, before=before, after=before, written_us=now_us)
+            for each in told:
+                header = segment.append(
+                    RecordType.DICTIONARY, encode_dictionary(each), before=before, after=before, written_us=now_us,
+                )
+            if kind is not RecordType.DATA:
+                after = replace(before, end_scn=after.end_scn)
+            if kind is not RecordType.DICTIONARY:
+                header = segment.append(
+                    kind, data, before=before, after=after, commit_end=commit_end,
+                    has_descriptions=has_descriptions, written_us=now_us,
+                )
                 records += 1
-            kind = RecordType.PROGRESS if data is None else RecordType.DATA
-            if data is None:
-                after = LogState(after.end_scn, before.commit_scn, before.is_open)
-            header = segment.append(
-                kind, data or b"", before=before, after=after, commit_end=commit_end,
-                has_descriptions=has_descriptions, written_us=now_us,
-            )
             segment.sync()
         except RedoError as error:
             self._roll_back(segment, error)
@@ -467,9 +565,13 @@ class LogWriter:
         self._pending_build = None
         if build is not None:
             self._dictionary.add_build(build)
+        if awaits is not None:
+            if self._dictionary.awaited is None:
+                self._awaited_since = self._clock.monotonic()
+            self._dictionary.await_build(awaits.describers)
         if not (header.open_at_start and header.open_at_end and header.commit_end == 0):
             self._restart_segment = segment.number
-        self._records += records + 1
+        self._records += records + len(told)
         self._syncs += 1
         self._wrote_at = self._clock.monotonic()
         self._publish(segment)
@@ -481,14 +583,13 @@ class LogWriter:
 
     # ------------------------------------------------------------------ segments
 
-    def _writable_segment(self) -> SegmentWriter:
+    def _writable_segment(self, *, may_be_full: bool = False) -> SegmentWriter:
         """The online segment, after a log switch if it is full or the stream is to be read differently."""
         assert self._stream is not None
         options = self._stream.options
         segment = self._segment
-        if segment is not None and (
-            segment.is_finished or segment.size_bytes >= self._segment_bytes or segment.head.options != options
-        ):
+        is_full = segment is not None and segment.size_bytes >= self._segment_bytes and not may_be_full
+        if segment is not None and (segment.is_finished or is_full or segment.head.options != options):
             self._switch()
         if self._segment is None:
             self._create_segment(options)
@@ -499,6 +600,8 @@ class LogWriter:
         """Archive a segment in time for those who get complete segments only."""
         if self.switch_after_s is None or self._clock.monotonic() - self._created_at < self.switch_after_s:
             return
+        if self._dictionary.awaited is not None and self._clock.monotonic() - self._awaited_since < BUILD_LATE_S:
+            return  # the segment is about to get the build without which it cannot be mined
         if self._switch_if_used():
             self._create_segment(options)  # a segment counts as complete when there is another one
         self._created_at = self._clock.monotonic()
@@ -533,7 +636,7 @@ class LogWriter:
             number=number, source=self._source, options=options, first_scn=self._state.end_scn,
             last_commit_scn=self._state.commit_scn, is_open=self._state.is_open,
             restart_segment=self._restart_segment if self._state.is_open else number,
-            created_us=self._clock.time_us(),
+            created_us=self._clock.time_us(), last_transaction=self._state.transaction,
         )
         try:
             segment = SegmentWriter.create(self._folder, head, self._dictionary.snapshot())
@@ -557,7 +660,7 @@ class LogWriter:
             self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
 
         scan = scan_segment(file, take)
-        self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end)
+        self._state = LogState(scan.last.end_scn, scan.last.commit_scn, scan.last.open_at_end, scan.last.transaction)
         self._restart_segment = scan.restart_segment
         if scan.is_complete:
             if not file.is_archived:
@@ -573,36 +676,47 @@ class LogWriter:
 
     # ------------------------------------------------------------------ purging
 
-    def purge(self, required_checkpoint_scn: Scn | None) -> int:
-        """Remove archived segments that mining from `required_checkpoint_scn` will not read (None: nothing is mined), and no redo receiver needs.
+    @property
+    def oldest_scn(self) -> Scn:
+        """Redo can be mined from here on. Any thread may ask."""
+        return self._kept.oldest_scn
+
+    def purge(self, needed_scn: Scn | None, kept_scn: Scn | None = None) -> int:
+        """Remove archived segments that mining from `needed_scn` will not read (None: nothing is mined), and no redo receiver needs.
+
+        Args:
+            needed_scn: of the capture processes: redo from here on stays.
+            kept_scn: redo from here on stays as long as there is room; None: no more than is needed.
 
         Returns:
             Bytes freed.
         """
         with self.shipping.unmoved() as keep_from:
-            freed = self._kept.purge(self._needed_segment(required_checkpoint_scn, keep_from))
+            freed = self._kept.purge(self._first_kept(needed_scn, kept_scn, keep_from))
         self._purged_bytes += freed
         return freed
 
-    def _needed_segment(self, required_checkpoint_scn: Scn | None, keep_from: int | None) -> int:
-        """The first segment that a capture process or a redo receiver needs; 0: nothing may go.
+    def _first_kept(self, needed_scn: Scn | None, kept_scn: Scn | None, keep_from: int | None) -> int:
+        """The first segment that stays for a capture process or a redo receiver; 0: nothing may go.
 
         Args:
-            required_checkpoint_scn: of the capture processes; None: there is none.
+            needed_scn: see `purge`.
+            kept_scn: see `purge`.
             keep_from: of the redo receivers; None: there is none.
         """
         bounds = [keep_from]
-        if required_checkpoint_scn is not None:
-            bounds.append(self._kept.restart_segment_for(required_checkpoint_scn))
+        if needed_scn is not None:
+            kept = needed_scn if kept_scn is None else min(kept_scn, needed_scn)
+            bounds.append(self._kept.first_kept(needed_scn, kept, self._redo_bytes_max))
         return min((bound for bound in bounds if bound is not None), default=0)
 
     def _save_and_purge(self) -> None:
         # Read once: another thread may record more between the save and the purge.
-        lowest = self.required_checkpoints.lowest
-        may_purge = self._kept.count > 1 and self._kept.has_below(self._needed_segment(lowest, self.shipping.keep_from))
+        kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
+        may_purge = self._kept.count > 1 and self._kept.has_below(self._first_kept(needed, kept, self.shipping.keep_from))
         self._bounds.save(purges=may_purge)
         if may_purge:
-            self.purge(lowest)
+            self.purge(needed, kept)
 
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""

@@ -40,8 +40,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.connectors import value_types
 from databases.ports import DecodedChunk, LogDecoder, StreamOptions
 from redo.assembly import Assembly, MinedRows, MinedTransactions
+from redo.build_search import BuildSearch
 from redo.dictionary import Dictionary, KnownTable, read_dictionary_record
 from redo.mined_labels import MinedLabel, MinedLabels
 from redo.mined_tables import TAGS_KEPT, MinedTables
@@ -50,10 +52,19 @@ from redo.mining_kernels import (
     ERROR,
     KEPT_BYTES,
     KEPT_ROWS,
+    UNKNOWN_OBJECT,
     classify,
 )
 from redo.names import NamesAtSource, TableNames
-from redo.records import RecordHeader, RecordType, RedoPosition, SegmentHead, decode_head
+from redo.records import (
+    AwaitedBuild,
+    RecordHeader,
+    RecordType,
+    RedoPosition,
+    SegmentHead,
+    decode_dictionary,
+    decode_head,
+)
 from redo.restart_point import find_restart_point
 from redo.segments import RedoReader
 from redo.undecodable import misfit, undecodable
@@ -61,7 +72,7 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.clock import Clock, SystemClock
 from streams.errors import CaptureError, ProtocolError, RedoError
-from streams.lcr_batch import LcrBatch, TableVersion
+from streams.lcr_batch import Command, LcrBatch, TableVersion
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
 __all__ = ["Miner", "MiningStatistics"]
@@ -95,6 +106,7 @@ class MiningStatistics:
     """
 
     captured_scn: Scn
+    max_checkpoint_scn: Scn
     sent_scn: Scn
     redo_bytes: int
     transactions: int
@@ -131,7 +143,7 @@ class Miner:
     ) -> None:
         self._folder = folder
         self._source = source
-        self._rules = RuleEvaluation(rules)
+        self._rules = RuleEvaluation(rules, types=value_types())
         self._decoder_factory = decoder_factory
         self._tables = MinedTables(self._rules)
         self._names = TableNames(source, self._tables.keeps_any, names)
@@ -141,6 +153,8 @@ class Miner:
         self._head: SegmentHead | None = None
         self._decoder: LogDecoder | None = None
         self._dictionary = Dictionary()
+        self._search = BuildSearch(folder)
+        self._unmet: set[int] = set()  # objects that redo described before this life, and whose rows it has not met
         self._record: tuple[RecordHeader, NDArray[np.uint8]] | None = None
         self._record_offset = 0
         self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
@@ -192,7 +206,8 @@ class Miner:
     def statistics(self) -> MiningStatistics:
         """Return what the miner did so far."""
         return MiningStatistics(
-            captured_scn=self._mined_scn, sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
+            captured_scn=self._mined_scn, max_checkpoint_scn=FIRST_SCN if self._head is None else self._head.last_commit_scn,
+            sent_scn=self._sent_scn, redo_bytes=self._redo_bytes,
             transactions=self._transactions, transactions_dropped=self._dropped, rows_kept=self._kept,
             rows_discarded=self._discarded, full_evaluations=self._full_evaluations, batches=self._batches,
             marks=self._marks, last_commit_time_us=self._last_commit_time_us, labels_left_out=self._labels.left_out,
@@ -290,6 +305,9 @@ class Miner:
         header = reader.next_header(durable)
         if header is None:
             return False
+        # A head's own dictionary says what is known already.
+        if header.type is RecordType.DICTIONARY and header.number > 1 and not self._take_dictionary(reader, header, durable):
+            return False
         self._redo_bytes += header.record_bytes
         self._unmarked_bytes += header.record_bytes
         if header.type is RecordType.DATA:
@@ -302,15 +320,19 @@ class Miner:
             self._enter(decode_head(reader.payload(header)))
         elif header.type is RecordType.RESUME:
             self._resume()
-        elif header.type is RecordType.DICTIONARY and header.number > 1:
-            # A head's own dictionary says what is known already.
-            self._dictionary = read_dictionary_record(
-                self._dictionary, header, reader.payload(header), self._describe
-            )
         elif header.type is RecordType.PROGRESS:
             reader.payload(header)
             self._mined_scn = max(self._mined_scn, header.end_scn)
         reader.skip(header)
+        return True
+
+    def _take_dictionary(self, reader: RedoReader, header: RecordHeader, durable: RedoPosition) -> bool:
+        """Take in a build, also one that is awaited from here on; False: that one is not written yet."""
+        found = decode_dictionary(reader.payload(header))
+        build = self._search.find(reader, durable) if isinstance(found, AwaitedBuild) else found
+        if build is None:
+            return False
+        self._dictionary.add_found(build)
         return True
 
     def _finish_record(self, header: RecordHeader) -> None:
@@ -371,9 +393,6 @@ class Miner:
         commit_scn = chunk.commit_scn
         mined = np.maximum.accumulate(np.concatenate(([self._mined_commit_scn], commit_scn)))
         dropped = chunk.order_scn < mined[:-1]
-        self._mined_commit_scn = Scn(int(mined[-1]))
-        self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
-        self._labels.find(chunk, dropped)
 
         if len(self._tables.tags) > TAGS_KEPT:
             waiting = self._assembly.tags
@@ -382,18 +401,18 @@ class Miner:
         tags, numbers = np.unique(chunk.tag, return_inverse=True)
         places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]
         tag = np.array(places, np.int64)[numbers]
-        truncate_keep, truncates = self._truncates(chunk, tag)
         row_count = chunk.command.shape[0]
         row_slot = np.empty(row_count, np.int32)
         kept = np.empty(row_count, np.int64)
         kept_rows = np.zeros(commit_scn.shape[0], np.int64)
-        found = np.zeros(6, np.int64)
-        classify(
-            chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
-            dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, row_slot, kept, kept_rows, found,
-        )
+        found, truncates = self._classify(chunk, dropped, tag, (row_slot, kept, kept_rows))
+        if self._names.left is not None:
+            return  # what is in the chunk comes again, in the next life
         if found[ERROR]:
             raise misfit(self._source, chunk, found)
+        self._mined_commit_scn = Scn(int(mined[-1]))
+        self._mined_scn = max(self._mined_scn, self._mined_commit_scn)
+        self._labels.find(chunk, dropped)
         self._kept += int(found[KEPT_ROWS])
         self._discarded += int(found[DISCARDED_ROWS])
         self._dropped += int((dropped & (commit_scn > 0)).sum())
@@ -418,6 +437,45 @@ class Miner:
             ),
         )
 
+    def _classify(
+        self, chunk: DecodedChunk, dropped: NDArray[np.bool_], tag: NDArray[np.int64],
+        out: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
+    ) -> tuple[NDArray[np.int64], dict[int, tuple[tuple[int, ...], bool, bool]]]:
+        """Find the rows to keep, after deciding under which names tables go on that are met for the first time in this life.
+
+        Not when mining begins: a table that left the rules may never change again, and would hold up all others.
+
+        Args:
+            chunk: what was decoded.
+            dropped: bool[t], see `classify`.
+            tag: int64[t], see `classify`.
+            out: see `classify`: `row_slot`, `kept`, `kept_rows`.
+
+        Returns:
+            What `classify` found, and the TRUNCATEs kept.
+        """
+        for is_known in (False, True):
+            truncate_keep, truncates = self._truncates(chunk, tag, dropped)
+            found = np.zeros(6, np.int64)
+            classify(
+                chunk.command, chunk.object_number, chunk.old_first, chunk.new_first, chunk.value_length, chunk.first_row,
+                dropped.astype(np.uint8), tag, *self._tables.objects(), truncate_keep, *out, found,
+            )
+            if is_known or found[ERROR] != UNKNOWN_OBJECT or not self._unmet:
+                break
+            taken = ~np.repeat(dropped, np.diff(chunk.first_row)) & (chunk.command != Command.TRUNCATE)
+            for number in self._unmet.intersection(np.unique(chunk.object_number[taken]).tolist()):
+                self._meet(number)
+        return found, truncates
+
+    def _meet(self, number: int) -> KnownTable | None:
+        """The table version in force of an object whose rows are next, under the name that it goes on with."""
+        known = self._dictionary.current(ObjectNumber(number))
+        if known is None or number not in self._unmet:
+            return known
+        self._use(known)
+        return self._dictionary.current(ObjectNumber(number))
+
     def _rows(
         self, chunk: DecodedChunk, data: NDArray[np.uint8], row_slot: NDArray[np.int32], kept: NDArray[np.int64],
         value_bytes: int, truncates: dict[int, tuple[tuple[int, ...], bool, bool]],
@@ -435,7 +493,7 @@ class Miner:
         return rows.without_waste(columns, has_all_rows=kept.shape[0] == row_slot.shape[0])
 
     def _truncates(
-        self, chunk: DecodedChunk, tag: NDArray[np.int64]
+        self, chunk: DecodedChunk, tag: NDArray[np.int64], dropped: NDArray[np.bool_]
     ) -> tuple[NDArray[np.uint8], dict[int, tuple[tuple[int, ...], bool, bool]]]:
         """Which TRUNCATE rows are kept, and the tables (places) each truncates."""
         if not chunk.truncates:
@@ -444,6 +502,8 @@ class Miner:
         kept: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():
             transaction = int(np.searchsorted(chunk.first_row, row, side="right")) - 1
+            if dropped[transaction]:
+                continue
             order_scn = Scn(int(chunk.order_scn[transaction]))
             slots = self._truncated(objects, order_scn, int(tag[transaction]))
             if slots:
@@ -459,7 +519,7 @@ class Miner:
         """
         slots: list[int] = []
         for number in objects:
-            known = self._dictionary.current(ObjectNumber(number))
+            known = self._meet(number)
             if known is None or not self._tables.keeps(known.table)[tag]:
                 continue
             table = known.table
@@ -472,6 +532,7 @@ class Miner:
     def _use(self, known: KnownTable) -> None:
         """Refer an object's rows to this version from now on."""
         resolved = self._names.resolve(known)
+        self._unmet.discard(known.table.object_number)
         if resolved is not known:
             self._dictionary.rename(resolved)
         self._tables.use(resolved.table)
@@ -490,7 +551,7 @@ class Miner:
             return False
         if self._start_scn == FIRST_SCN:
             self._start_scn = self._mined_commit_scn = self._mined_scn = point.start_scn
-        reader = RedoReader(self._folder, point.first_segment)
+        reader, self._search = RedoReader(self._folder, point.first_segment), BuildSearch(self._folder)
         while (header := reader.next_header(durable)) is not None:
             is_restart = (reader.segment, reader.offset) == (point.segment, point.offset)
             if is_restart and not point.begin_offset:
@@ -504,8 +565,12 @@ class Miner:
             if is_restart:
                 break
             reader.skip(header)
-        for known in self._dictionary.current_tables():
-            self._use(known)
+        if self._dictionary.awaited is not None:
+            found = self._search.find(reader, durable)
+            if found is None:
+                return False
+            self._dictionary.add_found(found)
+        self._unmet = {known.table.object_number for known in self._dictionary.current_tables()}
         self._reader, self._begin_offset = reader, point.begin_offset
         return True
 

@@ -1,19 +1,21 @@
 """Redo records: the unit that is checksummed, fsynced and skipped.
 
 A record is a fixed header followed by its payload. The header has a checksum of its own and carries the
-payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used.
+payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used. These two find damage in
+the middle of a finished segment; the footer's checksum does not, see `SegmentFooter`.
 All integers are little-endian.
 
     magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
-    | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | zero 4 | header_crc 4
+    | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | transaction 4 | header_crc 4
 
 Record types
     SEGMENT     first in every segment: format, source, how to read the bytes (`SegmentHead`).
-    DICTIONARY  a dictionary build; at a segment's head also every table version known there.
+    DICTIONARY  a dictionary build; at a segment's head also every table version known there. Or that one is awaited: what the
+                log describes from here on holds with the next build (`AwaitedBuild`, decision 41).
     DATA        bytes of the log stream as they came: whole messages, not whole transactions.
     PROGRESS    a position without data (a keepalive).
     RESUME      a new stream begins: what is open is sent again, whole.
-    FOOTER      last in a closed segment: number of records, last SCN, checksum over all headers.
+    FOOTER      last in a closed segment: it is whole. Number of records, last SCN, checksum over all headers.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
-    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "DictionarySnapshot", "RecordHeader", "RecordType",
-    "RedoPosition", "SegmentFooter", "SegmentHead", "checksum", "decode_dictionary", "decode_footer",
+    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
+    "RedoPosition", "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
     "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
 ]
 
@@ -95,6 +97,7 @@ class RecordHeader:
         written_us: when it was written, microseconds since the epoch.
         durable_offset: bytes of the segment known to be durable when the record was written. A damaged record
             below the durable offset of a later one is damage; above it is only a write that was torn.
+        transaction: number of the last transaction that ends at or before the record's end; 0: not known, as in redo of earlier versions.
     """
 
     type: RecordType
@@ -110,6 +113,7 @@ class RecordHeader:
     has_descriptions: bool = False
     written_us: int = 0
     durable_offset: int = 0
+    transaction: int = 0
 
     @property
     def record_bytes(self) -> int:
@@ -125,7 +129,8 @@ class RecordHeader:
         )
         front = _HEADER.pack(
             MAGIC, self.type, flags, 0, self.payload_bytes, self.payload_crc, self.commit_end, self.number,
-            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset, 0,
+            self.end_scn, self.last_commit_scn, self.commit_scn, self.written_us, self.durable_offset,
+            self.transaction,
         )
         return front + _CRC.pack(checksum(front))
 
@@ -138,7 +143,7 @@ class RecordHeader:
         if _CRC.unpack_from(data, _HEADER.size)[0] != checksum(front):
             return None
         (_, kind, flags, _, payload_bytes, payload_crc, commit_end, number, end_scn, last_commit_scn, commit_scn,
-         written_us, durable_offset, _) = _HEADER.unpack(front)
+         written_us, durable_offset, transaction) = _HEADER.unpack(front)
         if kind not in _KINDS or payload_bytes > PAYLOAD_BYTES_MAX:
             return None
         return cls(
@@ -146,6 +151,7 @@ class RecordHeader:
             end_scn=Scn(end_scn), last_commit_scn=Scn(last_commit_scn), commit_scn=Scn(commit_scn),
             commit_end=commit_end, open_at_start=bool(flags & _OPEN_AT_START), open_at_end=bool(flags & _OPEN_AT_END),
             has_descriptions=bool(flags & _HAS_DESCRIPTIONS), written_us=written_us, durable_offset=durable_offset,
+            transaction=transaction,
         )
 
 
@@ -191,6 +197,7 @@ class SegmentHead:
         is_open: a transaction is open at the segment's start.
         restart_segment: where mining must begin to see the open transaction whole; the segment itself if none is.
         created_us: microseconds since the epoch.
+        last_transaction: number of the last transaction that ends before the segment; 0: not known, as in redo of earlier versions.
     """
 
     number: int
@@ -201,11 +208,18 @@ class SegmentHead:
     is_open: bool
     restart_segment: int
     created_us: int
+    last_transaction: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
-    """Payload of a FOOTER record. `header_crc`: CRC-32C over the headers of all records before it."""
+    """Payload of a FOOTER record: nothing is missing before it.
+
+    `header_crc` is CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC over data that ends with its
+    own CRC is a constant, so this one proves the number of headers and nothing of their content. A flipped bit is found by the checksums of
+    its record: of the header wherever one is read, of the payload wherever that is read, and of both by `redo.segments.scan_segment` and by
+    whoever takes a copy (`redo.standby`).
+    """
 
     record_count: int
     last_scn: Scn
@@ -225,6 +239,8 @@ class DictionarySnapshot:
             a segment's head.
         versions: table versions in force, each with the stored table's owner and name, the SCN it is in
             force from, and the rows a partition holds. Like `dropped` only at a segment's head.
+        awaited: the build that is awaited where the segment begins; None: none is. Like `dropped` only at a segment's head.
+        unresolved: object numbers of the versions in force that wait for it. Like `dropped` only at a segment's head.
     """
 
     build: DictionaryBuild
@@ -232,6 +248,26 @@ class DictionarySnapshot:
     detached: tuple[tuple[str, str, ObjectNumber, ObjectNumber], ...] = ()
     bounds: tuple[tuple[ObjectNumber, Scn], ...] = ()
     versions: tuple[tuple[TableVersion, str, str, Scn, str], ...] = ()
+    awaited: AwaitedBuild | None = None
+    unresolved: tuple[ObjectNumber, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedBuild:
+    """Payload of a DICTIONARY record: what follows was described by transactions that the next build, and none before it, reflects.
+
+    Args:
+        describers: numbers of these transactions (`databases.ports.LogChunk.describers`).
+    """
+
+    describers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedBuild:
+    """Payload of a DICTIONARY record: a build with the tables of the one before it. `scn`: of the build."""
+
+    scn: Scn
 
 
 def encode_head(head: SegmentHead) -> bytes:
@@ -242,7 +278,9 @@ def encode_head(head: SegmentHead) -> bytes:
 def decode_head(payload: bytes) -> SegmentHead:
     """Read the payload of a SEGMENT record."""
     fields = json.loads(payload)
-    fields["options"] = StreamOptions(**fields["options"])
+    options = fields["options"]
+    switches = tuple((int(timeline), Scn(scn)) for timeline, scn in options.get("switches", ()))
+    fields["options"] = StreamOptions(**{**options, "switches": switches})
     return SegmentHead(**fields)
 
 
@@ -256,8 +294,12 @@ def decode_footer(payload: bytes) -> SegmentFooter:
     return SegmentFooter(**json.loads(payload))
 
 
-def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
+def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBuild) -> bytes:
     """Return the payload of a DICTIONARY record. Compressed: names repeat, and every segment has one."""
+    if isinstance(snapshot, UnchangedBuild):
+        return zlib.compress(_to_json({"unchanged": snapshot.scn}), level=1)
+    if isinstance(snapshot, AwaitedBuild):
+        return zlib.compress(_to_json({"awaited": snapshot.describers}), level=1)
     build = snapshot.build
     fields = {
         "scn": build.scn,
@@ -280,20 +322,30 @@ def encode_dictionary(snapshot: DictionarySnapshot) -> bytes:
             "detached": [root for _, _, root, _ in snapshot.detached],
             "versions": [version.root_number for version, *_ in snapshot.versions],
         },
+        "open": None if snapshot.awaited is None else [snapshot.awaited.describers, snapshot.unresolved],
     }
     return zlib.compress(_to_json(fields), level=1)
 
 
-def decode_dictionary(payload: bytes) -> DictionarySnapshot:
+def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | UnchangedBuild:
     """Read the payload of a DICTIONARY record."""
     fields = json.loads(zlib.decompress(payload))
+    if "awaited" in fields:
+        return AwaitedBuild(describers=tuple(fields["awaited"]))
+    if "unchanged" in fields:
+        return UnchangedBuild(scn=Scn(fields["unchanged"]))
     tables = tuple(_table(*found) for found in _with_roots(fields, "tables"))
     dropped = tuple(_table(*found) for found in _with_roots(fields, "dropped"))
     versions = tuple(_version(*found) for found in _with_roots(fields, "versions"))
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
     detached = tuple((owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached"))
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
-    return DictionarySnapshot(build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions)
+    describers, unresolved = fields.get("open") or (None, ())  # none in redo of earlier versions
+    return DictionarySnapshot(
+        build=build, dropped=dropped, detached=detached, bounds=bounds, versions=versions,
+        awaited=None if describers is None else AwaitedBuild(describers=tuple(describers)),
+        unresolved=tuple(map(ObjectNumber, unresolved)),
+    )
 
 
 def _table_fields(table: DictionaryTable) -> list[Any]:

@@ -68,11 +68,15 @@ class RedoFull(RedoError):  # noqa: N818 - named like its siblings in streams.er
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Where the log stands between two records: progress, last commit, and whether a transaction is open."""
+    """Where the log stands between two records: progress, last commit, whether a transaction is open, and who committed last.
+
+    `transaction`: number of the transaction of the last commit; 0: not known, as in redo of earlier versions.
+    """
 
     end_scn: Scn
     commit_scn: Scn
     is_open: bool
+    transaction: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -464,7 +468,7 @@ class SegmentWriter:
             RedoFull: no space; nothing of it is left.
         """
         path = online_segment(folder, head.number)
-        state = LogState(head.first_scn, head.last_commit_scn, head.is_open)
+        state = LogState(head.first_scn, head.last_commit_scn, head.is_open, head.last_transaction)
         temporary = path.with_suffix(".redo.tmp")
         descriptor, writer = -1, None
         try:
@@ -530,7 +534,7 @@ class SegmentWriter:
             type=kind, payload_bytes=len(payload), payload_crc=checksum(payload), number=self._number,
             end_scn=after.end_scn, last_commit_scn=before.commit_scn, commit_scn=after.commit_scn,
             commit_end=commit_end, open_at_start=before.is_open, open_at_end=after.is_open,
-            has_descriptions=has_descriptions, written_us=written_us, durable_offset=self._durable[0],
+            has_descriptions=has_descriptions, written_us=written_us, durable_offset=self._durable[0], transaction=after.transaction,
         )
         packed = header.pack()
         try:

@@ -14,8 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rules.row_evaluation import RowEvaluation
 from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
+from rules.values import ValueTypes
 from streams.cutting import select_rows, without_unused
+from streams.errors import BugError
 from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["RuleEvaluation"]
@@ -26,11 +29,16 @@ class RuleEvaluation:
 
     Args:
         rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
+        types: of the database that the changes are from: needed where rules have conditions.
     """
 
-    def __init__(self, *rules: RuleSet) -> None:
+    def __init__(self, *rules: RuleSet, types: ValueTypes | None = None) -> None:
         self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
         self._tags = tags_told_apart(self._rules)
+        conditional = tuple(each for each in self._rules if each.looks_at_rows)
+        if conditional and types is None:
+            raise BugError("rules with conditions need the types of the database that the changes are from")
+        self._by_rows = tuple(RowEvaluation(each, types) for each in conditional if types is not None)
 
     @property
     def keeps_all(self) -> bool:
@@ -83,9 +91,21 @@ class RuleEvaluation:
         Returns:
             A batch with what the rules keep and the same positions; the same object when they keep everything. When
             they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
+
+        Raises:
+            ConditionError: a condition cannot be evaluated.
         """
         if batch.is_progress_mark or self.keeps_all:
             return batch
+        kept = self._by_names(batch)
+        before = kept
+        for each in self._by_rows:
+            if kept.row_count:
+                kept = each.filter(kept)
+        return kept if kept is before else without_unused(kept)
+
+    def _by_names(self, batch: LcrBatch) -> LcrBatch:
+        """The batch without what name and tag discard."""
         tags = _tags(batch)
         verdicts = np.array([self.keeps(table, tags) for table in batch.tables], np.bool_).reshape(-1, len(tags))
         if verdicts[:, np.unique(batch.transactions.tag)].all():

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+from rules.condition import Condition
+from rules.logic import TRUE, Known, possible
 
 __all__ = [
     "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "tags_told_apart",
@@ -79,6 +82,9 @@ class Rule:
         dml: takes row LCRs (TRUNCATE included).
         ddl: takes DDL LCRs.
         tags: takes LCRs with these tags.
+        condition: takes LCRs for which it is TRUE; None: whatever their attributes and values.
+        subset: takes the changes of the rows for which it is TRUE, and makes of an UPDATE that moves a row in an INSERT, of one that
+            moves it out a DELETE; of positive rules only. None: no row migration.
     """
 
     owner: str = "*"
@@ -86,6 +92,45 @@ class Rule:
     dml: bool = True
     ddl: bool = False
     tags: TagCondition = UNTAGGED
+    condition: Condition | None = None
+    subset: Condition | None = None
+
+    @property
+    def looks_at_rows(self) -> bool:
+        """Object and tag alone do not decide."""
+        return self.condition is not None or self.subset is not None
+
+    def answer(self, owner: str, name: str, tag: KnownTag) -> TruthValue:
+        """What the rule says of row LCRs of a table, as far as that is known.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+            tag: of the LCRs.
+        """
+        if not self.dml or not self.matches_object(owner, name):
+            return TruthValue.FALSE
+        if not self.looks_at_rows:
+            return self.tags.answer(tag)
+        return self._answer({"object_owner": owner, "object_name": name}, tag)
+
+    def answer_of_tag(self, tag: KnownTag) -> TruthValue:
+        """What the rule says of row LCRs of every table that it matches, as far as the tag decides it."""
+        return self._answer({}, tag)
+
+    def _answer(self, attributes: dict[str, str | bytes | int | None], tag: KnownTag) -> TruthValue:
+        taken = self.tags.answer(tag)
+        if taken is TruthValue.FALSE or not self.looks_at_rows:
+            return taken
+        if self.condition is not None:
+            if tag is not UNKNOWN_TAG:
+                attributes["tag"] = tag
+            found = possible(self.condition.tree, Known(attributes=attributes))
+            if not found & TRUE:
+                return TruthValue.FALSE
+            if found != TRUE:
+                return TruthValue.MAYBE
+        return TruthValue.MAYBE if self.subset is not None else taken
 
     def matches_object(self, owner: str, name: str) -> bool:
         """Whether the rule speaks of the table `owner.name`.
@@ -116,6 +161,34 @@ class RuleSet:
     include: tuple[Rule, ...] | None = None
     exclude: tuple[Rule, ...] = ()
 
+    @property
+    def looks_at_rows(self) -> bool:
+        """Whether some rule needs more than object and tag."""
+        return any(rule.looks_at_rows for rule in (*(self.include or ()), *self.exclude))
+
+    def subset_of(self, owner: str, name: str) -> Condition | None:
+        """Which rows of a table pass; None: all, or none.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
+        matching = [rule for rule in self.include or () if rule.dml and rule.matches_object(owner, name)]
+        return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
+
+    def without_conditions(self) -> RuleSet:
+        """What the rules take at most: conditions of positive rules are TRUE, negative rules with conditions are not there.
+
+        So a client further on evaluates once more what clients before it decided: their conditions speak of LCRs as they were then, before
+        rows migrated. Subsets stay: what has migrated passes them as it is.
+        """
+        if not self.looks_at_rows:
+            return self
+        return RuleSet(
+            include=None if self.include is None else tuple(replace(rule, condition=None) for rule in self.include),
+            exclude=tuple(rule for rule in self.exclude if rule.condition is None),
+        )
+
     def prefilter(self, owner: str, name: str, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
         """Tell from the object alone (and the tag, if known) what the rules will say of its row LCRs.
 
@@ -125,7 +198,7 @@ class RuleSet:
             tag: of the LCRs.
 
         Returns:
-            FALSE: discard. TRUE: keep. MAYBE: evaluate again with what is missing.
+            FALSE: discard. TRUE: keep. MAYBE: evaluate again with what is missing: the tag, or the rows.
         """
         negative = _any(self.exclude, owner, name, tag=tag)
         if negative is TruthValue.TRUE:
@@ -162,6 +235,8 @@ def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
     """
     rules = [rule for rule_set in rule_sets for rule in (*(rule_set.include or ()), *rule_set.exclude)]
     listed = {tag for rule in rules for tag in rule.tags.listed if tag is not None}
+    conditions = [rule.condition for rule in rules if rule.condition is not None]
+    listed |= {tag for condition in conditions for tag in condition.tags}
     other = next(tag for number in range(len(listed) + 1) if (tag := number.to_bytes(4, "big")) not in listed)
     return None, *sorted(listed), other
 
@@ -176,9 +251,10 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> TruthValue:
     answer = TruthValue.FALSE
     for rule in rules:
+        # Most rules are of other tables, and have no conditions: hundreds of them are asked for each batch.
         if not rule.dml or not rule.matches_object(owner, name):
             continue
-        taken = rule.tags.answer(tag)
+        taken = rule.tags.answer(tag) if rule.condition is None and rule.subset is None else rule.answer(owner, name, tag)
         if taken is TruthValue.TRUE:
             return taken
         if taken is TruthValue.MAYBE:

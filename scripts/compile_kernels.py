@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -75,7 +76,7 @@ CHANGES = (
 def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object]) -> list[bytes]:
     """What a capture process makes of the changes, serialized."""
     writer = LogWriter(
-        folder / "redo", SOURCE, decoder_factory=decoder_for, dictionary_build=lambda: source.dictionary_build(TOPOLOGY),
+        folder / "redo", SOURCE, decoder_factory=decoder_for, dictionary_build=partial(source.dictionary_build, TOPOLOGY),
         segment_bytes=8 << 20, redo_bytes_max=1 << 30,
     )
     stream = source.open_stream(TOPOLOGY, writer.start_scn)

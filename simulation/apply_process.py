@@ -11,11 +11,13 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.connectors import DatabaseAccess
+from databases.connectors import DatabaseAccess, value_types
+from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
+from rules.conflict_handlers import ConflictRules
 from rules.evaluation import RuleEvaluation
 from simulation.faults import Killed
 from simulation.network import DequeueStream
@@ -28,10 +30,12 @@ from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
+from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
-from topology.ways import ways_to
+from streams.table_name import TableName
+from topology.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
     from databases.memory_source import MemorySnapshot
@@ -116,6 +120,9 @@ class Task:
             open_session=lambda: destination.open_session(
                 self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
                 incarnation=welcome.incarnation,
+            ),
+            conflicts=ConflictSettings(
+                apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
         )
 
@@ -285,6 +292,9 @@ class Beginning:
             stored.put(number, None)
         width = len(stored.table.columns)
         rows = self._snapshot.rows[table.qualified_name]
+        subset = next((way.subset(TableName(table.owner, table.name)) for way in ways_to(self._sim.topology, self._spec)), "")
+        if subset:
+            rows = tuple(filter(condition_in_memory(subset, table.version.columns), rows))
         self._store.insert(table.owner, table.name, [row + (None,) * (width - len(row)) for row in rows])
         self._copied = table
 
@@ -316,14 +326,15 @@ class Driver:
             destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
             parallelism=spec.parallelism, tag=spec.tag or b"",
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
-            rules=tuple(client.rules for way in ways_to(sim.topology, spec) for client in way.clients),
+            rules=rules_at_the_end(ways_to(sim.topology, spec)),
             returned_from=tuple(
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
+            conflicts=spec.conflicts,
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
-            source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
+            source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
             returned_from=config.returned_from, tracks=tracks,
         )

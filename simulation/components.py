@@ -14,8 +14,9 @@ from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.site.connection import site_folder
+from actors.site.redo_keeper import register_captures
 from actors.staging.propagation import Ends, PropagationRunner
-from actors.staging.queue import ENTRY_BYTES, QueueCore
+from actors.staging.queue import QueueCore
 from databases.memory_log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
 
-_BATCH_BYTES = 400  # of most batches here, at least
 ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
 
 
@@ -175,9 +175,7 @@ class SourceSite(Component):
     def _keep_redo(self) -> None:
         if self.writer is not None:
             captures = [each.name for each in self._topology.captures if each.source == self.site == each.site]
-            for capture in captures:
-                self.writer.required_checkpoints.register(capture)
-            self.writer.required_checkpoints.forget_others(captures)
+            register_captures(self.writer.required_checkpoints, self._topology, captures)
 
     def work(self) -> None:
         """Read what the database gives, write it, and let go of redo that nobody needs."""
@@ -259,6 +257,14 @@ class _RedoWatch:
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
         told: Scn = writer.required_checkpoints.record(self._capture, scn)
+        return told
+
+    def mine_again(self, scn: Scn) -> Scn:
+        """See `RedoWatchClient.mine_again`."""
+        writer = self._site.keeper
+        if writer is None or writer is not self._writer:
+            raise PropagationError(f"{self._site.name} does not answer")
+        told: Scn = writer.required_checkpoints.mine_again(self._capture, scn)
         return told
 
     def close(self) -> None:
@@ -396,8 +402,6 @@ class BufferedQueue(Component):
         require(status["spill_bytes"] <= bounds.spill_bytes_max, Invariant.BOUNDS, self.name, "it spilled more than its bound")
         # One batch may be larger than what was left, and what cannot be spilled stays in memory.
         memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
-        if bounds.spill_bytes_max == 0:  # credit counts what batches have; what an entry costs besides cannot go to disk
-            memory_max += ENTRY_BYTES * bounds.memory_bytes_max // _BATCH_BYTES
         require(status["memory_bytes"] <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds")
 
     def close(self) -> None:

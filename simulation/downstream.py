@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import redo_folder
+from actors.site.redo_keeper import register_captures
 from protos.standby import RedoFrame, StandbyPlace
 from redo.standby.standby_log import StandbyLog
 from simulation.components import Component
@@ -86,9 +87,7 @@ class ReceiverProcess(Component):
 
     def _keep_redo(self) -> None:
         if self.log is not None:
-            for capture in self._receiver.captures:
-                self.log.required_checkpoints.register(capture)
-            self.log.required_checkpoints.forget_others(self._receiver.captures)
+            register_captures(self.log.required_checkpoints, self.sim.topology, self._receiver.captures)
 
     def work(self) -> None:
         """Take frames, sync, acknowledge."""

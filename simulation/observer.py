@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import Row, StoredChange
 from simulation.violations import Invariant, Violation, require
@@ -60,6 +61,8 @@ class SiteObserver:
             if apply and self.is_of_one_moment:
                 self._check_place(apply, change)
             if ledger is None:
+                continue
+            if ledger.is_cut and ledger_entry((change.new or change.old or (b"",))[0] or b"")[0] == "":
                 continue
             if change.command in {Command.TRUNCATE, Command.DELETE}:
                 raise Violation(Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}, which nobody does")
@@ -157,7 +160,9 @@ class SiteObserver:
                 for stream in sim.workload.streams:
                     reach = sim.reach[stream.number, ledger.number]
                     if stream.number not in self.ignored and (stream.site == self.site or self.site in reach.applies):
-                        expected += sim.workload.rows_of(stream, table, ledger)
+                        rows = reach.rows.get(self.site, "") if table is ledger.table and stream.site != self.site else ""
+                        is_in = condition_in_memory(rows, table.version.columns) if rows else None
+                        expected += [row for row in sim.workload.rows_of(stream, table, ledger) if is_in is None or is_in(row)]
                 found = [
                     row for row in self._database.store.rows(table.owner, table.name)
                     if row[0] is None or stream_of(row[0]) not in self.ignored

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from actors.lag import PositionSamples
+from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
 from simulation.violations import Invariant, require
@@ -50,7 +51,8 @@ class SplitStreams:
         self.pending: Counter[str] = Counter()  # components that have not adopted their last change yet, or several
         self._samples: dict[str, PositionSamples] = {}
         self._asked = 0
-        self._splitting = Splitting(self._with_thresholds(file), clock=sim.clock)
+        self._requests = Requests()  # outlives every controller
+        self._splitting = Splitting(self._with_thresholds(file), (), sim.clock, self._requests)
         self.file = file
 
     def _with_thresholds(self, file: TopologySpec) -> TopologySpec:
@@ -61,7 +63,7 @@ class SplitStreams:
     def edit(self, file: TopologySpec) -> TopologySpec:
         """The operator wrote another file. What runs by it."""
         self.file = file
-        self._splitting = Splitting(self._with_thresholds(file), self._splitting.splits, clock=self._sim.clock)
+        self._splitting = Splitting(self._with_thresholds(file), self._splitting.splits, self._sim.clock, self._requests)
         require(not self._splitting.misfits, Invariant.NO_ABORT, "operator", "an edit of the file does not fit a split stream")
         return split.with_splits(file, self._splitting.splits)
 
@@ -81,7 +83,7 @@ class SplitStreams:
         if may_split and rng.random() < _AWAY_SHARE:
             self._send_away()
         if rng.random() < _ASKED_SHARE:  # a controller that died: what it knows is what is recorded
-            self._splitting = Splitting(self._with_thresholds(self.file), self._splitting.splits, clock=sim.clock)
+            self._splitting = Splitting(self._with_thresholds(self.file), self._splitting.splits, sim.clock, self._requests)
         before = self._splitting.splits
         wanted = self._splitting.next(self, sim.clock.time_us())
         if wanted is None or (len(wanted) > len(before) and not may_split):

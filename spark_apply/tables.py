@@ -19,9 +19,10 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
 from spark_apply.dependencies_kernels import hash_text
 from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, OldImage, TableVersion, content_version
+from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
 
 if TYPE_CHECKING:
     from databases.ports import DestinationColumn, DestinationTable
@@ -73,10 +74,12 @@ class TableFit:
     Args:
         version: the source's description.
         table: the destination's description.
+        conflicts: what is compared, and what happens on a conflict.
     """
 
     version: TableVersion
     table: DestinationTable
+    conflicts: TableConflicts = NOTHING_SET
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -129,6 +132,22 @@ class TableFit:
             not self.table.ordered and len(self.table.unique_keys) <= 1
             and bool(self.key) and set(self.key) == set(self.match)
         )
+
+    def compared(self, command: Command) -> frozenset[int]:
+        """Positions in the version whose old values are compared, as far as they are in the LCRs.
+
+        Args:
+            command: UPDATE or DELETE.
+        """
+        return self._compared[command]
+
+    @cached_property
+    def _compared(self) -> dict[Command, frozenset[int]]:
+        names = [column.name for column in self.version.columns]
+        return {
+            command: frozenset(place for place in self.all_columns if self.conflicts.compares(command, names[place]))
+            for command in (Command.UPDATE, Command.DELETE)
+        }
 
     @cached_property
     def touch(self) -> int:
@@ -301,10 +320,13 @@ class TableFits:
     Args:
         describe: see `Describe`; must return the current state.
         missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
+        conflicts: of the apply process; who writes nothing needs none.
     """
 
-    def __init__(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> None:
-        self._describe, self._missing_alter = describe, missing_alter
+    def __init__(
+        self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
+    ) -> None:
+        self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
         self._fits: dict[tuple[int, int], TableFit] = {}
 
     def fit(self, version: TableVersion) -> TableFit:
@@ -324,7 +346,9 @@ class TableFits:
                     f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
                     hint=hint, table=version.qualified_name,
                 )
-            found = self._fits[key] = TableFit(version=version, table=table)
+            found = self._fits[key] = TableFit(
+                version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
+            )
         return found
 
     def forget(self) -> None:

@@ -148,6 +148,18 @@ class LogGone(DatabaseError):
     retry = Retry.MANUAL
 
 
+class DatabaseSetBack(LogGone):
+    """The source database has not all that was read from its log: it was set back to an older state, and goes on another way."""
+
+    code = "HDR-2007"
+
+
+class CapturedNoMore(LogGone):
+    """What says which changes are in the source's log was dropped, altered or made again: changes are missing in it."""
+
+    code = "HDR-2008"
+
+
 class DestinationRestarted(DatabaseError):
     """The destination's server was started again, failed over or restored since this apply process began.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["FIRST_SCN", "NO_OBJECT", "ObjectNumber", "Scn", "TransactionId", "scn_text"]
+__all__ = ["FIRST_SCN", "NO_OBJECT", "ObjectNumber", "Scn", "TransactionId", "parse_scn", "scn_text"]
 
 Scn = NewType("Scn", int)
 """A 64-bit position in one source's log. Comparable only within one source.
@@ -25,6 +25,20 @@ NO_OBJECT = ObjectNumber(0)
 
 FIRST_SCN = Scn(0)
 """Below every SCN: 'nothing yet'."""
+
+
+def parse_scn(text: str) -> Scn:
+    """Read an SCN as `scn_text` writes it, or as a decimal number.
+
+    Raises:
+        ValueError: it is neither, or does not fit into 63 bits.
+    """
+    high, slash, low = text.strip().partition("/")
+    scn = (int(high, 16) << 32) + int(low, 16) if slash else int(high)
+    if scn < 0 or scn >= 1 << 63 or (slash and not (0 <= int(low, 16) < 1 << 32)):
+        message = f"{text!r} is no SCN"
+        raise ValueError(message)
+    return Scn(scn)
 
 
 def scn_text(scn: int) -> str:

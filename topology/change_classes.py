@@ -8,7 +8,7 @@ combined with `&`, and paths with `|`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from rules.rule import Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
@@ -65,24 +65,38 @@ class ChangeClasses:
         return self._named[key]
 
     def matched_by(self, rules: Iterable[Rule]) -> int:
-        """The classes for which at least one of the rules is TRUE."""
-        by_tags: dict[TagCondition, int] = {}
+        """The classes for which at least one of the rules is TRUE, or, of a rule with a condition, may be."""
+        return self._matched(rules, {TruthValue.TRUE, TruthValue.MAYBE})
+
+    def _matched(self, rules: Iterable[Rule], answers: Container[TruthValue]) -> int:
+        """The classes for which at least one of the rules has one of the answers."""
+        by_tags: dict[tuple[TagCondition, Rule | None], int] = {}
         for rule in rules:
             if rule.dml:
-                by_tags[rule.tags] = by_tags.get(rule.tags, 0) | self.named_by(rule)
+                # Of a condition only what the tag decides: a class has many tables, and one name of them.
+                kind = rule.tags, rule if rule.looks_at_rows else None
+                by_tags[kind] = by_tags.get(kind, 0) | self.named_by(rule)
         matched = 0
-        for condition, tables in by_tags.items():
+        for (condition, conditional), tables in by_tags.items():
             for place, tag in enumerate(self.tags):
-                if condition.answer(tag) is TruthValue.TRUE:
+                answer = condition.answer(tag) if conditional is None else conditional.answer_of_tag(tag)
+                if answer in answers:
                     matched |= tables << place * len(self.tables)
         return matched
 
     def taken_by(self, rules: RuleSet) -> int:
-        """The classes that one of the rule sets given to the constructor takes; as `RuleSet.keeps` of each."""
+        """The classes of which one of the rule sets given to the constructor may take changes; as `RuleSet.keeps` of each."""
         if id(rules) not in self._taken:
             taken = self._all if rules.include is None else self.matched_by(rules.include)
-            self._taken[id(rules)] = rules, taken & ~self.matched_by(rules.exclude)
+            self._taken[id(rules)] = rules, taken & ~self._matched(rules.exclude, {TruthValue.TRUE})
         return self._taken[id(rules)][1]
+
+    def decided_by_rows(self, rules: RuleSet) -> int:
+        """The classes of which the rule set takes some changes, and not others: conditions decide, or a subset."""
+        if not rules.looks_at_rows:
+            return 0
+        surely = self._all if rules.include is None else self._matched(rules.include, {TruthValue.TRUE})
+        return self.taken_by(rules) & ~(surely & ~self.matched_by(rules.exclude))
 
     @property
     def _all(self) -> int:

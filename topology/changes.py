@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rules.rule import Rule
 from topology.change_classes import ChangeClasses
 from topology.combined import apply_of, bypassed, capture_of, combined
 from topology.downstream import receiver_of, receivers_from, redo_receivers
@@ -34,7 +35,7 @@ FIXED: Mapping[str, frozenset[str]] = {
     "spark": frozenset({"site", "node", "certificate", "state folder"}),
     # Everything but where its batches come from: the driver gets its configuration when it starts.
     "apply": frozenset({
-        "settings", "sites", "state folder", "tables", "other writers of its tables", "apply processes of returning changes",
+        "settings", "sites", "state folder", "tables", "conditions", "other writers of its tables", "apply processes of returning changes",
     }),
 }
 
@@ -190,7 +191,10 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
-        return place | {"bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=())}
+        return place | {
+            "bounds of the redo log": spec.redo_bytes_max, "captures": receiver.captures, "transport": replace(receiver, captures=()),
+            "checkpoint retention time": [spec.capture(each).checkpoint_retention_s for each in receiver.captures],
+        }
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {
@@ -239,11 +243,20 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
         "sites": (spec.site(apply.source), spec.site(apply.site)),
         # Not the rules themselves: other destinations of the source may widen what is captured.
         "tables": carried,
+        "conditions": _conditions(spec, apply),
         "other writers of its tables": classes.tables_of(carried) & others,
         "apply processes of returning changes": [
             each.name for each in spec.applies if (each.site, each.source) == (apply.source, apply.site)
         ],
     }
+
+
+def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
+    """The rules that an apply process evaluates row by row."""
+    sets = [(client.name, client.rules) for way in ways_to(spec, apply) for client in way.clients[:-1]]
+    rules = [(name, rule) for name, found in sets for rule in found.include or () if rule.subset is not None]
+    own = (*(apply.rules.include or ()), *apply.rules.exclude)
+    return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows)]
 
 
 def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:

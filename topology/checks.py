@@ -14,9 +14,10 @@ from topology.change_classes import ChangeClasses
 from topology.downstream import redo_receivers
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
+from topology.proof.meetings import meetings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
-from topology.ways import halves, ways_to
+from topology.ways import halves, undecided, ways_to
 
 __all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
 
@@ -62,19 +63,19 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         broken: names that are declared but unreadable; references to them are not reported again.
     """
     broken = broken or Declared()
-    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec)]
+    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_subsets(spec)]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
-        chained = [*_unreachable(spec), *_halves(spec, classes), *_publishers(spec)]
+        chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec)]
         findings += chained
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
             proof = Proof(spec, classes)
             of_proof = tuple(proof_findings(proof))
-            findings += [*_without_changes(proof), *of_proof, *_meetings(proof)]
+            findings += [*_without_changes(proof), *of_proof, *meetings(spec)]
         findings += _idle(spec)
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 
@@ -277,6 +278,36 @@ def _halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
         )
 
 
+def _undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    for found in undecided(spec, classes):
+        first, second = found.paths
+        yield Finding(
+            path=f"applies.{found.apply.name}",
+            problem=f"conditions decide which changes of {found.apply.source}, such as those of {found.table}, come to queue {found.apply.queue} over "
+            f"{first}, and which over {second}, and one path alone is used ({found.used})",
+            fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let one path take everything",
+        )
+
+
+def _subsets(spec: TopologySpec) -> Iterator[Finding]:
+    """Tables that several positive rules of one client take, one of them with row migration: only one of them could be followed."""
+    for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
+        for client in clients:
+            rules = client.rules.include or ()
+            for number, rule in enumerate(rules):
+                if rule.subset is None:
+                    continue
+                other = next(
+                    (place for place, each in enumerate(rules) if place != number and each.dml and each.matches_object(rule.owner, rule.name)), None
+                )
+                if other is not None and (rules[other].subset is None or other < number):
+                    yield Finding(
+                        path=f"{kind}.{client.name}.rules.include[{number}].subset",
+                        problem=f"include[{other}] takes {rule} too: what becomes of a row that both take cannot be told",
+                        fix="keep one rule for the table; join two subsets with OR",
+                    )
+
+
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:
     """A queue takes the LCRs of one source from one publisher: their positions form one chain.
 
@@ -319,31 +350,3 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
 
 def _warning(path: str, problem: str, fix: str) -> Finding:
     return Finding(path=path, problem=problem, fix=fix, is_error=False)
-
-
-# --------------------------------------------------------------------------- several writers
-
-
-def _meetings(proof: Proof) -> Iterator[Finding]:
-    """Tables that several sites write, while nothing says what to do when they change the same row."""
-    classes = proof.classes
-    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
-    for origin in proof.origins:
-        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
-        for site, arrived in elsewhere.items():
-            written.setdefault(site, {})[origin] = arrived
-            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
-    meeting: dict[tuple[str, ...], tuple[int, dict[str, None]]] = {}  # origins -> tables, sites
-    for site, tables in written.items():
-        for number in range(len(classes.tables)):
-            origins = tuple(sorted(origin for origin, found in tables.items() if found >> number & 1))
-            if len(origins) > 1:
-                met, sites = meeting.get(origins, (0, {}))
-                meeting[origins] = met | 1 << number, sites | {site: None}
-    for origins, (met, sites) in meeting.items():
-        yield _warning(
-            "sites", f"{' and '.join(origins)} write the same tables, such as {proof.names(met & -met)[0]}, and no conflict handler is set: "
-            f"where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
-            f"{', '.join(sites)}",
-            "let each site write rows of its own (conflict handlers are known but not yet built)",
-        )

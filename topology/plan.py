@@ -12,15 +12,17 @@ from itertools import groupby
 from typing import Any
 
 from databases.connectors import log_session_name
-from databases.ports import Finding, PlannedStatement, SourceTable
+from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
+from rules.needs import commands_taken
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from streams.lcr_batch import Command
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
 from topology.downstream import RedoReceiver, redo_receivers
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
-from topology.spec import SiteSpec, TopologySpec
+from topology.spec import ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 from topology.ways import Way, ways_to
 
@@ -38,6 +40,7 @@ class LiveSite:
         tables: the tables its captures would take.
         findings: of its preflight.
         identity: what tells the database from every other; empty: it was not asked.
+        logged: what its log must have of rows beyond their keys.
         is_live: the database was asked; False: the statements are what an empty one would get.
     """
 
@@ -46,6 +49,7 @@ class LiveSite:
     findings: tuple[Finding, ...] = ()
     identity: str = ""
     is_live: bool = True
+    logged: tuple[LoggedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +198,10 @@ def _rules(rules: RuleSet) -> str:
 
 def _rule(rule: Rule, *, positive: bool) -> str:
     name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
+    if rule.condition is not None:
+        never = [command.name for command in Command if command not in commands_taken(rule)]
+        name += f" where {rule.condition}" + (f" (never {' or '.join(never)})" if never else "")
+    name += f" subset {rule.subset}" if rule.subset is not None else ""
     if positive:
         return name if rule.tags == UNTAGGED else f"{name} ({_tags(rule.tags)})"
     return name if rule.tags == ANY_TAG else f"{name} ({_tags(rule.tags)})"
@@ -254,8 +262,19 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+def _conflicts(apply: ApplySpec) -> str:
+    """Which handlers it has, and what it does not compare; empty: conflicts go into the error queue."""
+    rules = apply.conflicts
+    found = [
+        f"{each.owner}.{each.name} {each.kind}: {each}" + (f" over {', '.join(each.columns)}" if each.columns else "") for each in rules.handlers
+    ]
+    found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
+    found += ["only keys are compared"] if rules.compare_key_only else []
+    return f"; conflicts: {'; '.join(found)}" if found else ""
 
 
 def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:
@@ -364,6 +383,8 @@ def _reached_text(reached: ReachedSite) -> str:
     over = f", over {' and '.join(reached.sites[1:-1])}" if reached.sites[1:-1] else ""
     hops = len(reached.sites) - 1
     times = "" if reached.times == "once" else f", {reached.times}"
+    # What a condition says of a row is not proven: this is who gets it at most.
+    times += f", where conditions of {' and '.join(reached.conditions)} are TRUE" if reached.conditions else ""
     return f"{reached.site} ({hops} hop{'' if hops == 1 else 's'}{over}{times})"
 
 
@@ -389,6 +410,12 @@ def _live_text(live: LiveSite) -> Iterator[str]:
             yield f"    {table.owner}.{table.name}: about {max(table.row_estimate, 0)} rows, {_size(table.bytes)}{kind}"
     if not live.is_live:
         yield "  the database does not exist yet, or does not run: this is what an empty one gets"
+    if live.logged:
+        yield "  supplemental logging: values that the log must have, keys aside (! you run the statement)"
+    for logged in live.logged:
+        yield f"    {logged.owner}.{logged.name}: {', '.join(logged.columns)} ({logged.place})"
+        if logged.lacking or logged.uncertain:
+            yield f"    ! {logged.statement}"
     if live.statements:
         yield "  statements (+ will be run, = is done already)"
     # What has one lock in common is shown together: the lock is said once, below.

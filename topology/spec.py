@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.schedule import Schedule
 
@@ -93,6 +95,9 @@ class CaptureSpec:
         archive: of an archived-log one: absolute path of the folder at its site into which complete segments are copied; empty: they
             are sent.
         archive_lag_s: of an archived-log one: after so many seconds the source completes a segment that is not full.
+        first_scn: of one that is new: the lowest SCN that redo is kept from for it; FIRST_SCN: the oldest that is left.
+        start_scn: of one that is new: it begins after this where nobody has less; FIRST_SCN: at the first SCN.
+        checkpoint_retention_s: how long redo is kept that it does not need any more, seconds (`redo.checkpoints`).
     """
 
     name: str
@@ -104,6 +109,9 @@ class CaptureSpec:
     mode: str = "real_time"
     archive: str = ""
     archive_lag_s: float = ARCHIVE_LAG_DEFAULT_S
+    first_scn: Scn = FIRST_SCN
+    start_scn: Scn = FIRST_SCN
+    checkpoint_retention_s: float = 0.0
 
     @property
     def is_downstream(self) -> bool:
@@ -162,6 +170,7 @@ class ApplySpec:
         rules: what it takes.
         combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
             it says never.
+        conflicts: its conflict handlers, and which old values it compares.
     """
 
     name: str
@@ -174,6 +183,7 @@ class ApplySpec:
     group_rows: int = 10_000
     rules: RuleSet = field(default_factory=RuleSet)
     combined: bool = False
+    conflicts: ConflictRules = NO_CONFLICT_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import ConfigError
+from streams.scn import FIRST_SCN
 from topology.combined import combination
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 from topology.stored import PREPARED_FILE, from_json
@@ -85,7 +86,8 @@ def clone_captures(spec: TopologySpec, split: Split) -> tuple[CaptureSpec, ...]:
     """
     sources = spec.propagation(split.propagation).sources
     return tuple(
-        replace(each, name=f"{each.name}.{split.propagation}", queue=clone_queue(split))
+        # A clone begins with what is left: see `actors.splitting.phases`.
+        replace(each, name=f"{each.name}.{split.propagation}", queue=clone_queue(split), first_scn=FIRST_SCN, start_scn=FIRST_SCN)
         for each in spec.captures if each.queue == split.queue and each.source in sources
     )
 

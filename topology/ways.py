@@ -25,7 +25,7 @@ Tags
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, TypeVar
@@ -33,11 +33,15 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
+from rules.spelling import spelled
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
-__all__ = ["ArrivingTable", "Halves", "Way", "arriving", "captured_by", "halves", "route", "ways_to", "writes_alone"]
+__all__ = [
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "undecided", "ways_to",
+    "writes_alone",
+]
 
 
 T = TypeVar("T", bound=Named)
@@ -82,13 +86,29 @@ class Way:
         arrives = any(all(client.rules.keeps(table.owner, table.name, tag=each) for client in self.clients) for each in tags)
         return table if arrives else None
 
+    def subset(self, table: Named) -> str:
+        """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
+
+        Args:
+            table: as the source knows it.
+        """
+        subsets = (client.rules.subset_of(table.owner, table.name) for client in self.clients)
+        return " AND ".join(dict.fromkeys(f"({spelled(each)}) IS TRUE" for each in subsets if each is not None))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivingTable(Generic[T]):
-    """A table that an apply process gets: as it is at the source, and as it is at the destination."""
+    """A table that an apply process gets.
+
+    Args:
+        source: as it is at the source.
+        destination: as it is at the destination.
+        rows: which of its rows arrive, as a condition in SQL (`rules.spelling`); empty: all.
+    """
 
     source: T
     destination: T
+    rows: str = ""
 
 
 def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
@@ -119,6 +139,20 @@ def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
     return tuple(dict.fromkeys(way.capture.rules for way in ways))
 
 
+def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
+    """What an apply process evaluates: its own rules, and of the clients before it all but conditions.
+
+    So what it applies is what it was started for, also while the others adopt a change of their rules.
+
+    Args:
+        ways: to the apply process.
+    """
+    return tuple(
+        rules for way in ways
+        for rules in (*(client.rules.without_conditions() for client in way.clients[:-1]), way.apply.rules)
+    )
+
+
 def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T], ...]:
     """Those of a source's tables that arrive over one of the ways, and as what.
 
@@ -129,9 +163,10 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
     known = tuple(ways)
     found = []
     for table in tables:
-        carried = next((each for way in known if (each := way.carry(table)) is not None), None)
+        carried = next(((way, each) for way in known if (each := way.carry(table)) is not None), None)
         if carried is not None:
-            found.append(ArrivingTable(source=table, destination=carried))
+            way, destination = carried
+            found.append(ArrivingTable(source=table, destination=destination, rows=way.subset(table)))
     return tuple(found)
 
 
@@ -166,6 +201,23 @@ class Halves:
     apply: ApplySpec
     first: tuple[str, str]
     second: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """Changes of one source that may come to one queue over several paths.
+
+    Args:
+        apply: an apply process that takes them from the queue.
+        table: an example of a table.
+        paths: two of the paths.
+        used: the one that is used.
+    """
+
+    apply: ApplySpec
+    table: str
+    paths: tuple[str, ...]
+    used: str
 
 
 def route(spec: TopologySpec) -> TopologySpec:
@@ -209,6 +261,25 @@ def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
                 first=(classes.example(coming & classes.carried_by(first.clients)), str(first)),
                 second=(classes.example(left), str(second)),
             )
+
+
+def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]:
+    """Queues to which several paths lead, and conditions decide which of a source's changes each of them takes.
+
+    Args:
+        spec: its names all lead somewhere.
+        classes: of `spec`.
+    """
+    router = _Router(spec, classes)
+    for source, queue in router.ends:
+        for capture in router.captures(source, queue):
+            paths = router.undecided(capture, queue)
+            if paths:
+                coming = router.coming(capture, queue)
+                yield Undecided(
+                    apply=router.ends[source, queue][0], table=classes.example(coming), paths=tuple(str(path) for path in paths),
+                    used=str(router.paths(capture, queue)[0]),
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,22 +326,53 @@ class _Router:
     def paths(self, capture: CaptureSpec, queue: str) -> list[_Path]:
         """The path from `capture` to `queue`; two when they are equally good, which `check` refuses."""
         # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
-        return self.shortest(capture, queue, self.coming(capture, queue)) or self.shortest(capture, queue, 0)
+        coming = self.coming(capture, queue)
+        return (
+            self.shortest(capture, queue, coming, surely=True) or self.shortest(capture, queue, coming) or self.shortest(capture, queue, 0)
+        )
 
-    def shortest(self, capture: CaptureSpec, queue: str, wanted: int) -> list[_Path]:
-        """The shortest paths that take all of `wanted`, at most two."""
+    def undecided(self, capture: CaptureSpec, queue: str) -> list[_Path]:
+        """Two or more paths of which each takes what its conditions let pass: none is known to take everything."""
+        coming = self.coming(capture, queue)
+        if not coming or self.shortest(capture, queue, coming, surely=True) or not self.shortest(capture, queue, coming):
+            return []
+        found: dict[str, _Path] = {}
+        for path in self.every(capture, queue, coming):
+            found[str(path)] = path
+        return list(found.values()) if len(found) > 1 else []
+
+    def every(self, capture: CaptureSpec, queue: str, wanted: int) -> Iterator[_Path]:
+        """The first two simple paths that may take some of `wanted`."""
+        graph, by_name = self._graph(lambda taken, _: bool(wanted & taken))
+        if capture.queue in graph and queue in graph:
+            for nodes in islice(nx.all_simple_paths(graph, capture.queue, queue), 2):
+                yield _Path(capture, tuple(by_name[node] for node in nodes[1::2]))
+
+    def shortest(self, capture: CaptureSpec, queue: str, wanted: int, *, surely: bool = False) -> list[_Path]:
+        """The shortest paths that take all of `wanted`, at most two.
+
+        Args:
+            capture: at their beginning.
+            queue: at their end.
+            wanted: classes.
+            surely: whatever the values of a row are.
+        """
+        graph, by_name = self._graph(lambda taken, by_rows: wanted & ~taken == 0 and not (surely and wanted & by_rows))
+        if not (capture.queue in graph and queue in graph and nx.has_path(graph, capture.queue, queue)):
+            return []
+        found = islice(nx.all_shortest_paths(graph, capture.queue, queue), 2)
+        return [_Path(capture, tuple(by_name[node] for node in nodes[1::2])) for nodes in found]
+
+    def _graph(self, takes: Callable[[int, int], bool]) -> tuple[nx.DiGraph[str], dict[str, PropagationSpec]]:
+        """Queues, and the propagations that a question takes, by what they take and what of it their conditions decide."""
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(each.name for each in self._spec.queues)
         # A propagation is a node of its own, so that two between the same queues are two paths.
         for propagation in self._spec.propagations:
-            if wanted & ~self._classes.taken_by(propagation.rules) == 0:
+            if takes(self._classes.taken_by(propagation.rules), self._classes.decided_by_rows(propagation.rules)):
                 graph.add_edge(propagation.from_queue, f"propagation {propagation.name}")
                 graph.add_edge(f"propagation {propagation.name}", propagation.to_queue)
-        if not (capture.queue in graph and queue in graph and nx.has_path(graph, capture.queue, queue)):
-            return []
-        found = islice(nx.all_shortest_paths(graph, capture.queue, queue), 2)
-        by_name = {f"propagation {each.name}": each for each in self._spec.propagations}
-        return [_Path(capture, tuple(by_name[node] for node in nodes[1::2])) for nodes in found]
+        return graph, {f"propagation {each.name}": each for each in self._spec.propagations}
 
     def _spread(self, capture: CaptureSpec) -> dict[str, int]:
         """The classes that come from `capture` to each queue over any path."""

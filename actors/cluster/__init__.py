@@ -1,1 +1,1 @@
-"""The private Ray cluster of a topology on one machine."""
+"""The Ray cluster: the private one of a topology on one machine, and the nodes of the user's own."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_from", "retained_bytes",
-    "running_access", "site_folder",
+    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_from", "retained_bytes", "running_access",
+    "site_folder",
 ]
 
 _IDENTITY = "identity"  # in a site's folder

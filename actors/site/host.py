@@ -5,10 +5,12 @@ The controller may run on another machine, and a component that is bypassed does
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, ClassVar
 
 from actors.host import Host
 from actors.records.wanted import Wanted
+from actors.site.connection import site_folder
 from actors.staging.queue_host import delete_spilled, forget_queues
 
 if TYPE_CHECKING:
@@ -61,3 +63,16 @@ class SiteHost(Host):
             names: full names of components; none of them runs. Those of other sites make no difference.
         """
         delete_spilled(self._spec, self.name.removeprefix("site:"), names)
+
+    def clear_up(self) -> None:
+        """The topology is removed: end this component, and remove all that its components keep on this machine; idempotent.
+
+        No other component of the topology may run here, but those of other sites that are to be removed next.
+        """
+        self.end()
+        folder, state_dir = site_folder(self._spec, self.name.removeprefix("site:")), self._spec.state_dir
+        for each in (folder, state_dir / "components", state_dir / "logs"):
+            shutil.rmtree(each, ignore_errors=True)
+        for each in (folder.parent, state_dir):
+            if each.exists() and not any(each.iterdir()):
+                each.rmdir()

@@ -24,8 +24,9 @@ Where a stream is merged
     queue need not ask for anything again, and what the destination has is cut off, as after any broken connection.
 
 Durable when
-    Nothing is kept here. The controller writes the phase, and the topology that belongs to it, in one file before anyone adopts it. Every
-    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says.
+    The controller writes the phase, and the topology that belongs to it, in one file before anyone adopts it. Every
+    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says. What operators ask is
+    in a file of its own (`actors.records.requests`) from before they get an answer until it is done.
 
 Bounds
     At most one edit is on its way: `next` answers only when every component has its part of the last one. A stream that is being
@@ -44,6 +45,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actors.records.requests import Requests
 from streams.clock import Clock, SystemClock
 from streams.errors import ConfigError
 from streams.scn import Scn
@@ -123,13 +125,18 @@ class Splitting:
         spec: the topology of the file, routed.
         splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
         clock: measures how long a merge takes.
+        requests: what operators asked, also of an earlier controller; None: nothing yet.
     """
 
-    def __init__(self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None, requests: Requests | None = None,
+    ) -> None:
         self._file, self._clock = spec, clock or SystemClock()
         self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
         self._merging_since: dict[str, float] = {}
-        self._asked: dict[str, bool] = {}  # by propagation: split it off, or merge it
+        self._requests = requests or Requests()
+        for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
+            self._requests.drop(name)
 
     @property
     def spec(self) -> TopologySpec:
@@ -139,26 +146,30 @@ class Splitting:
     # ------------------------------------------------------------------ what an operator asks
 
     def ask(self, name: str, *, split: bool) -> None:
-        """Have a propagation split off, or merged; done by one of the next calls of `next`. Callable from any thread.
+        """Have a propagation split off, or merged; done by one of the next calls of `next`, also of a later controller. Callable from any thread.
 
         Args:
             name: of the propagation.
-            split: split it off; False: merge it.
+            split: split it off; False: merge it, or, where that has not begun, do not split it off.
 
         Raises:
             ConfigError: there is no such propagation, or it cannot be split off, or it is not.
+            PropagationError: the request could not be written.
         """
         named = {each.name: each for each in self._file.propagations}
         if name not in named:
             raise ConfigError(f"there is no propagation {name!r}", hint=nearest(name, set(named)))
         is_split = any(each.propagation == name for each in self.splits)
         if not split and not is_split:
+            if self._requests.get(name):
+                self._requests.drop(name)
+                return
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
         if split and not is_split and (reason := hindrance(self._file, named[name])):
             raise ConfigError(
                 f"propagation {name} cannot be split off: {reason}", hint="nobody would be relieved; or split off the propagation that brings the changes there",
             )
-        self._asked[name] = split
+        self._requests.put(name, split=split)
 
     # ------------------------------------------------------------------ the next edit
 
@@ -180,7 +191,6 @@ class Splitting:
         for propagation in self._file.propagations:
             by = "" if propagation.name in known else self._reason(propagation, facts)
             if by:
-                self._asked.pop(propagation.name, None)
                 split = Split(
                     propagation=propagation.name, queue=propagation.from_queue, to_queue=propagation.to_queue, phase=SPLITTING, merges=by == "threshold", by=by, since_us=now_us,
                 )
@@ -195,13 +205,24 @@ class Splitting:
             else:
                 self._merging_since.pop(each.propagation, None)
         self.splits = splits
+        for name in self._requests.names():
+            if self._is_done(name):
+                self._requests.drop(name)
+
+    def _is_done(self, name: str) -> bool:
+        """Whether what was asked of a propagation is recorded."""
+        split = next((each for each in self.splits if each.propagation == name), None)
+        if self._requests.get(name):
+            return split is not None and not split.merges
+        return split is None or split.merges
 
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
         """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
         if any(each.queue == propagation.from_queue and facts.is_stopped(each.name) for each in self._file.captures):
             return ""  # its clone would run, and lift the stop for this destination
-        if self._asked.get(propagation.name):
-            return "" if hindrance(self._file, propagation) else "operator"
+        if self._requests.get(propagation.name):
+            # Where its site does not answer, the clones could not begin there, and the streams of other sites would wait for them.
+            return "operator" if facts.queue(propagation.from_queue) and not hindrance(self._file, propagation) else ""
         if propagation.split_after_s is None:
             return ""
         waits = max((each["held_alone_s"] for each in _entries(facts, propagation.from_queue, propagation.name)), default=0.0)
@@ -209,7 +230,7 @@ class Splitting:
 
     def _advanced(self, split: Split, facts: Facts) -> Split | None:
         """A stream in its next phase; None: it is merged."""
-        asked = self._asked.pop(split.propagation, None)
+        asked = self._requests.get(split.propagation)
         if asked is not None and asked == split.merges:
             return replace(split, merges=not asked)
         if split.phase == SPLITTING:

@@ -39,10 +39,11 @@ Refusals
     subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. The batch that will
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of batches; it is so much that
+    what is on its way fits even if it is the smallest batches there are, of which each costs more memory than it has bytes. The batch that will
     be read last is spilled first, so a slow subscriber does not slow the others before both are full. A transaction
-    that is larger than both cannot become durable before its end: the queue drops parts that every subscriber has
-    received, and requests them again if a subscriber needs them again.
+    that is larger than both cannot become durable before its end: the queue drops parts that every connected subscriber has
+    received, and requests them again if a subscriber needs them. One that was away waits for that until the others have the whole transaction.
 
 Worked flow
     restarts: acknowledged A=40 B=30 -> position 30, Resume{30} -> the publisher sends 30..50, 50..60
@@ -85,6 +86,8 @@ __all__ = ["QueueCore", "forget_former_subscribers"]
 WINDOW_BYTES_MAX = 16 << 20
 # Python objects of one entry, even when its bytes are on disk: measured, rounded up.
 ENTRY_BYTES = 800
+# The smallest batch with a row has 189 bytes: names, and arrays of one element each.
+BATCH_BYTES_MIN = 180
 # Spilling frees this share of the memory at once, so that it happens rarely.
 SPILL_SHARE = 8
 SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
@@ -295,6 +298,22 @@ class QueueCore:
         )
         return session.told
 
+    def capture_again(self, publisher: str, scn: Scn) -> None:
+        """Have a publisher send everything after an SCN again; what each subscriber has, it is not given again.
+
+        Args:
+            publisher: its name.
+            scn: every subscriber has it: nothing is asked for that is above the queue's position.
+
+        Raises:
+            QueueError: it is not connected.
+        """
+        found = [session for session in self._publishers.values() if session.component == publisher]
+        if not found:
+            raise QueueError(f"{publisher} does not publish into queue {self.name} now", hint="ask again when it is connected; see `headrace status`")
+        for session in found:
+            self._rewind(self._logs[session.source], scn)
+
     def _end_publisher(self, session: PublisherSession) -> None:
         """It publishes its source no more."""
         session.ended = QueueError(
@@ -340,13 +359,31 @@ class QueueCore:
             subscription, log = self._subscriptions[component, source], self._logs[source]
             self._admit(subscription, scn)
             begin = scn if scn > FIRST_SCN else _beginning(subscription, log)
-            start = log.start_for(begin)
-            if start is None:
-                self._rewind(log, begin)
-                start = log.end
             subscription.began(session, begin)
-            subscription.number, subscription.sent_scn, subscription.begins = start, scn, scn == FIRST_SCN
+            subscription.sent_scn, subscription.begins = scn, scn == FIRST_SCN
+            self._begin_at(subscription, begin)
         return session
+
+    def _begin_at(self, subscription: Subscription, scn: Scn) -> bool:
+        """Deliver from an SCN on; what is gone is requested again. False: not yet.
+
+        A transaction of which parts were given up is not requested again while another subscriber is in the middle of it, which would make that
+        one begin again: one that comes and goes would keep the others from ever having the transaction.
+        """
+        log = self._logs[subscription.source]
+        start = log.start_for(scn)
+        if start is None and scn >= log.first_scn and any(
+            each is not subscription and each.session is not None and each.awaits_scn is None and log.is_inside(each.number)
+            for each in self._of(log.source)
+        ):
+            subscription.awaits_scn = scn
+            return False
+        if start is None:
+            # Everything that is here goes, also what is held before the transaction for those that are behind.
+            self._rewind(log, min(scn, self._floor(log)) if scn >= log.first_scn else scn)
+            start = log.end
+        subscription.number, subscription.awaits_scn = start, None
+        return True
 
     def _admit(self, subscription: Subscription, needed: Scn) -> None:
         """Note that a subscriber needs less than it had acknowledged; refuse it if that is known to be gone.
@@ -496,7 +533,7 @@ class QueueCore:
     def status(self) -> dict[str, Any]:
         """Statistics, JSON-able; messages are row LCRs (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
         now = self._clock.monotonic()
-        heads = [log.entry(log.base) for log in self._logs.values() if len(log)]
+        heads = [head for log in self._logs.values() if (head := log.first_entry) is not None]
         entries = sum(len(log) for log in self._logs.values())
         return {
             "queue": self.name, "site": self._spec.site, "state": self.state,
@@ -600,11 +637,17 @@ class QueueCore:
 
     def _next(self, subscription: Subscription) -> Delivery | None:
         log = self._logs[subscription.source]
+        if subscription.awaits_scn is not None and not self._begin_at(subscription, subscription.awaits_scn):
+            return None
         subscription.number = max(subscription.number, log.base)
         if subscription.begins and (begin := _beginning(subscription, log)) > FIRST_SCN:
             return self._mark(subscription, begin)
         while subscription.number < log.end:
             entry = log.entry(subscription.number)
+            if entry is None:  # of a large transaction that others have: parts were given up
+                if not self._begin_at(subscription, subscription.sent_scn):
+                    return None
+                continue
             previous = entry.header.previous_scn
             if previous > subscription.sent_scn:
                 return self._mark(subscription, previous)
@@ -661,7 +704,13 @@ class QueueCore:
         return min(free, self._spec.memory_bytes_max - sum(len(log) for log in self._logs.values()) * ENTRY_BYTES)
 
     def _window(self) -> int:
-        return max(0, min(WINDOW_BYTES_MAX, self._free_bytes() // max(1, len(self._publishers))))
+        """Credit for each publisher: what they may have on its way must fit, also if it is tiny batches, of which each costs an entry."""
+        free = self._free_bytes()
+        if free <= 0:
+            return 0
+        share = free * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES) // max(1, len(self._publishers))
+        # As long as anything is free there is some: room is made only when nothing is.
+        return max(1, min(WINDOW_BYTES_MAX, share))
 
     def _make_room(self) -> None:
         if self._memory_bytes > self._spec.memory_bytes_max:
@@ -713,9 +762,11 @@ class QueueCore:
         """Make room for a transaction larger than the queue; see the module's bounds."""
         for log in self._logs.values():
             subscriptions = self._of(log.source)
-            if log.open_from is None or not all(each.session is not None for each in subscriptions):
+            # One that is away, or waits, gets the transaction from its beginning whatever is here.
+            readers = [each for each in subscriptions if each.session is not None and each.awaits_scn is None]
+            if log.open_from is None or (subscriptions and not readers):
                 continue
-            dropped = log.behead(min((each.number for each in subscriptions), default=log.end))
+            dropped = log.behead(min((each.number for each in readers), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)
             self._dropped(log, dropped)
 

@@ -10,7 +10,8 @@ from actors.host import Host
 from actors.site.connection import site_folder
 from actors.site.wire import callers_of, wire_status
 from actors.staging.spill import SPILL_FOLDER, remove_left_over
-from streams.errors import PropagationError
+from streams.errors import PropagationError, QueueError
+from streams.scn import Scn
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,6 +94,21 @@ class QueueHost(Host):
         status = server.service.status()
         status.pop("state")
         return {**status, **own, "rows_total": status["cnum_msgs"], **wire_status(self._admission)}
+
+    def capture_again(self, publisher: str, scn: int) -> None:
+        """See `QueueCore.capture_again`.
+
+        Args:
+            publisher: name of a capture process.
+            scn: it captures everything after this again.
+
+        Raises:
+            QueueError: it does not publish here now.
+        """
+        if self._server is None or self._core is None:
+            raise QueueError(f"{self.name} does not serve now", hint="ask again when it runs; see `headrace status`")
+        with self._server.service.changing():
+            self._core.capture_again(publisher, Scn(scn))
 
     def endpoint(self) -> str:
         """The endpoint for publishers and subscribers."""

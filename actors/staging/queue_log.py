@@ -6,6 +6,8 @@ Methods that drop entries return them with their numbers, so that the owner can 
 Progress marks are not stored: they only move the position, and a subscriber's mark is made when it is due. So an idle
 source costs nothing, however long a subscriber is away.
 An initial mark from FIRST_SCN states where the publisher's chain begins: nothing below it is here.
+Of a transaction that is larger than the queue the first parts may be given up: whoever begins before it gets what is in between, and then the
+transaction is requested again.
 """
 
 from __future__ import annotations
@@ -59,15 +61,22 @@ class SourceLog:
         # Units in order: the position after each, and the number of the entry after it.
         self._unit_scns: list[Scn] = []
         self._unit_ends: list[int] = []
-        # The first parts were dropped, so the first unit cannot be delivered again.
-        self._is_beheaded = False
+        # Large transactions whose first parts were given up, complete or not: number of the first part -> number of the first that is left.
+        # They cannot be delivered again, and are the only places where numbers are missing between `base` and `end`.
+        self._beheaded: dict[int, int] = {}
+        self._given_up: dict[int, int] = {}  # row LCRs in these parts, by number of the first part
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def entry(self, number: int) -> Entry:
-        """The entry with this number."""
-        return self._entries[number]
+    def entry(self, number: int) -> Entry | None:
+        """The entry with this number; None: it was given up, see `behead`."""
+        return self._entries.get(number)
+
+    @property
+    def first_entry(self) -> Entry | None:
+        """The first entry that is left."""
+        return self._entries.get(self._left_from(self.base))
 
     def admit(self, header: BatchHeader, data: bytes) -> Delivery | None:
         """Check that an arriving batch continues the chain.
@@ -137,14 +146,14 @@ class SourceLog:
         """Drop the parts of the open transaction, which is sent again from its beginning. Their numbers are reused."""
         if self.open_from is None:
             return []
-        first = max(self.open_from, self.base)
-        dropped = [(number, self._entries.pop(number)) for number in range(first, self.end)]
+        first = self.open_from
+        dropped = self._popped(self._left_from(first), self.end)
         if dropped:
             self.rows_total = dropped[0][1].rows_before
+        self.rows_total -= self._given_up.pop(first, 0)
+        self._beheaded.pop(first, None)
         self.end = first
         self.open_from = None
-        if not self._unit_ends:
-            self._is_beheaded = False
         return dropped
 
     def start_for(self, needed: Scn) -> int | None:
@@ -152,16 +161,24 @@ class SourceLog:
         if needed < self.first_scn:
             return None
         unit = bisect_right(self._unit_scns, needed)
-        if unit == 0:
-            return None if self._is_beheaded else self.base
-        return self._unit_ends[unit - 1]
+        start = self._unit_ends[unit - 1] if unit else self.base
+        return None if start in self._beheaded else start
+
+    def is_inside(self, number: int) -> bool:
+        """Whether a receiver at this entry has parts of a transaction of which parts were given up, and not yet all of them."""
+        for start in self._beheaded:
+            unit = bisect_right(self._unit_ends, start)
+            end = self._unit_ends[unit] if unit < len(self._unit_ends) else self.end + 1  # it is open
+            if start < number < end:
+                return True
+        return False
 
     def first_after(self, scn: Scn) -> tuple[Scn, Entry] | None:
         """The first complete unit that a receiver at `scn` lacks, as far as it is here: the position after it, and its first entry."""
         unit = bisect_right(self._unit_scns, scn)
         if unit == len(self._unit_scns):
             return None
-        return self._unit_scns[unit], self._entries[self._unit_ends[unit - 1] if unit else self.base]
+        return self._unit_scns[unit], self._entries[self._left_from(self._unit_ends[unit - 1] if unit else self.base)]
 
     def release(self, floor: Scn) -> list[tuple[int, Entry]]:
         """Drop the units every subscriber has durably, up to `floor`."""
@@ -171,19 +188,21 @@ class SourceLog:
         self.first_scn = self._unit_scns[units - 1]
         dropped = self._drop_until(self._unit_ends[units - 1])
         del self._unit_scns[:units], self._unit_ends[:units]
-        self._is_beheaded = False
         return dropped
 
     def behead(self, number: int) -> list[tuple[int, Entry]]:
-        """Drop parts of the open transaction below `number`, if no entry is before it.
+        """Drop parts of the open transaction below `number`.
 
         This is for a transaction that is larger than the queue: its parts cannot become durable anywhere before its
         commit. If a subscriber needs them again, the queue requests them from the publisher.
         """
-        if self.open_from is None or self._unit_ends or number <= self.base:
+        if self.open_from is None or number <= self._left_from(self.open_from):
             return []
-        self._is_beheaded = True
-        return self._drop_until(number)
+        dropped = self._popped(self._left_from(self.open_from), number)
+        self._beheaded[self.open_from] = number
+        rows = sum(entry.header.row_count for _, entry in dropped)
+        self._given_up[self.open_from] = self._given_up.get(self.open_from, 0) + rows
+        return dropped
 
     def clear(self, position: Scn) -> list[tuple[int, Entry]]:
         """Drop everything and restart at `position`."""
@@ -191,19 +210,32 @@ class SourceLog:
         self._unit_scns.clear()
         self._unit_ends.clear()
         self.open_from = None
-        self._is_beheaded = False
         self.position = self.first_scn = position
         return dropped
 
     def rows_from(self, number: int) -> int:
         """Row LCRs from the entry with this number on."""
-        number = max(number, self.base)
-        return self.rows_total - self._entries[number].rows_before if number < self.end else 0
+        number = self._left_from(max(number, self.base))
+        given_up = sum(rows for start, rows in self._given_up.items() if start >= number)
+        return self.rows_total - self._entries[number].rows_before - given_up if number < self.end else 0
+
+    def _left_from(self, number: int) -> int:
+        """The first number from this one on that was not given up."""
+        for start, left in self._beheaded.items():
+            if start <= number < left:
+                return left
+        return number
 
     def _drop_until(self, number: int) -> list[tuple[int, Entry]]:
-        dropped = [(each, self._entries.pop(each)) for each in range(self.base, number)]
+        dropped = self._popped(self.base, number)
         self.base = number
+        for start in [start for start in self._beheaded if start < number]:
+            del self._beheaded[start], self._given_up[start]
         return dropped
+
+    def _popped(self, first: int, end: int) -> list[tuple[int, Entry]]:
+        found = ((number, self._entries.pop(number, None)) for number in range(first, end))
+        return [(number, entry) for number, entry in found if entry is not None]
 
 
 def fitted(delivery: Delivery, position: Scn) -> Delivery | None:

@@ -54,6 +54,8 @@ class Subscription:
         self.number = 0  # of the next entry to deliver
         self.sent_scn = FIRST_SCN  # position of the last delivery
         self.begins = False  # it never had anything, and nothing was delivered on this stream
+        # It needs what was given up of a large transaction that others are in the middle of, and waits for them; None: it does not.
+        self.awaits_scn: Scn | None = None
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
         self.before_scn = acknowledged  # what was acknowledged when this stream began, which may have asked for less
@@ -81,7 +83,7 @@ class Subscription:
             session: of the stream.
             needed: its destination has everything up to here; less than was acknowledged: it lost commits.
         """
-        self.session, self.before_scn = session, self.acknowledged_scn
+        self.session, self.before_scn, self.awaits_scn = session, self.acknowledged_scn, None
         self.acknowledged_scn = min(self.acknowledged_scn, needed)
 
     def described(self) -> dict[str, Any]:

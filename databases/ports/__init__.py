@@ -7,6 +7,7 @@ are SCNs here; a connector translates its own.
 
 from __future__ import annotations
 
+from databases.ports.conflicts import ConflictRecord, RowInTheWay, RowQuestion
 from databases.ports.destination import (
     ApplyProgress,
     DestinationColumn,
@@ -28,7 +29,16 @@ from databases.ports.log import (
     LogStream,
     StreamOptions,
 )
-from databases.ports.planning import EnumLabels, Finding, PlannedApply, PlannedStatement, ShapedPartition, TableShape
+from databases.ports.planning import (
+    EnumLabels,
+    Finding,
+    LoggedTable,
+    LogNeed,
+    PlannedApply,
+    PlannedStatement,
+    ShapedPartition,
+    TableShape,
+)
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogStream", "PlannedApply", "PlannedStatement", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from databases.ports.conflicts import ConflictRecord, RowInTheWay, RowQuestion
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
@@ -39,6 +40,8 @@ class DestinationColumn:
     is_identity_always: bool  # written with OVERRIDING SYSTEM VALUE, never SET
     equality: str  # canonical form for hashing: see `spark_apply.dependencies` ("integer", "bytes", ..., "none")
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
+    is_ordered: bool = False  # of two values one is higher, or they are equal
+    is_number: bool = False  # values can be added without losing any of them (not floating point)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,50 @@ class DestinationSession(TableWriter, Protocol):
         """
         ...
 
+    def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
+        """Find and lock the rows that the one row of a write meets, inside the transaction.
+
+        Args:
+            write: with one row; not `paired`.
+            question: what to find out about them.
+
+        Returns:
+            By key one at most. By unique keys: one for each row that has one of them, but for the row that an UPDATE is about;
+            a uniqueness that values do not show (partial or expression indexes) finds none.
+        """
+        ...
+
+    def conflicting(self, write: Write) -> NDArray[np.int64] | None:
+        """Which rows of a write would meet a conflict now, without locking anything: it may be otherwise when they are written.
+
+        Args:
+            write: any number of rows.
+
+        Returns:
+            int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, rows of an INSERT of which a
+            unique key is there. None: that cannot be told for this write.
+        """
+        ...
+
+    def remove_row(self, table: DestinationTable, number: str) -> None:
+        """Delete a row that `find_rows` found in this transaction.
+
+        Args:
+            table: in which it is.
+            number: see `RowInTheWay`.
+        """
+        ...
+
+    def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
+        """Write conflicts into the history, inside the transaction, and forget what is beyond its bounds (a part of it, each time).
+
+        Args:
+            records: in order; without `number` and `resolved_us`.
+            count_max: conflicts that stay.
+            age_max_s: how long they stay, seconds.
+        """
+        ...
+
     def delete_error(self, number: int) -> bool:
         """Delete an error transaction with all its parts, inside the transaction; False when it is not there.
 
@@ -450,6 +497,19 @@ class DestinationDatabase(Protocol):
 
         Returns:
             The error transactions of all sources, by ascending number; empty when nothing was ever prepared here.
+        """
+        ...
+
+    def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
+        """List the history of conflicts in order.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process; None: all of the topology's here.
+            last: so many at most: the newest ones.
+
+        Returns:
+            By ascending number; empty when nothing was ever prepared here, or with an older schema.
         """
         ...
 

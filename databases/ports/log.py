@@ -29,6 +29,8 @@ class StreamOptions:
         binary: values in the database's binary form where a type has one.
         encoding: of text, as the database names it.
         server_version: major version number, e.g. 18.
+        switches: the timelines that the log was on before this one, oldest first, each with the SCN at which it left it. Empty on the first
+            timeline, and where it is not known (written by an earlier version).
     """
 
     database_kind: str
@@ -37,6 +39,7 @@ class StreamOptions:
     binary: bool
     encoding: str
     server_version: int
+    switches: tuple[tuple[int, Scn], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,9 @@ class LogChunk:
         commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
             begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
         has_truncates: a TRUNCATE appears in `data`: which partitions their tables have is to be known before it.
+        describers: numbers of the transactions that have one of these descriptions, or a TRUNCATE. What the catalog says of the
+            tables is to be read when these are visible (`SourceDatabase.dictionary_build`).
+        transaction: number of the last transaction that ends in `data`; 0: none ends.
     """
 
     data: bytes
@@ -62,6 +68,8 @@ class LogChunk:
     objects: tuple[ObjectNumber, ...] = ()
     commit_end: int = 0
     has_truncates: bool = False
+    describers: tuple[int, ...] = ()
+    transaction: int = 0
 
 
 class LogStream(Protocol):

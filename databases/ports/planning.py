@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rules.rule import Rule
 from streams.table_name import TableName
 
-__all__ = ["EnumLabels", "Finding", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
+__all__ = ["EnumLabels", "Finding", "LogNeed", "LoggedTable", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,41 @@ class PlannedStatement:
     lock: str = ""
     breaks: tuple[str, ...] = ()
     is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNeed:
+    """Something that needs values in a source's log.
+
+    Args:
+        place: in the file.
+        rule: whose tables, and whose condition or subset.
+    """
+
+    place: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedTable:
+    """What the log must have of a table's rows beyond its key: supplemental logging.
+
+    Args:
+        owner, name: of the table, or of a partition that is logged by itself.
+        place: what needs it, in the file.
+        columns: "old NAME" or "new NAME".
+        lacking: those of them that the log does not have.
+        uncertain: those that it lacks of some rows.
+        statement: makes the log have them; empty: it has.
+    """
+
+    owner: str
+    name: str
+    place: str
+    columns: tuple[str, ...]
+    lacking: tuple[str, ...]
+    uncertain: tuple[str, ...]
+    statement: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
-    from databases.ports.planning import Finding, PlannedStatement, TableShape
+    from databases.ports.planning import Finding, LoggedTable, LogNeed, PlannedStatement, TableShape
     from streams.lcr_batch import TableVersion
     from streams.scn import ObjectNumber, Scn
     from streams.table_name import TableName
@@ -94,12 +94,22 @@ class SourceDatabase(Protocol):
         """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
         ...
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
+        """What the log must have of the captured tables' rows beyond their keys, and whether it has it.
+
+        Args:
+            rules: as for `preflight`.
+            needs: of everything that looks at values.
+        """
+        ...
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
         """What keeps this database from being a source.
 
         Args:
             rules: rule sets (`rules.rule.RuleSet`) of the topology's capture processes whose source this is.
             streams: log streams and snapshots open at once: one for the log writer, one per apply process of this source.
+            needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the database would.
         """
         ...
 
@@ -124,7 +134,9 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def open_stream(self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True) -> LogStream:
+    def open_stream(
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+    ) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
 
         Args:
@@ -132,33 +144,40 @@ class SourceDatabase(Protocol):
             start: see above.
             timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: there is none.
             allow_binary: False: in text form, whatever the tables' types are.
+            last_transaction: number of the last transaction in that redo log (`LogChunk.transaction`); 0: not known.
 
         Raises:
+            DatabaseSetBack: the database was set back to a state from before the end of that redo log.
             LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline before `start`.
         """
         ...
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
-        """Tell whether the published tables, as they are now, can travel as an open stream's options say.
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
+        """Tell whether tables can travel as an open stream's options say. Never waits for a user, as `dictionary_build`.
 
         Args:
-            topology: whose stream it is.
             options: of the open stream.
+            described: the tables, as that stream describes them.
+            describers: numbers of the transactions in which it does.
 
         Raises:
             UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
         """
         ...
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:
         """Tell whether what `prepare` created is still there; asked every second while the log is read.
 
         Args:
             topology: whose.
             start: how far redo is durable.
 
+        Returns:
+            What says which changes are in the log, with its identity: another text when it was made again.
+
         Raises:
-            LogGone: it is not, and changes are missing in the log stream since then.
+            CapturedNoMore: it is not, or leaves changes out, and they are missing in the log stream since then.
+            LogGone: the log itself is not kept any more.
         """
         ...
 
@@ -193,8 +212,18 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def dictionary_build(self, topology: str) -> DictionaryBuild:
-        """Read the published tables from the catalog."""
+    def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
+        """Read the published tables from the catalog.
+
+        Never waits for a user: a transaction that waits for this very log writer may hold any of the tables.
+
+        Args:
+            topology: whose.
+            seeing: numbers of transactions in the log (`LogChunk.describers`) that the answer must reflect.
+
+        Returns:
+            What the catalog says; None: one of `seeing` is committed and not visible yet. Ask again.
+        """
         ...
 
     def write_marker(self, content: bytes) -> Scn:

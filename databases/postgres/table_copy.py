@@ -105,7 +105,7 @@ class PostgresTableReader:
             yield str(row[0])
 
     def plan(
-        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES
+        self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""
     ) -> TablePlan:
         """See `TableReader.plan`."""
         with use_snapshot(self._session(), snapshot) as connection:
@@ -117,7 +117,7 @@ class PostgresTableReader:
                     end = start + step if start != starts[-1] else ""
                     size = (min(blocks, start + step) - start) * piece_bytes // step
                     pieces.append(TablePiece(
-                        owner=leaf_owner, name=leaf_name, place=f"{file}:{start}:{end}", bytes=max(size, 0)
+                        owner=leaf_owner, name=leaf_name, place=f"{file}:{start}:{end}:{rows}", bytes=max(size, 0)
                     ))
             is_binary = _goes_binary(connection, owner, name, columns)
         return TablePlan(pieces=tuple(pieces), form=NATIVE if is_binary else PORTABLE)
@@ -125,7 +125,7 @@ class PostgresTableReader:
     @contextlib.contextmanager
     def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> Iterator[_OpenPiece]:
         """See `TableReader.open_piece`."""
-        file, first, end = piece.place.split(":")
+        file, first, end, rows = piece.place.split(":", 3)
         with use_snapshot(self._session(), snapshot) as connection:
             _lock(connection, piece.owner, piece.name)
             with translated("looking at a table's file", table=f"{piece.owner}.{piece.name}"):
@@ -134,31 +134,31 @@ class PostgresTableReader:
                 ).fetchone()
             if found is None or found[0] != int(file):
                 raise _rewritten(piece.owner, piece.name)
-            yield _OpenPiece(connection, piece, int(first), int(end) if end else None)
+            yield _OpenPiece(connection, piece, int(first), int(end) if end else None, rows)
 
     def bucket_digests(
-        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = ""
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
-        query = f"SELECT b, {_SUMS} FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t GROUP BY b"
+        query = f"SELECT b, {_SUMS} FROM ({_bucketed(owner, name, key, columns, buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
         with self._unmoved(owner, name, snapshot) as connection, translated("digesting a table", table=f"{owner}.{name}"):
-            rows = connection.execute(query.encode()).fetchall()
-        found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in rows}
+            digests = connection.execute(query.encode()).fetchall()
+        found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in digests}
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
 
-    def bucket_rows(
+    def bucket_rows(  # noqa: PLR0913 - which rows of which table, and how many
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, wanted: Sequence[int],
-        rows_max: int, snapshot: str = "",
+        rows_max: int, snapshot: str = "", rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
         query = (
             "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
-            f" FROM ({_bucketed(owner, name, key, columns, buckets)} OFFSET 0) t"
+            f" FROM ({_bucketed(owner, name, key, columns, buckets)}{_only(rows)} OFFSET 0) t"
             f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
         )
         with self._unmoved(owner, name, snapshot) as connection, translated("reading a table's keys", table=f"{owner}.{name}"):
-            rows = connection.execute(query.encode()).fetchall()
-        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in rows)
+            found = connection.execute(query.encode()).fetchall()
+        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in found)
 
     def close(self) -> None:
         """See `TableReader.close`."""
@@ -184,10 +184,12 @@ class PostgresTableReader:
 class _OpenPiece:
     """See `databases.copying.OpenPiece`."""
 
-    def __init__(self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], piece: TablePiece, first: int, end: int | None, rows: str) -> None:
         self._connection, self._piece = connection, piece
-        stop = "" if end is None else f" AND ctid < '({end},0)'::tid"
-        where = f" WHERE ctid >= '({first},0)'::tid{stop}" if first or stop else ""
+        conditions = [f"ctid >= '({first},0)'::tid"] if first or end is not None else []
+        conditions += [] if end is None else [f"ctid < '({end},0)'::tid"]
+        conditions += [f"({rows}) IS TRUE"] if rows else []
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         self._source = f"ONLY {qualified(piece.owner, piece.name)}{where}"
 
     def digest(self, columns: Sequence[str]) -> TableDigest:
@@ -349,6 +351,10 @@ def _bucketed(owner: str, name: str, key: Sequence[str], columns: Sequence[str],
         f"SELECT (pg_catalog.hashtextextended({_row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
         f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {qualified(owner, name)}"
     )
+
+
+def _only(rows: str) -> str:
+    return f" WHERE ({rows}) IS TRUE" if rows else ""
 
 
 def _row_text(columns: Sequence[str]) -> str:

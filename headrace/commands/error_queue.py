@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import RowReader
+    from databases.ports import ConflictRecord
     from streams.lcr import LcrValue, RowLcr
     from topology.spec import TopologySpec
 
@@ -118,6 +119,21 @@ class ErrorQueue:
             The exit code: a finding when one is left.
         """
         return self._change(output, numbers, apply, "delete_errors", "deleted")
+
+    def conflicts(self, apply: str, last: int) -> list[ConflictRecord]:
+        """The history of conflicts at the destinations, by apply process and number.
+
+        Args:
+            apply: name of an apply process; empty: all of the topology.
+            last: so many of the newest ones at each.
+        """
+        from databases.connectors import open_destination
+
+        found: list[ConflictRecord] = []
+        for name in self._applies(apply):
+            with closing(open_destination(self._access(self._spec.apply(name).site))) as destination:
+                found += destination.conflicts(self._spec.name, name, last=last)
+        return found
 
     # ------------------------------------------------------------------ inside
 

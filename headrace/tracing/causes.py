@@ -13,6 +13,7 @@ Verdicts
     SAME             the rows are equal now, or there is none at both sites: nothing is to be explained.
     RULE             the rules of a client on the way leave out the table.
     TAG              they leave out changes with this tag.
+    CONDITION        a condition, or a subset, of a client on the way leaves out the change.
     NOT CAPTURED     no change of the row is in the redo that is kept, or the table is not in the source's log at all.
     NOT COPIED       the table is not copied yet, or could not be: its changes are left out until then.
     IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the row differs all the same.
@@ -28,7 +29,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from databases.connectors import value_types
 from headrace.console import scn_text
+from rules.condition import ConditionError
+from rules.evaluation import RuleEvaluation
 from topology.combined import apply_of
 
 if TYPE_CHECKING:
@@ -195,6 +199,26 @@ def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
             "TAG", name, f"the rules of {name} leave out changes with tag {tag}{by}",
             f"let the rules of {name} take this tag, if that makes no cycle (headrace check); else correct the row at the destination",
         )
+    return _left_out_by_values(found, change)
+
+
+def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
+    """The client whose conditions leave out a change, or make of it something that the next client leaves out."""
+    batch = change.alone
+    for client, name in _clients(found):
+        if batch is None or not client.rules.looks_at_rows:
+            continue
+        try:
+            batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
+        except ConditionError as error:
+            return _Stop("CONDITION", name, f"the conditions of {name} cannot be evaluated: {error.message}", error.hint)
+        if not batch.row_count:
+            rules = (*(client.rules.include or ()), *client.rules.exclude)
+            conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*found.table))
+            return _Stop(
+                "CONDITION", name, f"the conditions of {name} leave out this change ({conditions})",
+                f"nothing, if that is meant; else correct the conditions of {name}, and copy the table again: headrace copy",
+            )
     return None
 
 

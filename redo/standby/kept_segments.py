@@ -5,6 +5,7 @@ Used by whoever writes the folder: the log writer at the source, the standby red
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from redo.records import SegmentHead
 from redo.segments import SegmentFile, archive_segment, list_segments, online_segment, read_head
 from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, RedoError
-from streams.scn import Scn, scn_text
+from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["KeptSegments"]
+__all__ = ["SEGMENTS_MIN", "KeptSegments", "read_oldest_scn"]
+
+SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
 
 
 class KeptSegments:
@@ -84,6 +87,25 @@ class KeptSegments:
         number = max((n for n, head in self.heads.items() if head.last_commit_scn <= scn), default=0)
         return self.heads[number].restart_segment if number else 0
 
+    @property
+    def oldest_scn(self) -> Scn:
+        """Redo can be mined from here on: the first segment at whose beginning no transaction is open that began before; FIRST_SCN: there is none."""
+        return _oldest_scn(dict(self.heads))  # another thread may ask
+
+    def first_kept(self, needed_scn: Scn, kept_scn: Scn, redo_bytes_max: int) -> int:
+        """The first segment that stays: that of `kept_scn`, or a later one where there would be no room for new redo; 0: nothing may go.
+
+        Args:
+            needed_scn: redo from here on stays in any case.
+            kept_scn: at `needed_scn` or below.
+            redo_bytes_max: bound of the redo log.
+        """
+        needed, kept = self.restart_segment_for(needed_scn), self.restart_segment_for(kept_scn)
+        kept = max(kept, min(self.heads, default=0))
+        while kept < needed and self.bytes_from(kept) >= redo_bytes_max - redo_bytes_max // SEGMENTS_MIN:
+            kept += 1
+        return min(kept, needed)
+
     def has_below(self, number: int) -> bool:
         """Whether `purge` from that number may remove anything."""
         return bool(self.heads) and number > min(self.heads)
@@ -108,6 +130,28 @@ class KeptSegments:
         if freed:
             sync_folder(self._folder)
         return freed
+
+
+def read_oldest_scn(folder: Path) -> Scn | None:
+    """From where on the redo in a folder can be mined, for those who do not keep it; None: there is none, or it cannot be read.
+
+    Args:
+        folder: of the segments; whoever keeps them may be purging.
+    """
+    heads: dict[int, SegmentHead] = {}
+    try:
+        for file in list_segments(folder):
+            heads[file.number] = read_head(file.path)
+            if heads[file.number].restart_segment >= min(heads):
+                break
+    except (OSError, RedoError):
+        return None
+    return _oldest_scn(heads) if heads else None
+
+
+def _oldest_scn(heads: Mapping[int, SegmentHead]) -> Scn:
+    oldest = min(heads, default=0)
+    return next((heads[number].last_commit_scn for number in sorted(heads) if heads[number].restart_segment >= oldest), FIRST_SCN)
 
 
 def _missing(before: SegmentFile, after: SegmentFile) -> RedoError:

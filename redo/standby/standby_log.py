@@ -39,6 +39,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from databases.timelines import is_of_one_history
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.records import (
@@ -123,8 +124,9 @@ class StandbyLog:
     def __init__(self, folder: Path, source: str, *, redo_bytes_max: int, clock: Clock | None = None) -> None:
         self._folder, self._source, self._redo_bytes_max = folder, source, redo_bytes_max
         self._kept = KeptSegments(folder, source)
-        self.required_checkpoints = RequiredCheckpoints(folder)
-        self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock or SystemClock())
+        clock = clock or SystemClock()
+        self.required_checkpoints = RequiredCheckpoints(folder, clock)
+        self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock)
         self._segment: _Segment | None = None  # the one that is written
         self._ended: SegmentHead | None = None  # the newest one, once it is complete
         self._place = StandbyPlace()
@@ -153,6 +155,11 @@ class StandbyLog:
         if self._segment is not None or not self._place.segment:
             return self._place.segment
         return self._place.segment + 1
+
+    @property
+    def oldest_scn(self) -> Scn:
+        """Redo can be mined from here on. Any thread may ask."""
+        return self._kept.oldest_scn
 
     @property
     def is_full(self) -> bool:
@@ -236,10 +243,13 @@ class StandbyLog:
         Returns:
             Bytes freed.
         """
-        required = self.required_checkpoints.lowest  # read once: another thread may record more before the purge
+        # Read once: another thread may record more before the purge.
+        kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
         # The newest one stays: the source is asked to go on from there.
         newest = max(self._kept.heads, default=0)
-        keep_from = 0 if required is None else min(self._kept.restart_segment_for(required), newest)
+        keep_from = 0
+        if needed is not None and kept is not None:
+            keep_from = min(self._kept.first_kept(needed, min(kept, needed), self._redo_bytes_max), newest)
         self._bounds.save(purges=self._kept.has_below(keep_from))
         freed = self._kept.purge(keep_from)
         self._purged_bytes += freed
@@ -458,11 +468,11 @@ class _Segment:
         if before is None:
             return
         mine, theirs = before.options, head.options
-        is_same = (mine.database_kind, mine.system_identifier) == (theirs.database_kind, theirs.system_identifier)
+        is_same = (mine.database_kind, mine.system_identifier) == (theirs.database_kind, theirs.system_identifier) and is_of_one_history(mine, theirs)
         if head.source != before.source or not is_same or head.first_scn != end.scn:
             raise RedoError(
                 f"redo segment {head.number} of {head.source} does not continue segment {before.number} of {before.source}, which ends at"
-                f" SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}" + ("" if is_same else ", in another database"),
+                f" SCN {scn_text(end.scn)}: it begins at SCN {scn_text(head.first_scn)}" + ("" if is_same else ", in another database or on another timeline of its name"),
                 hint="it is another redo log: remove the standby redo log and start the receiver, which begins anew",
                 segment=self.path.name, after_scn=end.scn,
             )

@@ -37,7 +37,7 @@ class ExecutorResources:
         memory_mb: JVM heap of each executor.
         driver_memory_mb: JVM heap of the driver.
         cpus: Ray CPUs per executor.
-        node: Ray custom resources that place executors on the site's nodes, as (name, amount).
+        node: Ray custom resources that place executors and application master on the site's nodes, as (name, amount of each of them).
     """
 
     executors: int = EXECUTORS_DEFAULT

@@ -196,7 +196,8 @@ class SparkApplication:
         try:
             ray.init(
                 address=self._config.ray_address, namespace=self.namespace, log_to_driver=False, configure_logging=False,
-                **({"_node_ip_address": _LOOPBACK_HOST} if self._is_local else {}),
+                # The node that this process was started on. Of several on one machine Ray would take the head.
+                _node_ip_address=self._config.host,
             )
             self._session = raydp.init_spark(
                 f"{self._config.topology}-{self._config.site}", num_executors=resources.executors,
@@ -218,9 +219,8 @@ class SparkApplication:
         resources, host = self._config.resources, self._config.host
         options, app_master_options = f"{_JVM_OPTIONS} {_HEAP}", f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
         scratch: dict[str, str] = {}
-        if self._config.state_dir and self._is_local:
-            # Everything runs on this machine, so files of killed JVMs are found in this folder. On a real cluster, an executor's
-            # node need not have this folder.
+        if self._config.state_dir:
+            # All of the application runs where this folder is, so files of killed JVMs are found in it.
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             scratch = {"spark.local.dir": str(folder)}
@@ -262,8 +262,10 @@ class SparkApplication:
             "spark.executor.heartbeatInterval": "5s",
             "spark.network.timeout": "60s",
         }
+        # Both: an application whose master was on another node would end with that one.
         for name, amount in resources.node:
             configuration[f"spark.ray.raydp_spark_executor.actor.resource.{name}"] = str(amount)
+            configuration[f"spark.ray.raydp_spark_master.actor.resource.{name}"] = str(amount)
         return configuration
 
     def stop(self) -> None:

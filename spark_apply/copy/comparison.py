@@ -149,7 +149,7 @@ class Comparison:
         try:
             with contextlib.ExitStack() as opened:
                 sides = [
-                    _Side(opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name)
+                    _Side(opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name, rows=found.table.rows)
                     for access, name in (
                         (self.config.source, found.table.source), (self.config.destination, found.table.destination),
                     )
@@ -172,7 +172,7 @@ class Comparison:
             for is_source, access in ((True, self.config.source), (False, self.config.destination)):
                 reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                 snapshot = held.enter_context(reader.export_snapshot())
-                names = [table.source if is_source else table.destination for table in tables]
+                names = [(table.source if is_source else table.destination, table.rows) for table in tables]
                 items += _plan(reader, snapshot, names, columns, problems, is_source=is_source)
             found = self._digest(items) if items else []
         for each in found:
@@ -228,6 +228,7 @@ class _Side:
     reader: TableReader
     name: TableName
     snapshot: str = ""
+    rows: str = ""
 
 
 def differing_rows(
@@ -242,7 +243,7 @@ def differing_rows(
         buckets: into how many the rows are divided.
     """
     source, destination = (
-        side.reader.bucket_digests(*side.name, key, columns, buckets=buckets, snapshot=side.snapshot) for side in sides
+        side.reader.bucket_digests(*side.name, key, columns, buckets=buckets, snapshot=side.snapshot, rows=side.rows) for side in sides
     )
     wanted: list[int] = []
     total = 0
@@ -259,7 +260,7 @@ def differing_rows(
     rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
     there, here = (
         Counter(side.reader.bucket_rows(
-            *side.name, key, columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot,
+            *side.name, key, columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot, rows=side.rows,
         ))
         for side in sides
     )
@@ -309,14 +310,15 @@ def _common_columns(
 
 
 def _plan(
-    reader: TableReader, snapshot: str, tables: Sequence[TableName], columns: dict[int, tuple[str, ...]],
+    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, tuple[str, ...]],
     problems: dict[int, tuple[str, bool]], *, is_source: bool,
 ) -> list[bytes]:
     """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
     for number, names in columns.items():
         try:
-            plan = reader.plan(*tables[number], {}, snapshot=snapshot)
+            (owner, name), rows = tables[number]
+            plan = reader.plan(owner, name, {}, snapshot=snapshot, rows=rows)
         except DatabaseError as error:
             problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
             continue

@@ -369,6 +369,10 @@ class TableInstantiation:
             copy, problem = table_copy(session, each, facts)
             if captured.get(table.source) != table.identity:
                 problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
+            if not problem and each.occupant is not None:
+                # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
+                # that is full would never have what a copy would hold.
+                problem = refused(each)
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = each.is_begun or (each.is_outdated and table.may_empty)
             if not problem and not may_empty and copy.target is not None and session.has_rows(copy.target):

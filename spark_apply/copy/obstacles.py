@@ -62,7 +62,7 @@ def refused(each: Standing) -> str:
     if each.occupant is not None:
         renamed = each.occupant
         return (
-            f"the destination table holds the rows of a table that the source calls {renamed.source} now: rename "
+            f"the destination table is that of a table which the source calls {renamed.source} now: rename "
             f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
         )
     if each.is_outdated:

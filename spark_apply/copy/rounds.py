@@ -157,7 +157,7 @@ class CopyRound:
     def _planned(self, copy: TableCopy) -> list[pb.CopyPiece] | None:
         """A table's pieces; None: it cannot be read."""
         try:
-            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=self.snapshot)
+            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=self.snapshot, rows=copy.table.rows)
         except DatabaseError as error:
             self._cannot_read(copy, error)
             return None
@@ -201,7 +201,7 @@ class CopyRound:
         """Every piece is copied: digest the destination's rows."""
         self.records.record(copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated)
         try:
-            pieces = self.destination_reader.plan(*copy.key, {}).pieces
+            pieces = self.destination_reader.plan(*copy.key, {}, rows=copy.table.rows).pieces
         except DatabaseError as error:
             self._cannot_read(copy, error)
             return

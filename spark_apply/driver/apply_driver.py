@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from databases.connectors import open_destination, open_reader, open_source
+from databases.connectors import open_destination, open_reader, open_source, value_types
 from protos import apply_pb2 as pb
 from protos.admission import Admission
 from protos.apply_link import serve_apply
@@ -254,7 +254,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
         reader = ApplyReader(
-            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules), fits=fits,
+            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
             tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
             returned_from=config.returned_from, tracks=self._tracks,
         )

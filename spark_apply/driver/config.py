@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
 from streams.errors import ConfigError
 from streams.table_name import TableName
@@ -33,6 +34,7 @@ class TableToInstantiate:
         object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
+        rows: which of the source's rows it gets, as a condition in SQL (`rules.spelling`): they are copied and compared; empty: all.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
     """
@@ -41,6 +43,7 @@ class TableToInstantiate:
     source: TableName
     destination: TableName
     object_numbers: tuple[int, ...]
+    rows: str = ""
     keep_existing: bool = False
     may_empty: bool = False
 
@@ -62,9 +65,9 @@ class ApplyConfig:
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
         identity: certificate of the destination site; None: without TLS.
-        rules: of every client on the way from the source, its own last. It evaluates all of them itself, so what it applies is
-            what it was started for, also while the others adopt a change of their rules.
+        rules: what it evaluates (`topology.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
+        conflicts: its conflict handlers, and what is compared.
     """
 
     topology: str
@@ -81,6 +84,7 @@ class ApplyConfig:
     identity: Identity | None = None
     rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
+    conflicts: ConflictRules = NO_CONFLICT_RULES
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

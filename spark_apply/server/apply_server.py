@@ -45,10 +45,10 @@ from spark_apply.groups import (
     Reopen,
     ServerMessage,
 )
-from spark_apply.server.conflicts import ShowValue, show_raw
 from spark_apply.server.error_execution import ExecuteWork
 from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
+from spark_apply.server.resolution import ConflictSettings
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.tables import TableFits
 from streams.backoff import Backoff
@@ -86,23 +86,24 @@ class ApplyServer:
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
-        show: formats a failing row's values for `errors show`.
+        conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
     """
 
     def __init__(
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
         error_batches: Callable[[int], Iterator[bytes]],
-        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, show: ShowValue = show_raw,
+        copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
     ) -> None:
+        settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            copied_scns=copied_scns, show=show,
+            copied_scns=copied_scns, conflicts=settings,
         )
         self._context: WorkContext | None = None
         self._is_connected = False
-        self._fits = TableFits(self._describe, self._missing_alter)
+        self._fits = TableFits(self._describe, self._missing_alter, settings.rules)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None

@@ -12,7 +12,8 @@ The result must equal that of row-by-row execution, so every expectation is chec
   its key that must find no row, keeps that conflict visible;
 - an UPDATE compares and sets the columns that changed. A set uses the union of its rows' changed columns: if a row
   did not change one of them, its old and new values are equal. If the comparison succeeds, setting that value changes
-  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns;
+  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are not
+  compared, only rows that changed the same columns share a set;
 - without old values in the log (identity KEY), rows are found by key and nothing is compared.
 
 One difference remains: an intermediate value that the destination would refuse is not detected when the same group
@@ -43,7 +44,7 @@ from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, Old
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ExpectedWrite", "FitOf", "TruncateTables", "plan_rows", "plan_sets"]
+__all__ = ["ExpectedWrite", "FitOf", "Step", "TruncateTables", "plan_rows", "plan_sets", "rows_in_conflict"]
 
 FitOf = Callable[[TableVersion], TableFit]
 
@@ -55,10 +56,11 @@ _SIGNATURE_ROWS_MIN = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """A write, and the number of rows that it must affect."""
+    """A write, the number of rows that it must affect, and which rows of its table's rows they are (int32)."""
 
     write: Write
     expected: int
+    rows: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +107,13 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
     return steps
 
 
-def plan_rows(batch: LcrBatch, fit_of: FitOf) -> Iterator[tuple[int, Step]]:
+def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = None) -> Iterator[tuple[int, Step]]:
     """Plan one write per row, in source order, with exactly the row's own columns.
 
     Args:
-        batch: rows of one transaction.
+        batch: the rows.
         fit_of: returns the fit of a table version.
+        numbers: of the rows that are wanted, ascending; None: all.
 
     Yields:
         The row's number in the batch, and the step for it.
@@ -121,12 +124,68 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf) -> Iterator[tuple[int, Step]]:
     for table in tables:
         table.find_keys()
     groups, within = batch.row_places
-    for number in range(batch.row_count):
+    for number in range(batch.row_count) if numbers is None else numbers:
         group, row = int(groups[number]), within[number : number + 1]
         if group < 0:
             yield number, _truncate(batch, int(row[0]), fit_of)
         else:
             yield number, _exact_write(tables[group], row)
+
+
+def rows_in_conflict(
+    batches: Sequence[LcrBatch], fit_of: FitOf, conflicting: Callable[[Write], NDArray[np.int64] | None],
+) -> NDArray[np.bool_] | None:
+    """Find the rows that must go one by one, so that all others can be written as sets.
+
+    A net change that meets a conflict brings all rows of its key: what each of them does depends on how the one before it ended.
+
+    Args:
+        batches: rows of consecutive transactions, in order.
+        fit_of: returns the fit of a table version.
+        conflicting: see `DestinationSession.conflicting`.
+
+    Returns:
+        bool, one per row of all batches, of the tables with conflict handlers. None: that cannot be told: a TRUNCATE is among
+        them, or rows of such a table that cannot be collapsed.
+    """
+    if any(batch.truncates for batch in batches):
+        return None
+    bases = np.cumsum([0, *[batch.row_count for batch in batches]]).tolist()
+    tables: dict[tuple[str, str], list[_Block]] = {}
+    for base, batch in zip(bases, batches, strict=False):
+        for group in batch.groups:
+            fit = fit_of(batch.tables[group.table])
+            if fit.conflicts.handlers:
+                tables.setdefault((fit.version.owner, fit.version.name), []).append(_Block(base=base, group=group, fit=fit))
+    found = np.zeros(bases[-1], np.bool_)
+    for blocks in tables.values():
+        pieces = list(_same_shape(blocks))
+        hashes = _in_conflict(pieces[0][0], conflicting) if len(pieces) == 1 else None
+        if hashes is None:
+            return None
+        numbers = np.sort(np.concatenate([block.base + block.group.row_numbers for block in blocks]))
+        found[numbers[hashes]] = True
+    return found
+
+
+def _in_conflict(rows: _TableRows, conflicting: Callable[[Write], NDArray[np.int64] | None]) -> NDArray[np.bool_] | None:
+    """Which rows of a table have the key of a net change that meets a conflict; None: see `rows_in_conflict`."""
+    if not rows.is_collapsible(rows.find_keys()):
+        return None
+    hashes = rows.hash_keys()
+    steps = _collapsed(rows, hashes)
+    if steps is None:
+        return None
+    met = [np.empty(0, np.int32)]
+    for step in steps:
+        assert isinstance(step, ExpectedWrite)
+        found = conflicting(step.write)
+        if found is None:
+            return None
+        if step.expected == 0:  # a guard: its rows must not be there
+            found = np.setdiff1d(np.arange(step.write.row_count), found)
+        met.append(step.rows[found])
+    return np.isin(hashes, hashes[np.concatenate(met)])
 
 
 # --------------------------------------------------------------------------- pieces of the input
@@ -273,6 +332,18 @@ class _TableRows:
         return int(answer)
 
 
+    def is_collapsible(self, answer: int) -> bool:
+        """Whether the net changes of the keys may be written, by what `find_keys` answered."""
+        return answer == kernels.COLLAPSED and self.fit.is_collapsible and not (self.key_lengths == NULL).any()
+
+    def hash_keys(self) -> NDArray[np.uint64]:
+        """A hash of each row's key: uint64, shape (n,); once keys are found."""
+        hashes = np.empty(self.command.shape[0], np.uint64)
+        matched = fixed(np.arange(len(self.fit.match), dtype=np.int64))
+        kernels.hash_rows(self.new.data, fixed(self.key_offsets), fixed(self.key_lengths), matched, np.uint64(0), hashes)
+        return hashes
+
+
 def _shared(
     columns: int, count: int, olds: list[tuple[ColumnValues, NDArray[np.int32]]],
     news: list[tuple[ColumnValues, NDArray[np.int32]]],
@@ -296,22 +367,17 @@ def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
         yield from _inserts(rows, np.arange(rows.command.shape[0], dtype=np.int32))
         return
     answer = rows.find_keys()
-    if not must_order and answer == kernels.COLLAPSED and rows.fit.is_collapsible and not (rows.key_lengths == NULL).any():
-        collapsed = _collapsed(rows)
+    if not must_order and rows.is_collapsible(answer):
+        collapsed = _collapsed(rows, rows.hash_keys())
         if collapsed is not None:
             yield from collapsed
             return
     yield from _in_order(rows)
 
 
-def _collapsed(rows: _TableRows) -> list[Step] | None:
+def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[Step] | None:
     """The net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
-    hashes = np.empty(rows.command.shape[0], np.uint64)
-    matched = fixed(np.arange(len(rows.fit.match), dtype=np.int64))
     data = rows.new.data
-    kernels.hash_rows(
-        data, fixed(rows.key_offsets), fixed(rows.key_lengths), matched, np.uint64(0), hashes,
-    )
     net = np.zeros(rows.command.shape[0], np.uint8)
     # Images are merged in place: work on copies, because a failure needs the originals.
     work = replace(
@@ -326,7 +392,7 @@ def _collapsed(rows: _TableRows) -> list[Step] | None:
     steps: list[Step] = []
     guards = _where(net, kernels.NET_GUARD)
     if guards.shape[0]:
-        steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0))
+        steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0, rows=guards))
     steps += _deletes(work, _where(net, int(Command.DELETE), kernels.NET_DELETE_INSERT))
     steps += _updates(work, _where(net, int(Command.UPDATE)), split=True)
     steps += _inserts(work, _where(net, int(Command.INSERT), kernels.NET_DELETE_INSERT))
@@ -390,7 +456,7 @@ def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
         steps.append(_expected(Write(
             table=rows.fit.table, version=rows.fit.version, command=Command.INSERT, old=None, new=values,
             match_columns=(), compare_columns=(), set_columns=columns,
-        )))
+        ), part))
     return steps
 
 
@@ -424,8 +490,9 @@ def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
     steps: list[Step] = []
     for part, has_null in _by_nulls(rows, chosen):
         carried, match = _carried(rows, part), _match(rows, has_null=has_null)
-        compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match)
-        steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null)))
+        compared = rows.fit.compared(Command.DELETE)
+        compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match and column in compared)
+        steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null), part))
     return steps
 
 
@@ -446,8 +513,10 @@ def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> lis
     steps: list[Step] = []
     for identified, has_null in _by_nulls(rows, chosen):
         for same in _by_bits(rows.unset, identified):
-            parts = _by_signature(rows, same) if split else [same]
-            steps += [_expected(_update(rows, part, has_null=has_null)) for part in parts]
+            # A column that is not compared may only be set where it changed.
+            exact = not rows.fit.conflicts.compares_all
+            parts = _by_bits(rows.changed, same) if exact else _by_signature(rows, same) if split else [same]
+            steps += [_expected(_update(rows, part, has_null=has_null), part) for part in parts]
     return steps
 
 
@@ -458,7 +527,8 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> W
     carried, match = _carried(rows, chosen), set(found_by)
     # An identity column that is GENERATED ALWAYS is set too if it changed: the session knows how.
     columns = tuple(column for column in changed if column in fit.all_columns)
-    compare = tuple(column for column in columns if carried[column] and column not in match)
+    compared = fit.compared(Command.UPDATE)
+    compare = tuple(column for column in columns if carried[column] and column not in match and column in compared)
     columns = columns or _untouched(rows, chosen)
     return Write(
         table=fit.table, version=fit.version, command=Command.UPDATE,
@@ -511,5 +581,5 @@ def _mask(rows: _TableRows, columns: Sequence[int]) -> NDArray[np.bool_]:
     return mask
 
 
-def _expected(write: Write) -> ExpectedWrite:
-    return ExpectedWrite(write=write, expected=write.row_count)
+def _expected(write: Write, rows: NDArray[np.int32]) -> ExpectedWrite:
+    return ExpectedWrite(write=write, expected=write.row_count, rows=rows)

@@ -16,23 +16,22 @@ Source: Oracle Streams Replication Administrator's Guide, "Conflict Resolution";
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import DestinationSession, Write
 from spark_apply.groups import Failure
 from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows
+from spark_apply.server.resolution import Resolution
+from spark_apply.server.row_images import RowImages, ShowValue
 from streams.errors import DataError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch
+from streams.lcr_batch import ABSENT, NULL, UNCHANGED, ColumnValues, Command, LcrBatch
 
 if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
-__all__ = ["ShowValue", "apply_rows", "execute_steps", "show_raw"]
-
-ShowValue = Callable[[Column, bytes], str]
-"""Formats one value as text."""
+__all__ = ["apply_rows", "execute_steps"]
 
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 _READABLE_CHARACTERS_MAX = 200  # of one value in a listing
@@ -65,51 +64,53 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
     return total
 
 
-def show_raw(column: Column, value: bytes) -> str:
-    """Show a value as the source sent it: text unchanged, a binary form as hexadecimal. A `ShowValue`.
-
-    Args:
-        column: says which form it is.
-        value: its bytes; NULL has none and is not shown by this.
-    """
-    return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
-
-
 def apply_rows(
-    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, show: ShowValue = show_raw,
+    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *, numbers: Sequence[int] | None = None,
 ) -> Failure | None:
-    """Apply the rows of one transaction (or of a part of it) one by one, inside the session's transaction.
+    """Apply rows one by one, in source order, inside the session's transaction.
 
     Args:
         session: in a transaction; its savepoint is used.
-        batch: the rows.
+        batch: the rows of one transaction, or of a part of it; with `numbers`, of any number of transactions.
         fit_of: returns the fit of a table version.
-        show: formats the failing row's values.
+        resolution: resolves conflicts, and remembers what became of them.
+        numbers: of the rows that are applied, each of which is expected to conflict; None: all, most of which are not.
 
     Returns:
         None when all rows are applied; otherwise the failure: roll back.
     """
-    rows = plan_rows(batch, fit_of)
+    rows = plan_rows(batch, fit_of, numbers)
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
-        session.savepoint()
-        try:
-            if execute_steps(session, [step for _, step in chunk]) is not None:
-                continue
-        except DataError:
-            pass
-        session.rollback_to_savepoint()
+        if numbers is None:
+            session.savepoint()
+            try:
+                if execute_steps(session, [step for _, step in chunk]) is not None:
+                    continue
+            except DataError:
+                pass
+            session.rollback_to_savepoint()
         for number, step in chunk:
-            failure = _apply_row(session, step, batch, number, show)
+            failure = _apply_row(session, step, _Row(batch, number, fit_of), resolution)
             if failure is not None:
                 return failure
     return None
 
 
-def _apply_row(
-    session: DestinationSession, step: Step, batch: LcrBatch, number: int, show: ShowValue,
-) -> Failure | None:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where a row is: in which batch, as what number."""
+
+    batch: LcrBatch
+    number: int
+    fit_of: FitOf
+
+    @property
+    def position(self) -> int:
+        return self.batch.first_position + self.number - int(self.batch.transactions.first_row[0])
+
+
+def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: Resolution) -> Failure | None:
     session.savepoint()
-    position = batch.first_position + number - int(batch.transactions.first_row[0])
     try:
         if isinstance(step, TruncateTables):
             _truncate(session, step)
@@ -120,19 +121,31 @@ def _apply_row(
         if isinstance(step, TruncateTables):
             # Include the fix: the error queue does not show hints.
             message = f"{error.message}. {error.hint}" if error.hint else error.message
-            return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=message)
-        return Failure(
-            position=position, conflict_type=_refused(step.write.command, error), sqlstate=sqlstate,
-            message=error.message, readable=(*_readable(step.write, show), *_detail(error)),
-        )
+            return Failure(position=row.position, conflict_type="", sqlstate=sqlstate, message=message)
+        return _resolved(session, step.write, row, resolution, Failure(
+            position=row.position, conflict_type=_refused(step.write.command, error), sqlstate=sqlstate,
+            message=error.message, readable=(*_readable(step.write, resolution.settings.show), *_detail(error)),
+        ))
     if count == step.expected:
         return None
     session.rollback_to_savepoint()
     conflict_type, why = _mismatched(session, step.write, count)
-    message = f"{step.write.command.name} of {step.write.version.qualified_name}: {why}"
-    return Failure(
-        position=position, conflict_type=conflict_type, sqlstate="", message=message, readable=_readable(step.write, show),
-    )
+    return _resolved(session, step.write, row, resolution, Failure(
+        position=row.position, conflict_type=conflict_type, sqlstate="", readable=_readable(step.write, resolution.settings.show),
+        message=f"{step.write.command.name} of {step.write.version.qualified_name}: {why}",
+    ))
+
+
+def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure) -> Failure | None:
+    """The failure with what is known of the rows in the way; None: a conflict handler has resolved it."""
+    if not failure.conflict_type:
+        return failure
+    images = RowImages.of(row.batch, row.number)
+    answer = resolution.resolve(session, write, row.fit_of(images.version), images, failure.conflict_type)
+    if answer is None:
+        return None
+    message = f"{failure.message}; {answer.reason}" if answer.reason else failure.message
+    return replace(failure, conflict_type=answer.kind, message=message, readable=(*failure.readable, *answer.texts))
 
 
 def _truncate(session: DestinationSession, step: Step) -> None:

@@ -10,6 +10,7 @@ from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.group_work import Work, refused_at_commit
+from spark_apply.server.resolution import Resolution
 from streams.errors import DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -38,13 +39,14 @@ class ExecuteWork(Work):
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = 0
         labels: list[str] = []
+        resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
             batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
             touched |= {(version.owner, version.name) for version in whole.tables}
             left_out += whole.row_count - batch.row_count
-            failure = self._apply(batch)
+            failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure
             rows += batch.row_count
@@ -55,6 +57,7 @@ class ExecuteWork(Work):
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
+        resolution.write(self._context.session)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None, labels)
@@ -66,9 +69,9 @@ class ExecuteWork(Work):
         self.totals.rows_written += rows
         return None
 
-    def _apply(self, batch: LcrBatch) -> Failure | None:
+    def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         try:
-            return apply_rows(self._context.session, batch, self._context.fit_of, self._context.show)
+            return apply_rows(self._context.session, batch, self._context.fit_of, resolution)
         except UnfitTableError as error:
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")

@@ -31,7 +31,7 @@ from spark_apply.groups import (
     TransactionError,
 )
 from spark_apply.server.collapse import FitOf
-from spark_apply.server.conflicts import ShowValue
+from spark_apply.server.resolution import ConflictSettings
 from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -68,7 +68,8 @@ class WorkContext:
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
-        show: formats a failing row's values.
+        conflicts: what conflicts are resolved by.
+        expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
     """
 
     apply: str
@@ -79,7 +80,8 @@ class WorkContext:
     encode: Callable[[LcrBatch], bytes]
     error_batches: Callable[[int], Iterator[bytes]]
     copied_scns: Callable[[], Mapping[tuple[str, str], int]]
-    show: ShowValue
+    conflicts: ConflictSettings
+    expects_conflicts: bool = False
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from spark_apply.groups import (
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import apply_rows, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from spark_apply.server.resolution import Resolution, failed_conflict
 from streams.errors import DataError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -44,6 +45,7 @@ class _LargeBase(Work):
         self._parts: deque[GroupPart] = deque()
         self._begun = False
         self._committed: GroupResult | None = None
+        self._resolution = Resolution(context.conflicts)
         self._labels: list[str] = []  # of a tracked transaction, from all its parts
 
     @property
@@ -85,6 +87,7 @@ class _LargeBase(Work):
 
     def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
         found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
+        self._resolution.write(self._context.session)
         try:
             self._commit((found,), lambda: self._succeed(found, batch), self._labels)
         except DataError as error:
@@ -128,7 +131,8 @@ class LargeWork(_LargeBase):
             written = None
         if written is None:
             session.rollback_to_savepoint()
-            failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
+            failure = apply_rows(session, batch, self._context.fit_of, self._resolution)
+            self._resolution.write(session)  # part by part: a transaction of any size may conflict in all its rows
             written = batch.row_count
             if failure is not None:
                 return failure
@@ -159,6 +163,8 @@ class LargeErrorWork(_LargeBase):
             replace(described, number=self._number), self._parts[0].batch, hashes, part=part, readable=failure.readable,
         )
         self._stored.append(hashes)
+        if self._number and (record := failed_conflict(self._context.conflicts, failure, batch, self._number)) is not None:
+            self._resolution.records.append(record)
         return None
 
     def _conclude(self, batch: LcrBatch) -> None:

@@ -20,9 +20,10 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
-from spark_apply.server.collapse import Step, plan_sets
+from spark_apply.server.collapse import Step, plan_sets, rows_in_conflict
 from spark_apply.server.conflicts import apply_rows, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from spark_apply.server.resolution import Resolution, failed_conflict
 from streams.cutting import row_transactions, select_rows, slice_transactions
 from streams.errors import DataError
 from streams.failpoints import failpoint
@@ -152,7 +153,16 @@ class SetsWork(Work):
     # ------------------------------------------------------------------ attempts
 
     def _apply_range(self, first: int, last: int) -> bool:
-        """Apply transactions as sets in one destination transaction; False: it was rolled back."""
+        """Apply transactions in one destination transaction; False: it was rolled back."""
+        has_handlers = self._has_handlers
+        if has_handlers and self._context.expects_conflicts and (done := self._apply_resolving(first, last)) is not None:
+            return done
+        if self._apply_sets(first, last):
+            return True
+        return has_handlers and bool(self._apply_resolving(first, last))
+
+    def _apply_sets(self, first: int, last: int) -> bool:
+        """Apply transactions as sets, as if there were no conflicts."""
         behind = self._behind
         batches = self._slice(first, last, behind)
         whole = behind is None and last == self._count and first == self._assignment.first_transaction
@@ -161,8 +171,7 @@ class SetsWork(Work):
         try:
             written = execute_steps(self._context.session, steps)
             if written is not None:
-                errors = self._put_held([] if behind is None else [t for t in range(first, last) if behind[t] >= 0])
-                self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written, _labels(batches)))
+                self._finish_sets(first, last, batches, written)
                 return True
         except DataError:
             # A write failed, or a constraint that is checked at COMMIT.
@@ -170,13 +179,69 @@ class SetsWork(Work):
         self._roll_back()
         return False
 
+    def _finish_sets(self, first: int, last: int, batches: Sequence[LcrBatch], written: int) -> None:
+        behind = self._behind
+        errors = self._put_held([] if behind is None else [t for t in range(first, last) if behind[t] >= 0])
+        self._finish_range(first, last, _Outcome(errors, sum(b.row_count for b in batches), written, _labels(batches)))
+
+    @property
+    def _has_handlers(self) -> bool:
+        """Whether one of the group's tables has conflict handlers."""
+        tables = self._context.conflicts.rules.tables
+        assert self._batches is not None
+        return bool(tables) and any((version.owner, version.name) in tables for batch in self._batches for version in batch.tables)
+
+    def _apply_resolving(self, first: int, last: int) -> bool | None:
+        """Apply rows that meet conflicts one by one, and all others as sets; None: there is no conflict, or it cannot be told.
+
+        The rows that the group depends on are there, so what a row of it finds under its key is what it conflicts with. Where
+        that is not sure (unique keys beside the table's own) the group is bisected instead.
+        """
+        session, fit_of = self._context.session, self._context.fit_of
+        batches = self._slice(first, last, self._behind)
+        session.begin()
+        try:
+            found = rows_in_conflict(batches, fit_of, session.conflicting)
+            self._context.expects_conflicts = found is not None and bool(found.any())
+            if found is None or not found.any():
+                session.rollback()  # of nothing
+                return None
+            resolution = Resolution(self._context.conflicts)
+            written = self._write_around(batches, found, resolution)
+            if written is not None:
+                resolution.write(session)
+                self._finish_sets(first, last, batches, written)
+                return True
+        except DataError:
+            pass
+        self._roll_back()
+        return False
+
+    def _write_around(self, batches: Sequence[LcrBatch], found: NDArray[np.bool_], resolution: Resolution) -> int | None:
+        """Write all rows but some as sets, then these one by one; rows written, None: roll back."""
+        session, fit_of = self._context.session, self._context.fit_of
+        parts = np.split(found, np.cumsum([batch.row_count for batch in batches])[:-1])
+        rest = [select_rows(batch, ~part) for batch, part in zip(batches, parts, strict=True)]
+        written = execute_steps(session, plan_sets(rest, fit_of))
+        if written is None:
+            return None
+        for batch, part in zip(batches, parts, strict=True):
+            if not part.any():
+                continue
+            failure = apply_rows(session, batch, fit_of, resolution, numbers=np.flatnonzero(part).tolist())
+            if failure is not None:
+                return None
+        return written + int(found.sum())
+
     def _apply_alone(self, transaction: int) -> None:
         """Apply one transaction row by row; everything below is applied, so a failure is a conflict."""
         session, batch = self._context.session, self._one(transaction)
+        resolution = Resolution(self._context.conflicts)
         session.begin()
-        failure = apply_rows(session, batch, self._context.fit_of, self._context.show)
+        failure = apply_rows(session, batch, self._context.fit_of, resolution)
         if failure is None:
             try:
+                resolution.write(session)
                 self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
                 return
             except DataError as error:
@@ -186,6 +251,8 @@ class SetsWork(Work):
         session.begin()
         failpoint("apply.error_queue_write")
         number = self._put(transaction, failure, 0)
+        record = failed_conflict(self._context.conflicts, failure, batch, number)
+        Resolution(self._context.conflicts, [] if record is None else [record]).write(session)
         self._finish_range(transaction, transaction + 1, _Outcome({transaction: _Queued(number, failure, 0)}, 0, 0))
 
     def _put_held(self, held: Sequence[int]) -> dict[int, _Queued]:

@@ -259,8 +259,10 @@ def _detail(server: ApplyServer) -> str:
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from databases.connectors import open_destination, value_reader
     from protos import codec
+    from rules.conflict_handlers import ConflictRules
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
+    from spark_apply.server.resolution import ConflictSettings
 
     def make(welcome: pb.Welcome, topology: str, apply: str, index: int) -> ApplyServer:
         access = access_from_wire(welcome.destination)
@@ -275,7 +277,10 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 (each.owner, each.name): int(each.scn) for each in destination.instantiations(topology, apply)
                 if each.source == welcome.source
             },
-            show=value_reader(access.kind),
+            conflicts=ConflictSettings(
+                apply=apply, source=welcome.source, site=access.site, rules=ConflictRules.from_bytes(welcome.conflicts),
+                show=value_reader(access.kind),
+            ),
         )
 
     return make

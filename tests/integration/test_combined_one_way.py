@@ -75,7 +75,7 @@ class OneWay:
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
         redo.mkdir(parents=True)
         self.writer = LogWriter(
-            redo, "dbs1", decoder_factory=decoder_for, dictionary_build=lambda: self._source.dictionary_build(self.spec.name),
+            redo, "dbs1", decoder_factory=decoder_for, dictionary_build=partial(self._source.dictionary_build, self.spec.name),
             segment_bytes=1 << 18, redo_bytes_max=1 << 30,
         )
         self.writer.required_checkpoints.register("capture_dbs1")

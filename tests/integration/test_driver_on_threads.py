@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,65 +12,14 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
-from spark_apply.application import runs
-from spark_apply.application.task_access import TaskAccess
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
-from spark_apply.driver.gate import Gate
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.driver_on_threads import WAIT_S, Runner
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
-WAIT_S = 240.0  # far more than it takes: machines that run other things as well
-
-
-class Run:
-    """In place of `TaskRun`: tasks on threads of the test."""
-
-    error, problem, results = None, "", ()
-
-    def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
-        module, _, function = runs._CODE[kind].partition(":")
-        code = getattr(importlib.import_module(module), function)
-        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
-        moved(True)
-        self._threads = [
-            threading.Thread(
-                target=lambda n=number: list(code(access, runner.config.topology, runner.config.apply, n, iter(items[n : n + 1]))),
-                daemon=True,
-            )
-            for number in range(tasks)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def join(self, timeout_s: float | None = None) -> bool:
-        deadline = time.monotonic() + (timeout_s or WAIT_S)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def close(self) -> None: ...
-
-
-@dataclass
-class Runner:
-    """In place of `TaskRunner`."""
-
-    config: ApplyConfig
-    find: Any
-    gate: Gate
-    endpoint: str
-    epoch: int
-
-    def start(
-        self, kind: int, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
-        moved: Callable[[bool], None] = lambda _: None,
-    ) -> Run:
-        return Run(self, kind, tasks, items, moved)
-
-
 def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):

@@ -21,7 +21,7 @@ from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import use_snapshot
 from rules.rule import Rule, RuleSet
-from streams.errors import DatabaseUnavailable, LogGone
+from streams.errors import CapturedNoMore, DatabaseUnavailable, LogGone
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
@@ -537,6 +537,29 @@ def test_invalidated_slot_is_a_gap(make_site: Callable[[EmbeddedServer], Site], 
         site.close()
     finally:
         server.destroy()
+
+
+def test_publication_that_leaves_changes_out_or_was_made_again_is_told(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    site.prepare()
+    name = sql.Identifier(slot_of(site)).as_string(None)
+    made = site.source.check_prepared("topo", FIRST_SCN)
+    assert made == site.source.check_prepared("topo", FIRST_SCN)
+    for statement, back in (
+        ("SET (publish = 'insert')", "SET (publish = 'insert, update, delete, truncate')"),
+        ("SET (publish_via_partition_root = true)", "SET (publish_via_partition_root = false)"),
+        ("SET TABLE ONLY t WHERE (id > 5)", "SET TABLE ONLY t"), ("SET TABLE ONLY t (id)", "SET TABLE ONLY t"),
+    ):
+        site.run(f"ALTER PUBLICATION {name} {statement}")
+        with pytest.raises(CapturedNoMore, match="altered"):
+            site.source.check_prepared("topo", FIRST_SCN)
+        with pytest.raises(CapturedNoMore, match="altered"):
+            site.open()
+        site.run(f"ALTER PUBLICATION {name} {back}")
+        assert site.source.check_prepared("topo", FIRST_SCN) == made
+    site.run(f"DROP PUBLICATION {name}")
+    site.run(f"CREATE PUBLICATION {name} FOR TABLE ONLY t")
+    assert site.source.check_prepared("topo", FIRST_SCN) != made
 
 
 def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_again_under_an_older_slot(site: Site) -> None:

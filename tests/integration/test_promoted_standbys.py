@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -11,9 +12,13 @@ import pytest
 from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.connection import connect
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
+from databases.postgres.source.slot import timelines_left
+from databases.timelines import check_history
 from streams.errors import LogGone
+from streams.scn import Scn
 from tests.support.postgres_redo import RULES, RedoSite, wait_until
 from tests.support.standby import make_standby, promote
 
@@ -127,6 +132,18 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     redo.catch_up()
     assert mined(redo) == list(range(1, 301)), f"the slot of the standby was confirmed up to {behind}, redo ended at {end}"
     assert redo.writer.timeline == 2
+    options = redo.writer.options
+    assert options is not None
+
+    # Both standbys call their timeline 2; what tells them apart is where they left timeline 1.
+    def left_by(server: EmbeddedServer) -> tuple[tuple[int, Scn], ...]:
+        with contextlib.closing(connect(server.dsn(DATABASE), application_name="test", replication="database")) as session:
+            return tuple(timelines_left(session, 2).items())
+
+    assert left_by(standby) == options.switches
+    with pytest.raises(LogGone, match="Two standbys were promoted beside each other") as refused:
+        check_history(DATABASE, redo=options, start=redo.writer.start_scn, now=replace(options, switches=left_by(late)))
+    assert refused.value.context["after_scn"] == left_by(late)[0][1]
 
     primary.start()
     with contextlib.closing(PostgresSource(primary.dsn(DATABASE), site=DATABASE)) as old, pytest.raises(LogGone) as refused:

@@ -506,6 +506,10 @@ class Writer:
         self.required[capture] = max(scn, self.required.get(capture, 0))
         return self.required[capture]
 
+    def mine_again(self, capture: str, scn: int) -> int:
+        self.again = (capture, scn)
+        return self.required[capture]
+
 
 def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(request: pytest.FixtureRequest) -> None:
     writer = Writer()
@@ -529,7 +533,9 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
         position = moved
     assert client.checkpoint(30) == 30
     assert client.checkpoint(20) == 30
+    assert client.mine_again(10) == 30
     assert writer.required == {"capture_dbs1": 30}
+    assert writer.again == ("capture_dbs1", 10)
     other = Writer()
     other.position = RedoWatchPosition(60, 0, 600)
     server.attach(other)

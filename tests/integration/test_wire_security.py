@@ -253,6 +253,8 @@ class _Writer:
     def record(self, capture: str, scn: int) -> int:
         return scn
 
+    mine_again = record
+
 
 def test_redo_is_read_by_the_capture_processes_of_the_source_only(
     spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
@@ -270,17 +272,20 @@ def test_redo_is_read_by_the_capture_processes_of_the_source_only(
     ours = watch("dbs1", spec.captures[0].name)
     assert ours.connect() == _Writer.position
     assert ours.checkpoint(7) == 7
-    with pytest.raises(ProtocolError, match="negative"):
-        ours.checkpoint(-7)
+    for ask in (ours.checkpoint, ours.mine_again):
+        with pytest.raises(ProtocolError, match="negative"):
+            ask(-7)
     for site, capture in (("dbs3", spec.captures[1].name), ("dbs2", spec.captures[0].name)):
         client = watch(site, capture)
         with pytest.raises(NotAdmitted):
             client.checkpoint(7)
         with pytest.raises(NotAdmitted):
+            client.mine_again(7)
+        with pytest.raises(NotAdmitted):
             client.connect()
         client.close()
     ours.close()
-    assert admission.status()["refused_calls"] == 5
+    assert admission.status()["refused_calls"] == 8
 
 
 def test_combined_capture_process_serves_its_apply_process_only(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from simulation.components import ApplyProcess
 from simulation.faults import Faults
+from simulation.operator import Operator
 from simulation.world import Simulation
+from streams.errors import QueueError
+from streams.scn import FIRST_SCN, Scn
 from topology.spec import TopologySpec
 
-__all__ = ["Step", "cut_all", "database_down", "killed", "lost_answers", "parted", "played", "second_drivers", "slow", "twice"]
+__all__ = [
+    "Step", "captured_again", "cut_all", "database_down", "killed", "lost_answers", "parted", "played", "restored", "second_drivers", "slow", "twice",
+]
 
 Deed = Callable[[Simulation], bool]
 
@@ -51,7 +57,9 @@ class _Script(Faults):
         return [step.name for step in self.left]
 
 
-def played(spec: TopologySpec, seed: int, folder: Path, steps: Sequence[Step], seconds: float) -> tuple[Simulation, list[str]]:
+def played(
+    spec: TopologySpec, seed: int, folder: Path, steps: Sequence[Step], seconds: float, *, redo_bytes_max: int | None = None,
+) -> tuple[Simulation, list[str]]:
     """Run a topology by a script to its end, where every site has what was committed for it; raises a `Violation` otherwise.
 
     Args:
@@ -60,11 +68,14 @@ def played(spec: TopologySpec, seed: int, folder: Path, steps: Sequence[Step], s
         folder: an empty one.
         steps: of the script.
         seconds: of virtual time in which users write.
+        redo_bytes_max: bound of redo logs; None: the simulation's, which a few seconds of changes reach.
 
     Returns:
         The simulation, and the steps that did not fire.
     """
     sim = Simulation(spec, seed, folder, faults=frozenset(), seconds=seconds, edits=False)
+    if redo_bytes_max is not None:
+        sim.topology = replace(sim.topology, redo_bytes_max=redo_bytes_max)
     script = sim.faults = _Script(sim, steps)
     sim.run()
     return sim, script.not_fired
@@ -180,3 +191,58 @@ def twice(at_s: float) -> Step:
         stream.hold(1.0)
 
     return _of_streams(at_s, "everything sent twice", disturb)
+
+
+def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
+    """A site that only receives is backed up once it has copied its tables, and set back to that later, when redo since then was given up."""
+    kept: list[tuple[Callable[[], None], Scn]] = []
+
+    def applies(sim: Simulation) -> list[ApplyProcess]:
+        return [apply for apply in sim.applies.values() if apply.site == site]
+
+    def back_up(sim: Simulation) -> bool:
+        store = sim.databases[site].store
+        if not store.is_reachable or store.locks or not all(Operator._has_all(apply) for apply in applies(sim)):
+            return False
+        kept.append((store.backup(), min(apply.observer.low_watermark for apply in applies(sim))))
+        return True
+
+    def restore(sim: Simulation) -> bool:
+        store, behind = sim.databases[site].store, [keeper.keeper for _, keeper in sim._mined()]
+        if not kept or not store.is_reachable or store.locks or not all(Operator._has_all(apply) for apply in applies(sim)):
+            return False
+        put_back, scn = kept[0]
+        if any(keeper is None or (keeper.required_checkpoints.lowest or 0) <= scn for keeper in behind):
+            return False
+        sim.operator.restored_sources |= {apply.spec.source for apply in applies(sim)}
+        put_back()
+        sim.operator.alter_destination(site)
+        sim.site_observers[site].rescan()
+        for apply in applies(sim):
+            apply.observer.restored()
+        return True
+
+    return Step(backup_s, back_up, f"{site} backed up at {backup_s:g} s"), Step(restore_s, restore, f"{site} restored at {restore_s:g} s")
+
+
+def captured_again(at_s: float) -> Step:
+    """The operator sets the start SCN of every capture process back to its first SCN."""
+
+    def do(sim: Simulation) -> bool:
+        found = [(spec, sim.redo_of(spec).keeper, sim.queues.get(spec.queue)) for spec in sim.topology.captures]
+        if any(keeper is None or queue is None or queue.core is None for _, keeper, queue in found):
+            return False
+        if any(not (keeper.required_checkpoints.lowest or 0) > keeper.oldest_scn > FIRST_SCN for _, keeper, _ in found if keeper is not None):
+            return False
+        for spec, keeper, queue in found:
+            assert keeper is not None
+            assert queue is not None
+            first = keeper.oldest_scn
+            keeper.required_checkpoints.set_start_scn(spec.name, first, oldest_scn=first)
+            try:
+                queue.core.capture_again(spec.name, first)
+            except QueueError:
+                return False
+        return True
+
+    return Step(at_s, do, f"captured again at {at_s:g} s")

@@ -38,6 +38,8 @@ class FakeActors:
         self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
+        self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
+        self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
 
     def create(
         self, name: str, factory: str, arguments: Mapping[str, Any], *, process: str, state_dir: Path,
@@ -86,6 +88,8 @@ class FakeActors:
         if method == "preflight_tables":
             self.compared.append((name, tuple(version.name for version in arguments[0])))
             return self.table_findings.get(name, ())
+        if method == "oldest_scn":
+            return self.oldest.get(name, 0)
         if method == "reconfigure" and name in self.holds_back:
             return None
         if method == "reconfigure":
@@ -106,6 +110,9 @@ class FakeActors:
             except PropagationError as error:
                 answers[name] = error
         return answers
+
+    def nodes(self) -> list[Mapping[str, float]]:
+        return self.offered
 
     def kill(self, name: str) -> None:
         self.killed.append(name)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from protos.queue_link import EnqueueClient, QueueServer
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
+from rules.rule import RuleSet
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
@@ -77,7 +79,9 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
 class MinedQueue:
     """The destination's queue, fed from the source's stream: log writer, capture and queue on threads of the test."""
 
-    def __init__(self, folder: Path, source: str, destination: str, *, topology: str = "apply_test") -> None:
+    def __init__(
+        self, folder: Path, source: str, destination: str, *, topology: str = "apply_test", mined: RuleSet | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "topology.yaml"
         file.write_text(textwrap.dedent(_TOPOLOGY.format(name=topology)))
@@ -89,12 +93,12 @@ class MinedQueue:
         self.source.prepare(topology, rules)
         self._writer = LogWriter(
             folder / "redo", "dbs1", decoder_factory=decoder_for,
-            dictionary_build=lambda: self.source.dictionary_build(topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
+            dictionary_build=partial(self.source.dictionary_build, topology), segment_bytes=8 << 20, redo_bytes_max=1 << 30,
         )
         self._writer.attach(self.source.open_stream(topology, self._writer.start_scn))
         self.core = QueueCore(self.spec, self.apply.queue, folder / "queue")
         self.server = QueueServer(self.core)
-        self._miner_for = lambda scn: Miner(folder / "redo", "dbs1", scn, rules[0], decoder_for)
+        self._miner_for = lambda scn: Miner(folder / "redo", "dbs1", scn, mined or rules[0], decoder_for)
         self._stop = threading.Event()
         self.error: BaseException | None = None
         self.breaks: list[str] = []

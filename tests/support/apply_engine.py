@@ -14,6 +14,7 @@ from typing import Any
 
 from databases.ports import Instantiation
 from protos import codec
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from simulation.faults import Killed
@@ -30,6 +31,7 @@ from spark_apply.server import group_work as work
 from spark_apply.server import large_transactions as work_large
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
+from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
 from streams.cutting import resume_after
 from streams.errors import DatabaseUnavailable, DestinationRestarted
@@ -62,6 +64,7 @@ class Engine:
         group_transactions, group_rows: bounds of a group.
         crash: probability per step that something dies.
         topology, apply, source, tag: of the apply process.
+        conflicts, site: its conflict handlers, and where it applies.
     """
 
     def __init__(
@@ -70,9 +73,11 @@ class Engine:
         instantiation: dict[tuple[str, str], TableStart] | None = None, returned_from: Sequence[str] = (),
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
+        conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "",
     ) -> None:
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
+        self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
         self.rng = random.Random(seed)
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
         self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows}
@@ -135,6 +140,7 @@ class Engine:
             open_session=lambda: self.destination.open_session(
                 self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
             ),
+            conflicts=self.conflicts,
         )
         server.connect()
         errors = list(self.destination.error_key_hashes(self.topology, self.apply))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
-__all__ = ["EVERYTHING", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
+__all__ = ["EVERYTHING", "call_again", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 """The components of `one_way_spec`, none bypassed."""
+
+
+_calls = itertools.count()
 
 
 def one_way_spec(folder: Path) -> TopologySpec:
@@ -39,6 +43,11 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     for _ in range(steps):
         controller.step()
     return controller
+
+
+def call_again(controller: Controller) -> None:
+    """Another call of `headrace up`."""
+    controller.retry(f"call {next(_calls)}")
 
 
 def labels(actors: FakeActors) -> dict[str, str]:

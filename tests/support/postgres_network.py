@@ -7,6 +7,7 @@ running topology. Between the redo and an apply engine there are no queues: a ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -32,6 +33,8 @@ class NetworkSite:
     def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
         self.name, self.dsn, self.spec = name, dsn, spec
         self.user = psycopg.connect(dsn, autocommit=True)
+        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
+        self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
         self.destination = PostgresDestination(dsn, site=name)
         self.destination.prepare(spec.name)
@@ -41,7 +44,7 @@ class NetworkSite:
         if self.captures:
             self.source.prepare(spec.name, spec.capture_rules(name))
             self.writer = LogWriter(
-                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=lambda: self.source.dictionary_build(spec.name),
+                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=partial(self.source.dictionary_build, spec.name),
                 segment_bytes=1 << 20, redo_bytes_max=1 << 30,
             )
             self.stream = self.source.open_stream(spec.name, self.writer.start_scn)
@@ -95,7 +98,7 @@ class PostgresNetwork:
         # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
         return Engine(
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
-            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
+            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -42,7 +43,7 @@ class RedoSite:
     def new_writer(self) -> LogWriter:
         return LogWriter(
             self.folder, "dbs1", decoder_factory=PostgresLogDecoder,
-            dictionary_build=lambda: self.source.dictionary_build("topo"), segment_bytes=256 << 10,
+            dictionary_build=partial(self.source.dictionary_build, "topo"), segment_bytes=256 << 10,
             redo_bytes_max=1 << 30, record_bytes=16 << 10,
         )
 
@@ -57,7 +58,7 @@ class RedoSite:
             return True
 
         wait_until(opened)
-        self.writer.attach(self.stream)
+        self.writer.attach(self.stream, partial(self.source.check_stream, self.stream.options))
 
     def catch_up(self) -> Scn:
         """Write redo until it holds everything committed before this call."""

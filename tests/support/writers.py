@@ -23,7 +23,7 @@ CLIENTS = 4
 PAUSE_S = 0.02  # between a writer's transactions: together less than a loaded small machine replicates
 RECONNECT_S = 0.1
 # One row with a key and one without, which would be there twice if it were applied twice.
-_INSERTS = ("INSERT INTO notes VALUES (%s, 'written')", "INSERT INTO twins VALUES (%s, 'written')")
+_TABLES = ("notes", "twins")
 _NUMBERS = 1_000_000  # of one writer: more transactions than a test makes
 
 
@@ -43,11 +43,14 @@ class Writers:
     Args:
         system: a topology with these tables.
         site: where they write.
+        schema: of the tables.
+        clients: that write at a time.
     """
 
-    def __init__(self, system: System, site: str) -> None:
-        self._system, self._site = system, site
-        self._writers = [_Writer(number * _NUMBERS) for number in range(CLIENTS)]
+    def __init__(self, system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
+        self._system, self._site, self._schema = system, site, schema
+        self._inserts = [f"INSERT INTO {schema}.{table} VALUES (%s, 'written')" for table in _TABLES]
+        self._writers = [_Writer(number * _NUMBERS) for number in range(clients)]
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._write, args=(writer,), daemon=True) for writer in self._writers]
 
@@ -79,7 +82,7 @@ class Writers:
     def wait_arriving(self, site: str) -> None:
         """Wait until a transaction that is acknowledged from now on is at `site`."""
         before = self.acknowledged
-        wait_until(f"changes arrive at {site}", lambda: (self.acknowledged - before) & set(self._found(site)))
+        wait_until(f"changes arrive at {site}", lambda: (self.acknowledged - before) & set(self.found(site)))
 
     def assert_exactly_once(self, *sites: str) -> None:
         """What was acknowledged is at every site once, whole; of what is in doubt all sites have the same; nothing else is there.
@@ -87,19 +90,19 @@ class Writers:
         To be called after `end`, when all has converged.
         """
         acknowledged, doubtful = self.acknowledged, set().union(*(writer.doubtful for writer in self._writers))
-        here = self._found(self._site)
+        here = self.found(self._site)
         assert acknowledged <= set(here), sorted(acknowledged - set(here))
         assert set(here) <= acknowledged | doubtful, sorted(set(here) - acknowledged - doubtful)
         for site in (self._site, *sites):
-            found = self._found(site)
+            found = self.found(site)
             assert found == here, f"{site}: {sorted((found - here) + (here - found))}"
             assert set(found.values()) == {1}, f"{site}: {found.most_common(5)}"
-            notes = {number for (number,) in self._system.execute(site, "SELECT id FROM notes")}
+            notes = {number for (number,) in self._system.execute(site, f"SELECT id FROM {self._schema}.notes")}
             assert notes == set(found), f"{site}: {sorted(notes ^ set(found))}"
 
-    def _found(self, site: str) -> Counter[int]:
+    def found(self, site: str) -> Counter[int]:
         """How often each transaction is at a site, by the table that has no key."""
-        return Counter(number for (number,) in self._system.execute(site, "SELECT a FROM twins"))
+        return Counter(number for (number,) in self._system.execute(site, f"SELECT a FROM {self._schema}.twins"))
 
     def _write(self, writer: _Writer) -> None:
         while not self._ended.is_set():
@@ -111,7 +114,7 @@ class Writers:
     def _write_in(self, session: psycopg.Connection[tuple[object, ...]], writer: _Writer) -> None:
         while not self._ended.is_set():
             number, writer.next = writer.next, writer.next + 1
-            for insert in _INSERTS:
+            for insert in self._inserts:
                 session.execute(insert, (number,))
             writer.doubtful.add(number)
             session.commit()
@@ -121,10 +124,10 @@ class Writers:
 
 
 @contextlib.contextmanager
-def writing(system: System, site: str) -> Iterator[Writers]:
+def writing(system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> Iterator[Writers]:
     """Write at `site` while the block runs, into empty tables."""
-    system.execute(site, "TRUNCATE notes, twins")
-    writers = Writers(system, site)
+    system.execute(site, f"TRUNCATE {', '.join(f'{schema}.{table}' for table in _TABLES)}")
+    writers = Writers(system, site, schema, clients)
     writers.start()
     try:
         yield writers

@@ -13,10 +13,14 @@ from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from zoneinfo import available_timezones
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
+from rules.condition import Condition, ConditionError
+from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
+from rules.parsing import parse
+from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
 from topology.patterns import parse_schema, parse_table
@@ -24,8 +28,8 @@ from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
-    "ApplyModel", "CaptureModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "read_shape", "valid_name",
+    "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
+    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -41,9 +45,15 @@ BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
 # Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
+HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
+HISTORY_AGE_DAYS_MAX = 3660  # ten years
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
+
+_RETENTION = re.compile(r"^(\d{1,6})\s*(s|min|h|d)$")
+# Seconds. Below ten, less than the site's own records lag behind; the manuals' default is the most: redo_bytes_max bounds it anyway.
+RETENTION_MIN_S, RETENTION_MAX_S = 10, 60 * 86_400
 
 _BUILT_LATER = "not yet"
 
@@ -102,6 +112,19 @@ def _table(value: object) -> tuple[str, str]:
         raise _problem(str(error), 'write schema.table, such as hr.employees or hr.* (or "Odd.Name".t)') from None
 
 
+def _plain_table(value: object) -> tuple[str, str]:
+    owner, name = _table(value)
+    if set("*?") & set(owner + name):
+        raise _problem(f"{value!r} is a pattern", "name one table: its columns decide")
+    return owner, name
+
+
+def _method(value: object) -> object:
+    if value == "latest_timestamp":
+        raise _not_yet("method: latest_timestamp", "write method: maximum with a column that every change sets to the time")
+    return value
+
+
 def _schema(value: object) -> str:
     try:
         return parse_schema(value if isinstance(value, str) else repr(value))
@@ -116,6 +139,27 @@ def _quoted(value: object) -> str:
         return ""
     inner = value.strip('"').replace('"', '""').replace("'", "''")
     return f"""put double quotes around a name with a blank or a quote, and single ones around all for YAML: '"{inner}"'"""
+
+
+def _condition(value: object, form: str) -> Condition:
+    if not isinstance(value, str):
+        raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
+    try:
+        return parse(value, form)
+    except ConditionError as error:
+        raise _problem(str(error), error.hint) from None
+
+
+def _where(value: object) -> Condition:
+    return _condition(value, "where")
+
+
+def _lcr_condition(value: object) -> Condition:
+    return _condition(value, "condition")
+
+
+def _subset(value: object) -> Condition:
+    return _condition(value, "subset")
 
 
 def _no_ddl(value: object) -> object:
@@ -164,6 +208,24 @@ def _duration(value: object) -> int:
     return seconds
 
 
+def _retention(value: object) -> float:
+    match = _RETENTION.match(value) if isinstance(value, str) else None
+    seconds = 0 if match is None else int(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[match[2]]
+    if not RETENTION_MIN_S <= seconds <= RETENTION_MAX_S:
+        raise _problem(f"{value!r} is not a retention time", "write one from 10s to 60d, such as 12h or 3d")
+    return float(seconds)
+
+
+def _scn(value: object) -> Scn:
+    try:
+        scn = parse_scn(str(value)) if isinstance(value, (str, int)) and not isinstance(value, bool) else FIRST_SCN
+    except ValueError:
+        scn = FIRST_SCN
+    if scn == FIRST_SCN:
+        raise _problem(f"{value!r} is not an SCN", "write it as `headrace status` shows it, such as 0/016B3748, or as a number")
+    return scn
+
+
 def _time_zone(value: object) -> object:
     if isinstance(value, str) and not knows_time_zone(value):
         raise _problem(f"there is no time zone {value!r}", nearest(value, available_timezones()))
@@ -187,10 +249,17 @@ MergeThreshold = Annotated[float, Field(ge=MERGE_THRESHOLD_MIN, le=SPLIT_THRESHO
 Bandwidth = Annotated[int, BeforeValidator(_bandwidth)]
 Minute = Annotated[tuple[int | None, int], BeforeValidator(_minute)]
 Duration = Annotated[int, BeforeValidator(_duration)]
+Retention = Annotated[float, BeforeValidator(_retention)]
+ScnText = Annotated[int, BeforeValidator(_scn)]
 TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
+Method = Annotated[Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta"], BeforeValidator(_method)]
+PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
+Where = Annotated[Condition, BeforeValidator(_where)]
+LcrCondition = Annotated[Condition, BeforeValidator(_lcr_condition)]
+Subset = Annotated[Condition, BeforeValidator(_subset)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
 SchemaPattern = Annotated[str, BeforeValidator(_schema)]
 
@@ -209,10 +278,7 @@ class RuleModel(_Model):
     """One entry of `include` or `exclude`."""
 
     not_yet: ClassVar[dict[str, str]] = {
-        "where": "take the whole table",
-        "subset": "take the whole table",
         "transform": "keep names and columns equal on both sides",
-        "condition": "use table, schema or global",
     }
 
     table: TablePattern | None = None
@@ -223,11 +289,16 @@ class RuleModel(_Model):
     tagged: bool | None = None
     tags: list[TagOrNull] | None = None
     not_tags: list[TagOrNull] | None = None
+    where: Where | None = None
+    condition: LcrCondition | None = None
+    subset: Subset | None = None
 
     @model_validator(mode="after")
     def _one_object(self) -> RuleModel:
-        if sum(item is not None for item in (self.table, self.schema_, self.global_)) != 1:
-            raise _problem("does not name what it speaks of", "give one of table, schema, global")
+        objects = sum(item is not None for item in (self.table, self.schema_, self.global_))
+        if objects > 1 or (objects == 0 and self.condition is None):
+            raise _problem("does not name what it speaks of", "give one of table, schema, global, or a condition that does")
+        self._check_conditions()
         if self.global_ is False:
             raise _problem("global: false says nothing", "write global: true, or a table or schema")
         if not self.dml:
@@ -239,11 +310,31 @@ class RuleModel(_Model):
         return self
 
 
+    def _check_conditions(self) -> None:
+        if self.where is not None and self.condition is not None:
+            raise _problem("has where and condition", "keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN")
+        if self.subset is None:
+            return
+        if self.where is not None or self.condition is not None:
+            raise _problem(
+                "has a subset and another condition",
+                "keep the subset, and let another client have the condition: what it discards would be missing when a row leaves the subset",
+            )
+        if self.table is None or set("*?") & set("".join(self.table)):
+            raise _problem("has a subset and names more than one table", "give each table a rule of its own")
+
+
+def _no_subsets(rules: list[RuleModel]) -> list[RuleModel]:
+    if any(rule.subset is not None for rule in rules):
+        raise _problem("has a subset", "put it under include, with the condition the other way round: row migration is of positive rules")
+    return rules
+
+
 class RulesModel(_Model):
     """`rules:` of a client."""
 
     include: list[RuleModel] | None = None
-    exclude: list[RuleModel] = []
+    exclude: Annotated[list[RuleModel], AfterValidator(_no_subsets)] = []
 
 
 # --------------------------------------------------------------------------- sections
@@ -344,8 +435,7 @@ class CaptureModel(_Model):
     """One entry of `captures:`."""
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("first_scn", "start_scn", "checkpoint_retention_time", "parallelism", "transform"),
-        "leave it out: capture starts where instantiation says",
+        ("parallelism", "transform"), "leave it out",
     )
 
     site: str
@@ -355,6 +445,9 @@ class CaptureModel(_Model):
     transport: Literal["sync", "async"] | None = None
     archive: str | None = None
     archive_lag_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
+    first_scn: ScnText | None = None
+    start_scn: ScnText | None = None
+    checkpoint_retention_time: Retention | None = None
     rules: RulesModel
 
     @model_validator(mode="after")
@@ -369,6 +462,10 @@ class CaptureModel(_Model):
             raise _problem("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
         if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
             raise _problem("archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out")
+        if self.first_scn is not None and self.start_scn is not None and self.start_scn < self.first_scn:
+            raise _problem(
+                f"start_scn {scn_text(self.start_scn)} is below first_scn {scn_text(self.first_scn)}", "a capture process begins at its first SCN or above",
+            )
         return self
 
 
@@ -410,18 +507,65 @@ class PropagationModel(_Model):
     latency: Annotated[None, BeforeValidator(_no_latency)] = None
 
 
+class ConflictHandlerModel(_Model):
+    """One entry of `conflict_handlers:`."""
+
+    table: PlainTable
+    method: Method
+    on: Literal["insert_exists", "update_exists", "update_differs", "update_missing", "delete_differs", "delete_missing"] = "update_differs"
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
+    resolution_column: str | None = None
+    priority: Annotated[list[str], Field(min_length=2)] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ConflictHandlerModel:
+        if self.method not in METHODS_OF_KIND[self.on]:
+            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(METHODS_OF_KIND[self.on])}")
+        if self.method in BY_COLUMN and self.resolution_column is None:
+            raise _problem(f"{self.method} has no resolution_column", "name the column whose values decide")
+        if self.columns and len(set(self.columns)) < len(self.columns):
+            raise _problem("columns names a column twice", "name every column once")
+        if self.columns is not None and self.on != "update_differs":
+            raise _problem(f"a column list is of update_differs, and this handler is of {self.on}", "leave columns out: it decides about the row")
+        if self.resolution_column and self.columns and self.resolution_column not in self.columns:
+            raise _problem(f"the resolution column {self.resolution_column} is not in the column list", "add it to columns")
+        if self.resolution_column and self.on != "update_differs" and self.method not in BY_COLUMN:
+            raise _problem(f"{self.method} on {self.on} takes no resolution_column", "leave it out")
+        if (self.priority is not None) != (self.method == "site_priority"):
+            raise _problem(*(
+                ("site_priority has no priority", "list the sites, the one that wins first: priority: [dbs1, dbs2]") if self.priority is None
+                else (f"{self.method} takes no priority", "leave it out, or write method: site_priority")
+            ))
+        return self
+
+
+class UncomparedModel(_Model):
+    """One entry of `compare_old_values:`."""
+
+    table: PlainTable
+    columns: Annotated[list[str], Field(min_length=1)]
+    operations: Annotated[list[Literal["update", "delete"]], Field(min_length=1)] = ["update", "delete"]
+    compare: Literal[False] = False
+
+
+class ConflictHistoryModel(_Model):
+    """`conflict_history:`."""
+
+    count: Annotated[int, Field(ge=1, le=HISTORY_COUNT_MAX)] | None = None
+    age_days: Annotated[float, Field(gt=0, le=HISTORY_AGE_DAYS_MAX)] | None = None
+
+
 class ApplyModel(_Model):
     """One entry of `applies:`."""
 
     not_yet: ClassVar[dict[str, str]] = {
-        "conflict_handlers": "leave it out: conflicts go to the error queue",
         "dml_handlers": "leave it out: rows are applied as they come",
         "error_handlers": "leave it out: errors go to the error queue",
         "message_handler": "leave it out",
         "precommit_handler": "leave it out",
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
-        "compare_old_values": "leave it out: every old value in the log is compared",
+        "tombstones": "leave it out, and let one site alone delete rows",
         "on_error": "leave it out: transactions that depend on a failed one wait behind it",
         "mode": "leave it out: apply is transactional",
         "allow_duplicate_rows": "leave it out",
@@ -439,6 +583,9 @@ class ApplyModel(_Model):
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
     combined: Combined = "auto"
+    conflict_handlers: list[ConflictHandlerModel] | None = None
+    compare_old_values: list[UncomparedModel] | None = None
+    compare_key_only: bool | None = None
     rules: RulesModel = RulesModel()
 
 
@@ -455,6 +602,10 @@ class TopologyModel(_Model):
     split_threshold: SplitThreshold | None = None
     merge_threshold: MergeThreshold | None = None
     allow_cycle: bool = False
+    conflict_handlers: list[ConflictHandlerModel] = []
+    compare_old_values: list[UncomparedModel] = []
+    compare_key_only: bool = False
+    conflict_history: ConflictHistoryModel = ConflictHistoryModel()
     tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []

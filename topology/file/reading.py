@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from databases.ports import Finding
+from rules.condition import Attribute, Condition, operands_of
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
+from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.document import Document, Path_, read_document
 from topology.file.models import (
@@ -144,6 +146,7 @@ class _Reader:
         self._tls: TlsModel | None = None
         self._top: TopologyModel | None = None
         self._propagations: dict[str, PropagationModel] = {}
+        self._applies: dict[str, ApplyModel] = {}
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
@@ -160,7 +163,7 @@ class _Reader:
             queues=self._section("queues", QueueModel, _queue),
             captures=self._section("captures", CaptureModel, partial(_capture, folder=file.parent)),
             propagations=self._section("propagations", PropagationModel, self._propagation),
-            applies=self._section("applies", ApplyModel, _apply),
+            applies=self._section("applies", ApplyModel, self._apply),
         )
         components = _merge(expand(entries, own_captures=frozenset(c.name for c in written.captures)), written)
         propagations = tuple(with_thresholds(each, self._propagations.get(each.name), top) for each in components.propagations)
@@ -175,11 +178,16 @@ class _Reader:
                 spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
                 allow_cycle=top.allow_cycle,
             )
+            spec = replace(spec, applies=tuple(self._with_conflicts(apply, top) for apply in spec.applies))
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)
         self._check(spec)
         return spec
+
+    def _with_conflicts(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
+        """An apply process with what the file says of conflicts: of it alone, else of all of them."""
+        return replace(apply, conflicts=conflict_rules(top, self._applies.get(apply.name)))
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):
@@ -205,6 +213,10 @@ class _Reader:
     def _propagation(self, name: str, model: PropagationModel) -> PropagationSpec:
         self._propagations[name] = model
         return _propagation(name, model)
+
+    def _apply(self, name: str, model: ApplyModel) -> ApplySpec:
+        self._applies[name] = model
+        return _apply(name, model)
 
     def _site(self, name: str, model: SiteModel) -> SiteSpec | None:
         database = self._database(name, model.database)
@@ -278,6 +290,8 @@ class _Reader:
             ),
         )
         self._check_unreadable(spec)
+        if self._top is not None:
+            self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
@@ -375,7 +389,8 @@ def _rule_set(model: RulesModel) -> RuleSet:
         return tuple(
             Rule(
                 **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
-                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or tags,
+                dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or (ANY_TAG if _asks_for_tag(entry.condition or entry.where) else tags),
+                condition=entry.condition or entry.where, subset=entry.subset,
             )
             for entry in entries
         )
@@ -385,6 +400,11 @@ def _rule_set(model: RulesModel) -> RuleSet:
         include=None if model.include is None else rules(model.include, UNTAGGED),
         exclude=rules(model.exclude, ANY_TAG),
     )
+
+
+def _asks_for_tag(condition: Condition | None) -> bool:
+    """Whether a condition says itself which tags the rule takes."""
+    return condition is not None and Attribute("tag") in operands_of(condition.tree)
 
 
 def _tags(model: RuleModel) -> TagCondition | None:
@@ -407,7 +427,10 @@ def _queue(name: str, model: QueueModel) -> QueueSpec:
 def _capture(name: str, model: CaptureModel, folder: Path) -> CaptureSpec:
     spec = CaptureSpec(name=name, site=model.site, source=model.source, queue=model.queue, rules=_rule_set(model.rules))
     archive = None if model.archive is None else str((folder / Path(model.archive).expanduser()).resolve())
-    return _with(spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s)
+    return _with(
+        spec, transport=model.transport, mode=model.mode, archive=archive, archive_lag_s=model.archive_lag_s, first_scn=model.first_scn,
+        start_scn=model.start_scn, checkpoint_retention_s=model.checkpoint_retention_time,
+    )
 
 
 def _propagation(name: str, model: PropagationModel) -> PropagationSpec:

@@ -147,15 +147,23 @@ class Duplicates:
         if others and not found.is_cycle:
             problem += f"; likewise those made at {some(others, 'sites')}"
         path, fix = self._mended(found)
-        return finding_at(path, problem, fix, is_error=not self._spec.allow_cycle)
+        deciding = self._deciding(found)
+        return finding_at(path, problem + _as_far_as(deciding), fix, is_error=not (self._spec.allow_cycle or deciding))
+
+    def _deciding(self, found: _Duplicate) -> tuple[str, ...]:
+        """The clients whose conditions may keep a change from arriving once more."""
+        tag = found.place[1]
+        paths = (found.hops, found.first)
+        return tuple(dict.fromkeys(name for path in paths for name in self._proof.conditions_on(path, tag, found.tables)))
 
     def _told_of_two_applies(self, found: _Duplicate) -> Finding:
         (first,), (last,) = found.first, found.hops
+        deciding = self._deciding(found)
         return finding_at(
             f"applies.{last.apply.name}",
             f"applies.{first.apply.name} applies the same changes of {last.source} to {last.site}, "
-            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}",
-            "keep one of them, or let their rules include different tables", is_error=not self._spec.allow_cycle,
+            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}{_as_far_as(deciding)}",
+            "keep one of them, or let their rules include different tables", is_error=not (self._spec.allow_cycle or deciding),
         )
 
     def _mended(self, found: _Duplicate) -> tuple[str, str]:
@@ -227,6 +235,10 @@ def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
     """Whether a path comes to one of its sites twice before its end: the cause is there, and is reported of that site."""
     sites = [hops[0].source, *(hop.site for hop in hops[:-1])]
     return len(set(sites)) < len(sites)
+
+
+def _as_far_as(deciding: tuple[str, ...]) -> str:
+    return f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not proven" if deciding else ""
 
 
 def _exclusion(tag: bytes) -> str:

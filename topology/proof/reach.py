@@ -15,6 +15,10 @@ How often
     Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change comes
     back to where it was, with the tag it had there, it goes round for ever: a cycle.
 
+Conditions
+    What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
+    and what arrives twice, or comes home, at most is a warning.
+
 Worked example: hub h with spokes a and b; h captures all, sends a what is not tagged a, b what is not tagged b
     a, NULL -> h, tag a -> b, tag 00 -> nothing      a's change reaches h and b once
     h forgets `not_tags` towards a: h, tag a -> a, tag 00: it comes home
@@ -50,11 +54,13 @@ class Hop:
         way: of `topology.ways`.
         carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
         place: of the tag that the apply process gives them.
+        decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
     """
 
     way: Way
     carried: tuple[int, ...]
     place: int
+    decided_by_rows: tuple[int, ...]
 
     @property
     def apply(self) -> ApplySpec:
@@ -107,12 +113,14 @@ class ReachedSite:
         times: "once", "twice" (or more often) or "in a cycle".
         sites: the shortest path, every site on it, those without a database too.
         components: on the same path, in order.
+        conditions: those of them whose conditions let some of the changes pass, and not others; empty: all of them arrive.
     """
 
     site: str
     times: str
     sites: tuple[str, ...]
     components: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +158,11 @@ class Proof:
             for way in ways_to(spec, apply):
                 carried = self.classes.carried_by(way.clients)
                 by_tag = tuple(self.classes.with_tag(carried, place) for place in range(len(self.classes.tags)))
-                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag)))
+                by_rows = 0
+                for client in way.clients:
+                    by_rows |= self.classes.decided_by_rows(client.rules) & carried
+                rows_by_tag = tuple(self.classes.with_tag(by_rows, place) for place in range(len(self.classes.tags)))
+                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag))
         self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
         self._arrived: dict[Place, dict[str, _Arrived]] = {}
 
@@ -315,7 +327,26 @@ class Proof:
                 yield ReachedSite(
                     site=site, times=CYCLE if there.endless & table else TWICE if there.twice & table else ONCE,
                     sites=self.sites_of(hops), components=tuple(name for hop in hops for name in hop.way.components),
+                    conditions=self.conditions_on(hops, place[1], table),
                 )
+
+    def conditions_on(self, hops: tuple[Hop, ...], tag: int, tables: int) -> tuple[str, ...]:
+        """The clients on a path whose conditions decide about changes of some tables.
+
+        Args:
+            hops: the path.
+            tag: place of the tag that the changes have where it begins.
+            tables: which tables.
+        """
+        names: list[str] = []
+        for hop in hops:
+            if hop.decided_by_rows[tag] & tables:
+                names += [
+                    client.name for client in hop.way.clients
+                    if self.classes.with_tag(self.classes.decided_by_rows(client.rules), tag) & tables
+                ]
+            tag = hop.place
+        return tuple(names)
 
     def _tables_alike(self) -> list[int]:
         """The tables that go anywhere, as sets that no arrival tells apart."""

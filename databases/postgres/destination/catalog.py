@@ -24,7 +24,7 @@ A domain has its base type's. A table with "none" in a unique key cannot be hash
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -54,6 +54,16 @@ _EQUALITY = {
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
+# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays, ranges).
+_ORDERED = frozenset(
+    f"pg_catalog.{name}" for name in (
+        "int2", "int4", "int8", "oid", "numeric", "float4", "float8", "money", "text", "varchar", "bpchar", "name", "char", "bytea",
+        "bool", "date", "time", "timetz", "timestamp", "timestamptz", "interval", "uuid", "inet", "cidr", "macaddr", "macaddr8", "bit",
+        "varbit", "pg_lsn", "xid8",
+    )
+)
+# Floating point adds up to something else in another order.
+_NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "numeric"))
 # Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
 # Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
 _WIDER = {
@@ -206,6 +216,7 @@ class CatalogColumn:
         form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
         equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
+        unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
     """
@@ -216,6 +227,7 @@ class CatalogColumn:
     equals: str
     is_hashable: bool
     conversions: tuple[Conversion, ...] = ()
+    unique_equals: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +352,10 @@ def _catalog_table(
     key = identifying[0] if identifying else None
     in_keys = {position for index in unique for position in index.columns}
     unhashable = any(port_columns[position].equality == "none" for position in in_keys)
-    operators = {column: found for index in reversed(identifying) for column, found in zip(index.columns, index.operators, strict=True)}
+    operators, unique_operators = (
+        {column: found for index in reversed(indexes) for column, found in zip(index.columns, index.operators, strict=True)}
+        for indexes in (identifying, unique)
+    )
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
@@ -348,7 +363,7 @@ def _catalog_table(
         replica_identity=found["relreplident"], form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
-            _catalog_column(column, operators.get(p, ""), own)
+            replace(_catalog_column(column, operators.get(p, ""), own), unique_equals=unique_operators.get(p, ""))
             for p, (column, own) in enumerate(zip(columns, given, strict=True))
         ),
         table=DestinationTable(
@@ -360,13 +375,15 @@ def _catalog_table(
 
 
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
+    base = f"{column['base_owner']}.{column['base_name']}"
     return DestinationColumn(
         name=column["name"], number=column["number"], type_name=f"{column['type_owner']}.{column['type_name']}",
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],
+        is_ordered=base in _ORDERED or column["base_kind"] == "e", is_number=base in _NUMBERS,
         equality=equality_of(
-            f"{column['base_owner']}.{column['base_name']}", is_enum=column["base_kind"] == "e",
+            base, is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
         ),
         converted=tuple(function["source_type"] for function in functions),

@@ -23,6 +23,7 @@ import psycopg
 
 from databases.ports import (
     ApplyProgress,
+    ConflictRecord,
     DestinationTable,
     ErrorTransaction,
     Finding,
@@ -31,6 +32,7 @@ from databases.ports import (
     PlannedStatement,
     TableShape,
 )
+from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
 from databases.postgres.destination.catalog import describe_table
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["PostgresDestination"]
+
+
+_HISTORY_FROM = 8  # version of the schema
 
 
 class PostgresDestination:
@@ -184,6 +189,12 @@ class PostgresDestination:
         """See `DestinationDatabase.errors`."""
         with self._use("listing the error queue") as connection:
             return destination_errors.list_errors(connection, topology, apply) if schema_version(connection) else ()
+
+    def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
+        """See `DestinationDatabase.conflicts`."""
+        with self._use("reading the history of conflicts") as connection:
+            # `up` upgrades the schema; until then there is no history.
+            return conflict_history(connection, topology, apply, last) if schema_version(connection) >= _HISTORY_FROM else ()
 
     def error_batches(self, number: int) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""

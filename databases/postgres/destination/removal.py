@@ -47,13 +47,19 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
                 f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE {whose})",
                 parameters,
             )
-        for table in ("apply_error", *_TABLES):
+        for table in ("apply_error", *_TABLES, *_history(connection)):
             done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
             if done.rowcount:
                 lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
         if apply is None and not _others(connection):
             lines.append(_drop_schema(connection))
     return lines
+
+
+def _history(connection: psycopg.Connection[Any]) -> list[str]:
+    """The history of conflicts, which an older schema that nothing has upgraded does not have."""
+    found = connection.execute("SELECT pg_catalog.to_regclass('headrace.conflict_history') IS NOT NULL").fetchone()
+    return ["conflict_history"] if found is not None and found[0] else []
 
 
 def _others(connection: psycopg.Connection[Any]) -> bool:

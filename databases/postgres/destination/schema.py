@@ -17,6 +17,7 @@ The tables
                       one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
                       messages), the hashes of their keys in apply_error_key.
+    conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
 
@@ -170,7 +171,26 @@ _VERSION_7 = (
     recorded_in = 'headrace.instantiation'::regclass""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
+_VERSION_8 = (
+    """CREATE TABLE headrace.conflict_history (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, transaction_id bigint NOT NULL,
+    commit_scn bigint NOT NULL, "position" bigint NOT NULL, owner text NOT NULL, name text NOT NULL, command text NOT NULL,
+    kind text NOT NULL, "columns" text[] NOT NULL, handler text NOT NULL, outcome text NOT NULL, applied_columns text[] NOT NULL,
+    "old" text[] NOT NULL, "new" text[] NOT NULL, "current" text[] NOT NULL, error_number bigint NOT NULL,
+    resolved_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)""",
+    "CREATE INDEX conflict_history_age ON headrace.conflict_history (resolved_at)",
+    """CREATE VIEW headrace.dba_apply_conflict_history AS
+SELECT topology, apply AS apply_name, number AS conflict_number, source AS source_database, transaction_id AS source_transaction_id,
+       commit_scn AS source_commit_scn, "position" + 1 AS message_number, owner AS object_owner, name AS object_name,
+       command AS command_type, kind AS conflict_type, "columns" AS conflicting_columns, handler AS method_name, outcome,
+       applied_columns, "old" AS old_values, "new" AS new_values, "current" AS current_values,
+       nullif(error_number, 0) AS local_transaction_id, resolved_at AS resolution_time
+FROM headrace.conflict_history ORDER BY number""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8)
 VERSION = len(VERSIONS)
 
 

@@ -42,9 +42,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from psycopg import pq
 
-from databases.ports import DestinationTable, ErrorTransaction, ScnRange, TruncatedTable, Write
+from databases.ports import (
+    ConflictRecord,
+    DestinationTable,
+    ErrorTransaction,
+    RowInTheWay,
+    RowQuestion,
+    ScnRange,
+    TruncatedTable,
+    Write,
+)
+from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
@@ -58,6 +69,7 @@ from databases.postgres.destination.fencing import (
     take_server_lock,
 )
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
+from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
 from databases.postgres.destination.truncation import (
     delete_partition,
     explain_referred,
@@ -91,7 +103,6 @@ from streams.scn import Scn
 from streams.tracking import TRACK_PREFIX
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["PostgresSession"]
@@ -412,12 +423,7 @@ class PostgresSession:
         )
         plan = self._plans.get(key)
         if plan is None:
-            missing = missing_alter(version, catalog)
-            if missing or catalog is None:
-                raise UnfitTableError(
-                    f"the destination table {version.qualified_name} does not fit the source's rows",
-                    hint=missing, table=version.qualified_name,
-                )
+            catalog = self._fitting(write)
             plan = plan_write(write, catalog, generation=self._generation, moves=moves)
             self._make_wrappers(plan)
             if len(self._plans) >= PLANS_MAX:
@@ -533,6 +539,69 @@ class PostgresSession:
         except BaseException:
             self._fail()
             raise
+
+    # ------------------------------------------------------------------ conflicts
+
+    def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
+        """See `DestinationSession.find_rows`."""
+        catalog = self._fitting(write)
+        plan = plan_find(write, catalog, question, self._generation)
+        if plan is None:
+            return ()
+        (result,) = self._ask(plan, write)
+        return tuple(read_rows(result, catalog, question))
+
+    def conflicting(self, write: Write) -> NDArray[np.int64] | None:
+        """See `DestinationSession.conflicting`."""
+        plan = plan_conflicting(write, self._fitting(write), self._generation)
+        if plan is None:
+            return None
+        found: list[int] = []
+        for (first, _), result in zip(row_chunks(plan.statements[0], write), self._ask(plan, write), strict=True):
+            found += [first + int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
+        return np.array(sorted(found), np.int64)
+
+    def remove_row(self, table: DestinationTable, number: str) -> None:
+        """See `DestinationSession.remove_row`."""
+        catalog = self._catalog(table.owner, table.name)
+        assert catalog is not None
+        parameters = tuple(part.encode() for part in number.split(" "))
+        try:
+            self._run([Statement(sql=remove_statement(catalog), parameters=parameters, prepared=True)], "deleting a row that is in the way")
+        except DatabaseError as error:
+            self._explain(error, [table], "DELETE")
+            raise
+
+    def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
+        """See `DestinationSession.record_conflicts`."""
+        with self._own_statements("writing the history of conflicts"):
+            record_conflicts(self._connection, self._identity.topology, records, count_max=count_max, age_max_s=age_max_s)
+
+    def _fitting(self, write: Write) -> CatalogTable:
+        """The table of a write, which must fit."""
+        self._in_transaction()
+        version = write.version
+        catalog = self._catalog(version.owner, version.name)
+        missing = missing_alter(version, catalog)
+        if missing or catalog is None:
+            raise UnfitTableError(
+                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing, table=version.qualified_name,
+            )
+        return catalog
+
+    def _ask(self, plan: WritePlan, write: Write) -> list[pq.abc.PGresult]:
+        """Run a plan's only statement over the values of a write; a result for each chunk of its rows."""
+        self._make_wrappers(plan)
+        (statement,) = plan.statements
+        results: list[pq.abc.PGresult] = []
+        for first, last in row_chunks(statement, write):
+            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last), prepared=True)
+            try:
+                results += self._run([asked], "looking for rows in the way")
+            except DatabaseError as error:
+                self._explain(error, [write.version], write.command.name)
+                raise
+        return results
 
     # ------------------------------------------------------------------ error queue
 

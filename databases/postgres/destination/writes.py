@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "parameters", "plan_write",
-    "row_chunks", "wrapper_name",
+    "COPY_ROWS_MIN", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "parameters",
+    "plan_write", "row_chunks", "wrapper_name",
 ]
 
 # From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
@@ -113,7 +113,7 @@ def wrapper_name(form: ValueForm, generation: int) -> str:
 
 
 @dataclass(slots=True)
-class _Builder:
+class SetBuilder:
     """Collects the set's columns, numbering parameters: all old ones first."""
 
     write: Write
@@ -139,7 +139,12 @@ class _Builder:
         return conversion.form if conversion else self.details(position).form
 
     def expression(self, number: int, position: int) -> str:
-        """The set's expression for parameter `number`."""
+        """The set's expression for a parameter.
+
+        Args:
+            number: of the parameter, from 1.
+            position: of its column in the write's version.
+        """
         value = self._value(number, position)
         conversion = self.conversion(position)
         if conversion is None:
@@ -149,7 +154,12 @@ class _Builder:
         return f"({value})::{self.details(position).form.type_name}"
 
     def found_by(self, number: int, position: int) -> str:
-        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50."""
+        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50.
+
+        Args:
+            number: of the parameter, from 1.
+            position: of its column in the write's version.
+        """
         conversion, value = self.conversion(position), self.expression(number, position)
         if conversion is None or not conversion.function:
             return value
@@ -216,13 +226,13 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         written = [p for p in write.set_columns if not target[at[p]].is_generated]
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
-    builder = _Builder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
+    builder = SetBuilder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
     found_by = {at[p] for p in find}
     paired = write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys)
     if paired:
         with_, source, condition = _paired(builder)
     else:
-        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", _keyed(builder, find, compare)
+        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, find, compare)
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -241,7 +251,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
 def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
     at = [catalog.positions[column.name] for column in write.version.columns]
     columns = [p for p in write.set_columns if not catalog.table.columns[at[p]].is_generated]
-    builder = _Builder(write, catalog, generation, old=[], new=columns)
+    builder = SetBuilder(write, catalog, generation, old=[], new=columns)
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
         # A row of defaults for every row: the parameter is only there to be counted.
@@ -261,7 +271,14 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     )
 
 
-def _keyed(builder: _Builder, find: list[int], compare: list[int]) -> str:
+def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:
+    """The condition that finds the row of a set's row `u` in the table `t`.
+
+    Args:
+        builder: of the set.
+        find: positions in the write's version, of a key.
+        compare: positions whose values must be the row's, to the byte.
+    """
     by_operator = [p for p in find if builder.details(p).equals]
     terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.o{p}" for p in by_operator]
     images = [p for p in find if p not in by_operator] + compare
@@ -272,7 +289,7 @@ def _keyed(builder: _Builder, find: list[int], compare: list[int]) -> str:
     return " AND ".join(terms)
 
 
-def _paired(builder: _Builder) -> tuple[str, str, str]:
+def _paired(builder: SetBuilder) -> tuple[str, str, str]:
     """WITH clause, source and condition where equal rows are matched one to one."""
     names = [builder.details(p).name for p in builder.old]
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
@@ -298,7 +315,7 @@ def _paired(builder: _Builder) -> tuple[str, str, str]:
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
 
 
-def _update(builder: _Builder, sets: list[int], source: str, condition: str) -> str:
+def _update(builder: SetBuilder, sets: list[int], source: str, condition: str) -> str:
     if not sets:
         # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
         return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"
@@ -306,7 +323,7 @@ def _update(builder: _Builder, sets: list[int], source: str, condition: str) -> 
     return f"UPDATE {builder.catalog.relation} t SET {assignments} FROM {source} WHERE {condition}"
 
 
-def _move(builder: _Builder, written: list[int], with_: str, source: str, condition: str) -> str:
+def _move(builder: SetBuilder, written: list[int], with_: str, source: str, condition: str) -> str:
     catalog = builder.catalog
     new = {builder.details(p).name: f"u.n{p}" for p in written}
     kept = [

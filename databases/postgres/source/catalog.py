@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -16,22 +17,17 @@ from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "BinaryObstacle", "CatalogTable", "Leaf", "UnloggedTable", "binary_obstacles", "captured_tables", "publication_tables",
+    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "members_below", "publication_tables",
     "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
 # Never captured, whatever a rule says: the system's tables and our own.
 _EXCLUDED_SCHEMAS = ["pg_catalog", "information_schema", "pg_toast", "headrace"]
-_FIRST_NUMBER_NOT_FIXED = 10_000  # type numbers from here on differ from cluster to cluster
 
-# Types whose binary form is a number of the source's own catalog.
-_CATALOG_NUMBER_TYPES = (
-    "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace", "regconfig",
-    "regdictionary", "regcollation",
-)
-# PostgreSQL's receive functions of these refuse the form its send functions give an empty value.
-_NOT_RECEIVED_TYPES = ("int2vector", "oidvector")
+# How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a millisecond of
+# becoming visible, and whoever holds one for longer must not stop the log writer.
+BOUNDS_WAIT_MS = 200
 
 
 def slot_name(topology: str, site: str) -> str:
@@ -51,6 +47,22 @@ def slot_name(topology: str, site: str) -> str:
     digest = hashlib.blake2b(f"{topology}\0{site}".encode(), digest_size=4).hexdigest()
     cleaned = re.sub(r"[^a-z0-9_]", "_", plain.lower())
     return f"{cleaned[: _NAME_BYTES_MAX - 9]}_{digest}"
+
+
+def members_below(root: str) -> str:
+    """SQL for a table and all below it (`number`), without a lock: `pg_partition_tree` waits for whoever holds a partition.
+
+    Args:
+        root: SQL for the table's oid, of a FROM item before.
+    """
+    return f"""(
+        WITH RECURSIVE below (number) AS (
+            SELECT {root}
+            UNION ALL SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.number AND NOT i.inhdetachpending
+            JOIN pg_class part ON part.oid = i.inhrelid AND part.relispartition
+        )
+        SELECT number FROM below
+    )"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +121,6 @@ class UnloggedTable:
 
     owner: str
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryObstacle:
-    """A column that cannot travel in binary form, and why."""
-
-    owner: str
-    table: str
-    column: str
-    type_name: str
-    reason: str
 
 
 def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[int, str, str]]:
@@ -204,8 +205,7 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
                ARRAY(SELECT a.attname::text FROM pg_attribute a
                      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum)
         FROM unnest(%s::oid[]) AS root (number)
-        CROSS JOIN LATERAL (SELECT root.number AS number, 0 AS level
-                            UNION SELECT t.relid, t.level FROM pg_partition_tree(root.number) t) AS member
+        CROSS JOIN LATERAL {members_below("root.number")} AS member
         JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         JOIN pg_namespace n ON n.oid = c.relnamespace
         GROUP BY root.number, c.oid, n.nspname
@@ -234,7 +234,7 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
         In the order of `tables`; size and row estimate of a partitioned one are those of all its partitions.
     """
     rows = connection.execute(
-        """
+        f"""
         SELECT root.number::int8,
                ARRAY(SELECT a.attname::text FROM pg_attribute a
                      WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -245,7 +245,7 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
             -- reltuples is -1 before the first ANALYZE: then guess by size, 100 bytes a row
             SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples ELSE pg_table_size(c.oid) / 100 END), 0),
                    coalesce(sum(pg_table_size(c.oid)), 0)
-            FROM (SELECT root.number AS number UNION SELECT t.relid FROM pg_partition_tree(root.number) t) AS member
+            FROM {members_below("root.number")} AS member
             JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         ) AS size (row_estimate, bytes)
         """,
@@ -292,10 +292,9 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
         publication: its name, from `slot_name`; one that does not exist names no table.
     """
     rows = connection.execute(
-        """
+        f"""
         SELECT format('%%s.%%s.%%s.%%s', s.system_identifier, d.oid, c.oid, r.oid), n.nspname::text, c.relname::text,
-               ARRAY(SELECT member.number::int8
-                     FROM (SELECT c.oid AS number UNION SELECT t.relid FROM pg_partition_tree(c.oid) t) AS member
+               ARRAY(SELECT member.number::int8 FROM {members_below("c.oid")} AS member
                      ORDER BY member.number)
         FROM pg_control_system() s
         JOIN pg_database d ON d.datname = current_database()
@@ -315,25 +314,26 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:
     """Every table that changes can come from, partitions with the root that LCRs name.
 
-    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
+    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated. Of a
+    partition that is locked for `BOUNDS_WAIT_MS` the rows are not known.
 
     Args:
-        connection: to the source.
+        connection: to the source, without a transaction.
         publication: its name, from `slot_name`; one that does not exist names no table.
     """
     rows = connection.execute(
-        """
+        f"""
         SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8
         FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
-        CROSS JOIN LATERAL (SELECT rc.oid AS number UNION SELECT t.relid FROM pg_partition_tree(rc.oid) t) AS member
+        CROSS JOIN LATERAL {members_below("rc.oid")} AS member
         JOIN pg_class c ON c.oid = member.number JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE p.pubname = %s AND (c.relkind = 'r' OR c.oid = rc.oid)
         ORDER BY c.oid
         """,
         (publication,),
     ).fetchall()
-    held = partition_rows(connection, [int(row[0]) for row in rows])
+    held = _rows_held(connection, [int(row[0]) for row in rows if row[0] != row[5]])
     return tuple(
         DictionaryTable(
             object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
@@ -343,67 +343,47 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     )
 
 
+def _rows_held(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
+    """Which rows partitions hold; those that cannot be read without waiting for a session that locked them are left out."""
+    if not partitions:
+        return {}
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+        return _partition_rows_soon(connection, partitions)
+    # PostgreSQL opens the partition and all above it for this.
+    locked = connection.execute(
+        """
+        WITH RECURSIVE held (number) AS (
+            SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            UNION SELECT i.inhrelid FROM held JOIN pg_inherits i ON i.inhparent = held.number
+        )
+        SELECT number::int8 FROM held
+        """
+    ).fetchall()
+    free = set(partitions).difference(int(number) for (number,) in locked)
+    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+        return _partition_rows_soon(connection, sorted(free))
+    return {}
+
+
+def _partition_rows_soon(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {BOUNDS_WAIT_MS}")
+        return partition_rows(connection, partitions)
+
+
 def published_relations(connection: psycopg.Connection[Any], publication: str) -> list[int]:
-    """Oids of every table that changes can come from.
+    """Oids of every table that changes can come from, without waiting for a lock.
 
     Args:
         connection: to the source.
         publication: its name, from `slot_name`.
     """
-    return [int(table.object_number) for table in published_objects(connection, publication)]
-
-
-def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[int]) -> tuple[BinaryObstacle, ...]:
-    """Columns of the tables that keep a stream from being binary, one line per column.
-
-    The server raises an error, and the slot is jammed, when it meets a type without a send function inside an
-    array, range or composite. Numbers of the source's catalog mean nothing elsewhere: those in reg* values, and
-    those that the binary form of arrays and composites carries of their elements' user-defined types.
-
-    Args:
-        connection: to the source.
-        relations: oids of tables and partitions, see `published_relations`.
-    """
     rows = connection.execute(
-        """
-        WITH RECURSIVE walk (top, type, part_of) AS (
-            SELECT DISTINCT a.atttypid, a.atttypid, 'column'
-            FROM pg_attribute a
-            WHERE a.attrelid = ANY (%(relations)s) AND a.attnum > 0 AND NOT a.attisdropped
-          UNION
-            SELECT walk.top, part.type, part.part_of
-            FROM walk JOIN pg_type t ON t.oid = walk.type
-            CROSS JOIN LATERAL (
-                SELECT t.typelem, 'array' WHERE t.typelem <> 0 AND t.typsubscript = 'array_subscript_handler'::regproc
-                UNION ALL SELECT r.rngsubtype, 'range' FROM pg_range r WHERE r.rngtypid = t.oid
-                UNION ALL SELECT r.rngtypid, 'range' FROM pg_range r WHERE r.rngmultitypid = t.oid
-                UNION ALL SELECT t.typbasetype, walk.part_of WHERE t.typtype = 'd'
-                UNION ALL SELECT a.atttypid, 'composite' FROM pg_attribute a
-                          WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-            ) AS part (type, part_of)
-        ), bad (top, reason) AS (
-            SELECT walk.top, CASE
-                WHEN t.oid < %(fixed)s AND t.typname = ANY (%(numbers)s)
-                    THEN format('%%s is a number of this database''s catalog', t.typname)
-                WHEN t.oid < %(fixed)s AND t.typname = ANY (%(not_received)s)
-                    THEN format('an empty %%s is not taken back in the binary form it is sent in', t.typname)
-                WHEN t.typsend = 0 AND (walk.part_of <> 'column' OR t.oid >= %(fixed)s)
-                    THEN format('%%s has no binary form', format_type(t.oid, NULL))
-                WHEN walk.part_of IN ('array', 'composite') AND t.oid >= %(fixed)s
-                    THEN format('the number of %%s inside it is another one elsewhere', format_type(t.oid, NULL))
-            END
-            FROM walk JOIN pg_type t ON t.oid = walk.type
-        )
-        SELECT n.nspname::text, c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod), min(bad.reason)
-        FROM pg_attribute a JOIN bad ON bad.top = a.atttypid AND bad.reason IS NOT NULL
-        JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE a.attrelid = ANY (%(relations)s) AND a.attnum > 0 AND NOT a.attisdropped
-        GROUP BY n.nspname, c.relname, a.attname, a.attnum, a.atttypid, a.atttypmod
-        ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C", a.attnum
+        f"""
+        SELECT DISTINCT member.number::int8 FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        CROSS JOIN LATERAL {members_below("r.prrelid")} AS member WHERE p.pubname = %s
         """,
-        {"relations": list(relations), "numbers": list(_CATALOG_NUMBER_TYPES), "not_received": list(_NOT_RECEIVED_TYPES),
-         "fixed": _FIRST_NUMBER_NOT_FIXED},
+        (publication,),
     ).fetchall()
-    return tuple(
-        BinaryObstacle(owner=row[0], table=row[1], column=row[2], type_name=row[3], reason=row[4]) for row in rows
-    )
+    return [int(number) for (number,) in rows]

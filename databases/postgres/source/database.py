@@ -10,19 +10,30 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from databases.ports import CapturedTable, DictionaryBuild, Finding, PlannedStatement, SourceTable, StreamOptions
+from databases.ports import (
+    CapturedTable,
+    DictionaryBuild,
+    Finding,
+    LoggedTable,
+    LogNeed,
+    PlannedStatement,
+    SourceTable,
+    StreamOptions,
+)
+from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.shapes import table_shapes
+from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
-    binary_obstacles,
     captured_tables,
+    members_below,
     publication_tables,
     published_objects,
     published_relations,
@@ -31,10 +42,18 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
-from databases.postgres.source.slot import MAKES_SLOT, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.slot import MAKES_SLOT, check_history, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
+from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, LogGone, UnsupportedType
+from streams.errors import (
+    INSTANTIATE_AGAIN,
+    CapturedNoMore,
+    DatabaseError,
+    DatabaseUnavailable,
+    UnsupportedType,
+)
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn, scn_text
 
@@ -111,6 +130,7 @@ class PostgresSource:
         self._site = site
         self._allow_any_version = allow_any_version
         self._connection: psycopg.Connection[Any] | None = None
+        self._binary_types: set[int] = set()  # built-in ones that travel in binary form: no user can alter them
 
     # ------------------------------------------------------------------ what there is
 
@@ -137,13 +157,25 @@ class PostgresSource:
         with translated("reading the shapes of the tables"):
             return table_shapes(self._session(), tables)
 
-    def preflight(self, rules: Sequence[object], *, streams: int) -> tuple[Finding, ...]:
+    def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
+        """See `SourceDatabase.supplemental_logging`."""
+        with translated("asking what is logged"):
+            connection = self._session()
+            return logged_tables(connection, select_tables(connection, rules), needs) if needs else ()
+
+    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
         with translated("checking the source"):
-            connection = self._session()
-            return preflight_source(
-                connection, rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
+            found = preflight_source(
+                self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
             )
+        if not needs:
+            return found
+        logged = self.supplemental_logging(rules, needs)
+        versions = self.table_versions(self.tables(rules))
+        with translated("checking conditions"):
+            refused = tuple(refused_conditions(self._session(), versions, needs, PostgresValueTypes()))
+        return (*found, *refused, *logging_findings(logged, f"sites.{self._site}"))
 
     def current_scn(self) -> Scn:
         """See `SourceDatabase.current_scn`: what is flushed, because nothing else is ever sent."""
@@ -165,13 +197,13 @@ class PostgresSource:
 
     # ------------------------------------------------------------------ publication and slot
 
-    def check_prepared(self, topology: str, start: Scn) -> None:
+    def check_prepared(self, topology: str, start: Scn) -> str:
         """See `SourceDatabase.check_prepared`: from version 18 on a missing publication is no error, changes are left out."""
         name = self._name(topology)
-        if not self._value("asking for the publication", "SELECT count(*) FROM pg_publication WHERE pubname = %s", (name,)):
-            raise _publication_gone(name)
-        with translated("asking for the slot"):
+        with translated("asking for the slot and the publication"):
+            # The slot first: on another server both are missing, and that is no fault of this one.
             slot_positions(self._session(), name, start)
+            return _publication_found(self._session(), name)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`."""
@@ -251,7 +283,8 @@ class PostgresSource:
     # ------------------------------------------------------------------ the log
 
     def open_stream(
-        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, force_libpq: bool = False
+        self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+        force_libpq: bool = False,
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
@@ -260,10 +293,12 @@ class PostgresSource:
             start: see the port.
             timeline: see the port.
             allow_binary: see the port.
+            last_transaction: see the port.
             force_libpq: read through libpq, as over TLS.
 
         Raises:
             DatabaseUnavailable: the server changed, or was promoted, between the check and the stream.
+            DatabaseSetBack: see the port.
             LogGone: see the port.
         """
         from databases.postgres.source.replication_stream import open_log_stream
@@ -273,8 +308,8 @@ class PostgresSource:
             connection = self._session()
             checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
-            if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
-                raise _publication_gone(name)
+            check_history(connection, start, last_transaction)
+            _publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
@@ -290,24 +325,30 @@ class PostgresSource:
             )
         return stream
 
-    def check_stream(self, topology: str, options: StreamOptions) -> None:
+    def check_stream(self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
         """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
-        if not options.binary:
+        found = {column.type_number: (table, column.name) for table in described for column in table.columns}
+        asked = found.keys() - self._binary_types
+        if not options.binary or not asked:
             return
         with translated("reading the catalog"):
             connection = self._session()
-            obstacles = binary_obstacles(connection, published_relations(connection, self._name(topology)))
+            obstacles = type_obstacles(connection, asked, are_seen=are_visible(connection, describers))
+        self._binary_types |= {number for number in asked - obstacles.keys() if number < FIRST_NUMBER_NOT_FIXED}
         if obstacles:
-            found = obstacles[0]
+            number, reason = min(obstacles.items())
+            table, column = found[number]
             raise UnsupportedType(
-                f"column {found.column} of {found.owner}.{found.table} ({found.type_name}) cannot travel in binary form: "
-                f"{found.reason}", hint="no action needed: changes travel in text form from now on",
+                f"column {column} of {table.owner}.{table.name} cannot travel in binary form: {reason}",
+                hint="no action needed: changes travel in text form from now on",
             )
 
-    def dictionary_build(self, topology: str) -> DictionaryBuild:
+    def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """See `SourceDatabase.dictionary_build`."""
         with translated("reading the catalog"):
             connection = self._session()
+            if not are_visible(connection, seeing):
+                return None
             # First the position, then the tables: a table made between is described by the log as well.
             scn = Scn(int(self._value("asking for the position", "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")))
             return DictionaryBuild(scn=scn, tables=published_objects(connection, self._name(topology)))
@@ -365,11 +406,11 @@ class PostgresSource:
         with translated("reading the catalog"):
             connection = self._session()
             rows = connection.execute(
-                """
+                f"""
                 SELECT c.oid::int8 FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
                 JOIN pg_namespace n ON n.nspname = wanted.owner
                 JOIN pg_class root ON root.relnamespace = n.oid AND root.relname = wanted.name
-                CROSS JOIN LATERAL (SELECT root.oid UNION SELECT t.relid FROM pg_partition_tree(root.oid) t) AS c (oid)
+                CROSS JOIN LATERAL {members_below("root.oid")} AS c (oid)
                 """,
                 ([table.owner for table in tables], [table.name for table in tables]),
             ).fetchall()
@@ -400,9 +441,39 @@ class PostgresSource:
             return row[0]
 
 
-def _publication_gone(name: str) -> LogGone:
+def _publication_found(connection: psycopg.Connection[Any], name: str) -> str:
+    """The publication with its number.
+
+    Args:
+        connection: to the source.
+        name: of the publication.
+
+    Raises:
+        CapturedNoMore: there is none, or it leaves out changes of its tables.
+    """
+    row = connection.execute(
+        """
+        SELECT p.oid::int8, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot,
+               (SELECT min(r.prrelid::regclass::text) FROM pg_publication_rel r
+                WHERE r.prpubid = p.oid AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
+        FROM pg_publication p WHERE pubname = %s
+        """,
+        (name,),
+    ).fetchone()
+    if row is None:
+        raise _publication_gone(name)
+    number, has_all, filtered = row
+    if not has_all or filtered is not None:
+        what = f"has a row filter or a column list for {filtered}" if filtered is not None else "does not publish all kinds of changes, or publishes by root"
+        raise CapturedNoMore(
+            f"publication {name} was altered and {what}: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN,
+        )
+    return f"publication {name} ({number})"
+
+
+def _publication_gone(name: str) -> CapturedNoMore:
     """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
-    return LogGone(
+    return CapturedNoMore(
         f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
     )
 

@@ -56,7 +56,10 @@ SCAN_WANTS_ANSWER = 6  # a keepalive wants one
 SCAN_FOLLOWS = 7  # what stands where the scan stopped: MORE, OTHER, DAMAGED
 SCAN_KEPT = 8  # where the taken data ends
 SCAN_TRUNCATES = 9  # 1: a TRUNCATE is in the taken data
-SCAN_STATE_SIZE = 10
+SCAN_TRANSACTION = 10  # number of the transaction that began last; kept from call to call
+SCAN_DESCRIBERS = 11  # number of `describers`
+SCAN_COMMITTED = 12  # number of the transaction of the last commit; 0: none
+SCAN_STATE_SIZE = 13
 
 MORE = 0  # nothing, or part of a frame
 OTHER = 1  # a message of another kind: an error, a notice, the end of the stream
@@ -100,7 +103,7 @@ def _i64(b, i):
 
 
 @njit(cache=True)
-def scan(buffer, start, filled, state, objects):
+def scan(buffer, start, filled, state, objects, describers):
     """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving what follows over them.
 
     Names of types ('Y') are only taken together with the table description after them, so that no reader of the
@@ -112,6 +115,7 @@ def scan(buffer, start, filled, state, objects):
         filled: end of the bytes in the buffer.
         state: int64[SCAN_STATE_SIZE], in and out, see SCAN_*.
         objects: int64, object numbers of the table descriptions; when it is full the scan stops early.
+        describers: int64, of the same length, numbers of the transactions that have one of them, or a TRUNCATE, each once.
 
     Returns:
         Where it stopped: the first byte that was not taken. Taken data ends at state[SCAN_KEPT].
@@ -119,6 +123,7 @@ def scan(buffer, start, filled, state, objects):
     is_open, end_scn, commit_scn = state[SCAN_OPEN], state[SCAN_END_SCN], state[SCAN_COMMIT_SCN]
     commit_end, found, told = state[SCAN_COMMIT_END], state[SCAN_OBJECTS], state[SCAN_TOLD]
     wants_answer, follows = state[SCAN_WANTS_ANSWER], MORE
+    transaction, described = state[SCAN_TRANSACTION], state[SCAN_DESCRIBERS]
     i, kept = start, start
     types_at, types_kept = np.int64(-1), np.int64(-1)
     while i + 5 <= filled:
@@ -147,24 +152,35 @@ def scan(buffer, start, filled, state, objects):
             if types_at < 0:
                 types_at, types_kept = i, kept
         else:
+            if what == _RELATION or what == _T:
+                if what == _RELATION and end - p < 5:
+                    follows = DAMAGED
+                    break
+                is_listed = described > 0 and describers[described - 1] == transaction
+                # Before the names of its types count as taken: they go with it.
+                if (what == _RELATION and found == objects.shape[0]) or (not is_listed and described == describers.shape[0]):
+                    break
+                if not is_listed:
+                    describers[described] = transaction
+                    described += 1
             types_at = -1
             if what == _BEGIN:
+                if end - p < 21:
+                    follows = DAMAGED
+                    break
                 is_open = 1
+                transaction = _u32(buffer, p + 17)
             elif what == _COMMIT:
                 if end - p < 26:
                     follows = DAMAGED
                     break
                 is_open = 0
                 commit_scn = _i64(buffer, p + 10)
+                state[SCAN_COMMITTED] = transaction
                 commit_end = kept + end - i
                 end_scn = max(end_scn, commit_scn)
                 told = max(told, commit_scn)
             elif what == _RELATION:
-                if end - p < 5:
-                    follows = DAMAGED
-                    break
-                if found == objects.shape[0]:
-                    break
                 objects[found] = _u32(buffer, p + 1)
                 found += 1
             elif what == _T:
@@ -186,6 +202,7 @@ def scan(buffer, start, filled, state, objects):
     state[SCAN_OPEN], state[SCAN_END_SCN], state[SCAN_COMMIT_SCN] = is_open, end_scn, commit_scn
     state[SCAN_COMMIT_END], state[SCAN_OBJECTS], state[SCAN_TOLD] = commit_end, found, told
     state[SCAN_WANTS_ANSWER], state[SCAN_FOLLOWS], state[SCAN_KEPT] = wants_answer, follows, kept
+    state[SCAN_TRANSACTION], state[SCAN_DESCRIBERS] = transaction, described
     return i
 
 

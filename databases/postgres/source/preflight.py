@@ -16,10 +16,9 @@ import psycopg
 
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
+from databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
 from databases.postgres.source.catalog import (
-    BinaryObstacle,
     CatalogTable,
-    binary_obstacles,
     select_tables,
     table_names,
     unlogged_tables,

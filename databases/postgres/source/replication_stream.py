@@ -47,8 +47,9 @@ from databases.postgres.source.replication_wire import (
     start_libpq,
     start_raw,
 )
-from databases.postgres.source.slot import keep_at_standbys
+from databases.postgres.source.slot import keep_at_standbys, timelines_left
 from streams.errors import (
+    DatabaseError,
     DatabaseUnavailable,
     ProtocolError,
 )
@@ -103,6 +104,7 @@ class PostgresLogStream:
         self._may_have_more = False
         self._state = np.zeros(kernels.SCAN_STATE_SIZE, np.int64)
         self._objects = np.zeros(OBJECTS_MAX, np.int64)
+        self._describers = np.zeros(OBJECTS_MAX, np.int64)
         self._ended: Exception | None = None
         self._is_closed = False
         self._window_s = 0.0
@@ -170,7 +172,7 @@ class PostgresLogStream:
         buffer, state = self._buffer, self._state
         self._is_scanned = True
         while True:
-            at = int(kernels.scan(buffer.array, buffer.taken, buffer.filled, state, self._objects))
+            at = int(kernels.scan(buffer.array, buffer.taken, buffer.filled, state, self._objects, self._describers))
             buffer.taken = int(state[kernels.SCAN_KEPT])
             buffer.drop(buffer.taken, at)
             if state[kernels.SCAN_WANTS_ANSWER]:
@@ -196,7 +198,7 @@ class PostgresLogStream:
         else:
             buffer.reserve(buffer.taken + length)
         # The scan stopped because it could name no more tables: the rest waits for the next chunk.
-        self._is_scanned = int(state[kernels.SCAN_OBJECTS]) < OBJECTS_MAX
+        self._is_scanned = max(int(state[kernels.SCAN_OBJECTS]), int(state[kernels.SCAN_DESCRIBERS])) < OBJECTS_MAX
 
     def _frame_length(self) -> int:
         buffer = self._buffer
@@ -220,12 +222,15 @@ class PostgresLogStream:
             objects=tuple(ObjectNumber(int(n)) for n in self._objects[: state[kernels.SCAN_OBJECTS]]),
             commit_end=int(state[kernels.SCAN_COMMIT_END]),
             has_truncates=bool(state[kernels.SCAN_TRUNCATES]),
+            describers=tuple(self._describers[: state[kernels.SCAN_DESCRIBERS]].tolist()),
+            transaction=int(state[kernels.SCAN_COMMITTED]),
         )
         self._told_scn = max(self._told_scn, end_scn)
         self._news_at, self._reminders = self._monotonic(), 0
-        keep = (int(state[kernels.SCAN_OPEN]), int(state[kernels.SCAN_TOLD]))
+        kept = [kernels.SCAN_OPEN, kernels.SCAN_TOLD, kernels.SCAN_TRANSACTION]
+        keep = state[kept]
         state[:] = 0
-        state[kernels.SCAN_OPEN], state[kernels.SCAN_TOLD] = keep
+        state[kept] = keep
         return chunk
 
     def _grace_ends(self) -> float:
@@ -294,10 +299,14 @@ class PostgresLogStream:
         return bool(ready.poll(seconds * 1000))
 
     def _send_status(self) -> None:
-        """Standby status update: everything up to the confirmed SCN is durable here."""
+        """Standby status update: everything up to the confirmed SCN is durable here.
+
+        What is only in memory is not "written" either: with `synchronous_commit = remote_write` a COMMIT would return for it. Before
+        anything is confirmed it is, as the server then ends an orderly shutdown by it, and lets no COMMIT return.
+        """
         now_us = int((time.time() - _EPOCH_S) * 1e6)
-        told = int(self._state[kernels.SCAN_TOLD])
-        body = (max(self._confirmed_scn, told), self._confirmed_scn, self._confirmed_scn, now_us, 0)
+        written = self._confirmed_scn or int(self._state[kernels.SCAN_TOLD])
+        body = (written, self._confirmed_scn, self._confirmed_scn, now_us, 0)
         try:
             self._wire.send(_STATUS.pack(b"d", _STATUS.size - 1, b"r", *body))
         except DatabaseUnavailable as error:
@@ -362,11 +371,18 @@ def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOpt
     with translated("opening the log stream"):
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     assert row is not None
+    timeline = int(row[1])
+    try:
+        switches = tuple(sorted(timelines_left(connection, timeline).items()))
+    except DatabaseUnavailable:
+        raise
+    except DatabaseError:
+        switches = ()  # the file of the history was removed: it is not known, and contradicts nothing
     # Text of such a database has no known encoding, so the server does not convert it.
     is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
     return StreamOptions(
-        database_kind="postgres", system_identifier=str(row[0]), timeline=int(row[1]), binary=binary,
-        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000,
+        database_kind="postgres", system_identifier=str(row[0]), timeline=timeline, binary=binary,
+        encoding="SQL_ASCII" if is_raw else "UTF8", server_version=connection.info.server_version // 10000, switches=switches,
     )
 
 

@@ -14,11 +14,14 @@ import psycopg
 from databases.ports import PlannedStatement
 from databases.postgres.connection import connect, quote, translated
 from databases.postgres.source.lsn import parse_lsn
+from databases.postgres.source.transactions import whole_number
 from databases.timelines import check_timeline
-from streams.errors import INSTANTIATE_AGAIN, DatabaseError, LogGone
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, LogGone
 from streams.scn import FIRST_SCN, Scn, scn_text
 
-__all__ = ["MAKES_SLOT", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step"]
+__all__ = [
+    "MAKES_SLOT", "check_history", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
+]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
@@ -73,7 +76,8 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
         start: where redo ends; FIRST_SCN: there is none.
 
     Raises:
-        LogGone: the slot has not everything after `start`, or the log ends below it.
+        LogGone: the slot has not everything after `start`.
+        DatabaseSetBack: the log ends below it.
     """
     confirmed, end = slot_positions(connection, name, start)
     if start != FIRST_SCN and confirmed > start:
@@ -84,12 +88,42 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
             through_scn=confirmed,
         )
     if start > end:
-        raise LogGone(
+        raise DatabaseSetBack(
             f"the log ends at SCN {scn_text(end)}, the redo log at SCN {scn_text(start)}: the database was set back to an older state",
             hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", after_scn=end,
             through_scn=start,
         )
     return start if start != FIRST_SCN else Scn(confirmed)
+
+
+def check_history(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
+    """See that the server still has the last transaction of the redo log.
+
+    One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It may also have
+    given the transaction's number to another one that committed; so the first refusal is kept (`redo.set_back`).
+
+    Args:
+        connection: to the source.
+        start: where redo ends.
+        transaction: the 32-bit number of its last transaction; 0: not known.
+
+    Raises:
+        DatabaseSetBack: it has not.
+    """
+    if not transaction:
+        return
+    whole = whole_number(connection, transaction)
+    try:
+        (status,) = connection.execute("SELECT pg_xact_status(%s::text::xid8)", (whole,)).fetchone() or (None,)
+    except psycopg.errors.InvalidParameterValue:
+        status = "in the future"
+    # In progress: committed in the log and not visible yet, as while a synchronous standby is away. None: too old to be known.
+    if status in {"in the future", "aborted"}:
+        raise DatabaseSetBack(
+            f"the redo log ends at SCN {scn_text(start)} with transaction {transaction}, which the database does not have (it is {status}): "
+            "the database was set back to an older state",
+            hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", through_scn=start,
+        )
 
 
 def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:
@@ -145,10 +179,23 @@ def _timelines_left(dsn: str, timeline: int) -> dict[int, Scn]:
     """
     if timeline == 1:
         return {}
-    with (
-        contextlib.closing(connect(dsn, application_name="headrace timelines", replication="database")) as connection,
-        translated("asking for the history of the log's timelines"),
-    ):
+    with contextlib.closing(connect(dsn, application_name="headrace timelines", replication="database")) as connection:
+        return timelines_left(connection, timeline)
+
+
+def timelines_left(connection: psycopg.Connection[Any], timeline: int) -> dict[int, Scn]:
+    """See `_timelines_left`.
+
+    Args:
+        connection: a replication session of the server.
+        timeline: that it is on.
+
+    Raises:
+        DatabaseError: the file of the timeline's history is gone.
+    """
+    if timeline == 1:
+        return {}
+    with translated("asking for the history of the log's timelines"):
         row = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchone()
     assert row is not None
     text = row[1].decode() if isinstance(row[1], bytes) else str(row[1])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from actors.combined import CombinedCore
 from actors.staging.queue_sessions import REFUSED_HOLD_S
@@ -18,7 +19,7 @@ from redo.mining import Miner
 from rules.rule import Rule, RuleSet
 from simulation.components import Outlet
 from streams.clock import VirtualClock
-from streams.errors import LogGone, WouldBlock
+from streams.errors import ConfigError, LogGone, WouldBlock
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
@@ -61,6 +62,7 @@ class Redo:
     def __init__(self, writer: LogWriter) -> None:
         self.writer = writer
         self.checkpoints: list[Scn] = []
+        self.again: list[Scn] = []
 
     def poll(self) -> RedoWatchPosition:
         position = self.writer.position
@@ -68,6 +70,10 @@ class Redo:
 
     def checkpoint(self, scn: Scn) -> Scn:
         self.checkpoints.append(scn)
+        return max(self.checkpoints)
+
+    def mine_again(self, scn: Scn) -> Scn:
+        self.again.append(scn)
         return max(self.checkpoints)
 
     def close(self) -> None:
@@ -196,6 +202,68 @@ def test_status_shows_captured_sent_applied_and_required_checkpoint_scn(capture:
     assert last > first
     assert (shown["captured_scn"], shown["sent_scn"]) == (last, last)
     assert (shown["durable_scn"], shown["required_checkpoint_scn"]) == (first, first)
+
+
+def test_status_shows_applied_and_maximum_checkpoint_scn(capture: Capture) -> None:
+    assert capture.details()["max_checkpoint_scn"] == FIRST_SCN
+    last = capture.commit(60)
+    capture.queue.durable = capture.source.log[20].commit_scn
+    capture.steps()
+    shown = capture.details()
+    assert shown["applied_scn"] == capture.queue.durable
+    head = capture.writer._kept.newest
+    assert head is not None
+    assert shown["max_checkpoint_scn"] == head.last_commit_scn, "where the newest segment that it read begins"
+    assert capture.source.log[20].commit_scn < shown["max_checkpoint_scn"] <= last
+
+
+def test_redo_is_held_where_a_destination_that_lost_commits_begins_again(capture: Capture) -> None:
+    last = capture.commit(10)
+    capture.queue.durable = last
+    capture.steps()
+    assert capture.redo.checkpoints[-1] == last
+    lost = capture.source.log[3].commit_scn
+    capture.queue.rewind, capture.queue.durable = lost, lost
+    capture.steps(3)
+    assert capture.redo.again == [lost]
+    assert capture.redo.checkpoints[-1] == last
+    assert capture.queue.sent[-1][1] == last
+    capture.queue.rewind = last
+    capture.steps(3)
+    assert capture.redo.again == [lost], "what is not below the record is kept in any case"
+
+
+class Actors:
+    """Answers the calls of a capture process, and notes them."""
+
+    def __init__(self, error: ConfigError | None = None) -> None:
+        self.error = error
+        self.calls: list[tuple[object, ...]] = []
+
+    def call(self, name: str, method: str, *arguments: object, timeout_s: float) -> None:
+        self.calls.append((name, method, *arguments))
+        if self.error is not None:
+            raise self.error
+
+
+def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = Actors()
+    monkeypatch.setattr(runtime, "actors_of", lambda topology: actors)
+    capture.capture_again(50)
+    assert actors.calls == [("site:dbs1", "set_start_scn", "capture_dbs1", 50), ("queue:q_dbs1", "capture_again", "capture_dbs1", 50)]
+    actors = Actors(ConfigError("start SCN is below"))
+    with pytest.raises(ConfigError, match="is below"):
+        capture.capture_again(5)
+    assert actors.calls == [("site:dbs1", "set_start_scn", "capture_dbs1", 5)]
+
+
+def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refused(capture: Capture) -> None:
+    capture.open_combined()
+    with pytest.raises(ConfigError, match="which says itself where to begin"):
+        capture.capture_again(50)
+    capture.close()
+    with pytest.raises(ConfigError, match="capture_dbs1 does not run"):
+        capture.capture_again(50)
 
 
 def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> None:

@@ -14,10 +14,10 @@ from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, Finding
 from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import DatabaseError, PropagationError
+from streams.errors import ConfigError, DatabaseError, PropagationError
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
+from tests.support.controllers import EVERYTHING, call_again, labels, reconfigured, started, with_another_destination
 from topology.changes import components_of
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, TopologySpec
 
@@ -74,7 +74,7 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
     assert controller.overview()["findings"][0]["problem"] == "wal_level is replica"
 
     actors.findings.clear()
-    controller.retry()
+    call_again(controller)
     for _ in range(4):
         controller.step()
     assert controller.detail_state() == "RUNNING"
@@ -126,12 +126,19 @@ def test_restarted_controller_does_not_prepare_again(spec, actors):
     assert not actors.prepared
 
 
+def test_damaged_record_is_not_taken_for_none(spec, actors):
+    started(spec, actors)
+    (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"desired\.json is damaged"):
+        started(spec, actors)
+
+
 def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
     actors.uncaptured["site:a"] = ("public.new",)
     actors.calls.clear()
-    controller.retry()
+    call_again(controller)
     for _ in range(5):
         controller.step()
     assert controller.detail_state() == "RUNNING"
@@ -146,7 +153,8 @@ def test_running_is_not_told_with_an_apply_process_that_was_ended_for_new_tables
     """`up` waits until the tables are copied, by what the apply process says: it must be the new one's word."""
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)
-    controller.retry()
+    call_again(controller)
+    controller.step()
     while controller.detail_state() != "RUNNING":
         controller.step()
     (apply,) = (component for component in controller.overview()["components"] if component["name"] == "apply:x")
@@ -157,7 +165,7 @@ def test_running_is_not_told_with_an_apply_process_that_was_ended_for_new_tables
 def test_another_up_changes_nothing_when_no_table_is_new(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
-    controller.retry()
+    call_again(controller)
     controller.step()
     assert controller.detail_state() == "RUNNING"
     assert not actors.prepared
@@ -169,7 +177,7 @@ def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
     actors.uncaptured["site:a"] = ("public.t",)
     actors.versions = (table("public", "t"),)
     actors.table_findings["site:b"] = (Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),)
-    controller.retry()
+    call_again(controller)
     for _ in range(4):
         controller.step()
     assert controller.detail_state() == "REFUSED"
@@ -180,7 +188,7 @@ def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
     assert {component["state"] for component in controller.overview()["components"]} == {"ENABLED"}
 
     actors.table_findings.clear()
-    controller.retry()
+    call_again(controller)
     for _ in range(4):
         controller.step()
     assert controller.detail_state() == "RUNNING"
@@ -190,12 +198,73 @@ def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
 def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec, actors):
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)
-    controller.retry()
+    call_again(controller)
     controller.open()  # as after an error in between
     for _ in range(5):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.uncaptured == {}
+
+
+def test_call_that_comes_while_databases_are_prepared_is_settled_by_another_look(spec, actors, monkeypatch):
+    """A slot may wait an hour: tables that are created meanwhile, and `up` is called for them."""
+    controller = Controller(spec, actors=actors)
+    prepared = FakeActors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        found = prepared(actors, name, method, *arguments, timeout_s=timeout_s)
+        if (name, method) == ("site:b", "prepare") and len(actors.prepared) == 2:
+            controller.retry("second")
+            actors.uncaptured["site:a"] = ("public.new",)
+        return found
+
+    monkeypatch.setattr(actors, "call", call)
+    controller.retry("first")
+    controller.open()
+    while controller.overview()["calls"]["first"] != "settled":
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert controller.overview()["calls"] == {"first": "settled", "second": "asked"}
+    for _ in range(4):
+        controller.step()
+    assert actors.uncaptured == {}
+    assert actors.prepared == ["site:a", "site:b"] * 2
+    assert controller.overview()["calls"] == {"first": "settled", "second": "settled"}
+
+
+def test_table_that_is_created_while_everything_is_down_is_captured_by_the_next_up(spec, actors):
+    started(spec, actors)
+    actors.running.clear()
+    actors.uncaptured["site:a"] = ("public.new",)
+    controller = Controller(spec, actors=actors)
+    controller.open()
+    controller.retry("up")
+    for _ in range(6):
+        controller.step()
+    assert controller.overview()["calls"] == {"up": "settled"}
+    assert actors.uncaptured == {}
+
+
+@pytest.mark.parametrize(("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)])
+def test_rows_are_kept_until_a_later_call_comes(spec, actors, call, earlier, remain):
+    actors.captured["site:a"] = captured("t")
+    controller = started(spec, actors, keep_call="one")
+    controller.retry(call, earlier)
+    actors.kill("apply:x")
+    controller.step()
+    assert kept(actors) == (("id of t",) if remain else ())
+
+
+def test_later_call_wins_also_before_it_is_known_what_is_kept(spec, actors):
+    actors.captured["site:a"] = captured("t")
+    controller = Controller(spec, actors=actors, keep_call="one")
+    controller.open()
+    controller.retry("one")
+    controller.retry("two")
+    for _ in range(6):
+        controller.step()
+    assert kept(actors) == ()
+    assert controller.overview()["calls"] == {"one": "settled", "two": "settled"}
 
 
 def captured(*names):
@@ -223,7 +292,7 @@ def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(s
         assert kept(actors) == ("id of t", "id of u", "id of v")
         controller = started(spec, actors, keep_call="one")
 
-    controller.retry()  # `up` without --keep-existing
+    call_again(controller)  # `up` without --keep-existing
     actors.kill("apply:x")
     controller.step()
     assert kept(actors) == ()

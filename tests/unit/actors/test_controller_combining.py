@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.controller import Controller
 from databases.ports import Finding
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, labels, reconfigured, started, with_another_destination
+from tests.support.controllers import EVERYTHING, call_again, labels, reconfigured, started, with_another_destination
 from topology.spec import QueueSpec, TopologySpec
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
@@ -69,7 +69,7 @@ def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anythin
     assert (actors.prepared, actors.killed, reconfigured(actors)) == ([], [], [])
     assert labels(actors) == before
     stop(spec, "propagation:p", enabled=True)
-    controller.retry()
+    call_again(controller)
     for _ in range(6):
         controller.step()
     assert controller.detail_state() == "RUNNING"
@@ -87,13 +87,13 @@ def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_
 def test_up_names_a_stop_that_an_earlier_version_lifted(spec, actors):
     controller = started(combining(spec), actors)
     file = stop(spec, "propagation:p")
-    controller.retry()
+    call_again(controller)
     controller.step()
     assert controller.detail_state() == "REFUSED"
     assert controller.overview()["findings"][0]["path"] == "propagations.p"
     assert set(actors.running) == EVERYTHING - BETWEEN
     file.unlink()
-    controller.retry()
+    call_again(controller)
     controller.step()
     assert controller.detail_state() == "RUNNING"
 
@@ -166,7 +166,7 @@ def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors
 
     monkeypatch.setattr(actors, "call", call)
     actors.findings.clear()
-    controller.retry()
+    call_again(controller)
     for _ in range(6):
         controller.step()
     assert seen == [runs, runs]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from actors.controller import Controller, fingerprint_of
-from streams.errors import ConfigError
+from streams.errors import ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import one_way_spec, reconfigured, started, with_another_destination
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING
+from topology.ways import route
 
 CLONES = {"queue:qa.p", "capture:c.p"}
 
@@ -35,16 +36,36 @@ def report(actors: FakeActors, queue: str, **positions: int) -> None:
     actors.statuses["capture:c"] = {"required_checkpoint_scn": 30, "durable_scn": 30, "captured_scn": 100}
 
 
-def phase(controller: Controller) -> str:
-    return next((str(each["phase"]) for each in controller.overview()["splits"]), "together")
+def phase(controller: Controller, propagation: str = "p") -> str:
+    return next((str(each["phase"]) for each in controller.overview()["splits"] if each["propagation"] == propagation), "together")
 
 
-def step_until(controller: Controller, wanted: str) -> None:
+def step_until(controller: Controller, wanted: str, propagation: str = "p") -> None:
     for _ in range(8):
         controller.step()
-        if phase(controller) == wanted:
+        if phase(controller, propagation) == wanted:
             return
-    pytest.fail(f"it is {phase(controller)}, not {wanted}")
+    pytest.fail(f"it is {phase(controller, propagation)}, not {wanted}")
+
+
+def with_another_source(spec: TopologySpec) -> TopologySpec:
+    """From site d to b, over p3, and to c, over p4, besides."""
+    return route(replace(
+        spec, sites=(*spec.sites, SiteSpec(name="d", database=DatabaseSpec(kind="embedded"))),
+        queues=(*spec.queues, QueueSpec(name="qd", site="d")),
+        captures=(*spec.captures, CaptureSpec(name="d", site="d", source="d", queue="qd", rules=spec.captures[0].rules)),
+        propagations=(*spec.propagations, *(PropagationSpec(name=name, from_queue="qd", to_queue=to) for name, to in (("p3", "qb"), ("p4", "qc")))),
+        applies=(*spec.applies, *(ApplySpec(name=f"from_d_to_{site}", site=site, source="d", queue=f"q{site}") for site in "bc")),
+    ))
+
+
+def report_of_d(actors: FakeActors) -> None:
+    actors.statuses["queue:qd"] = {
+        "subscribers": [
+            {"subscriber": name, "source": "d", "acknowledged_scn": 50, "connected": True, "held_alone_s": 0.0} for name in ("p3", "p4")
+        ],
+        "sources": {"d": {"position_scn": 100}},
+    }
 
 
 def split_off(spec: TopologySpec, actors: FakeActors) -> Controller:
@@ -144,3 +165,84 @@ def test_a_destination_that_is_away_holds_up_no_split(spec, actors):
 def test_the_controller_says_what_cannot_be_split_off(spec, actors):
     with pytest.raises(ConfigError, match="no propagation"):
         started(spec, actors).split("nobody")
+
+
+def merged_while_away(spec: TopologySpec, actors: FakeActors) -> Controller:
+    """A controller of which the clones of p have to end at site a, which is away."""
+    controller = split_off(spec, actors)
+    report(actors, "qa.p", p=90)
+    controller.merge("p")
+    step_until(controller, MERGING)
+    report(actors, "qa", p=90, p2=95)
+    step_until(controller, "together")
+    actors.silent |= {"site:a", "queue:qa", "capture:c", *CLONES}
+    return controller
+
+
+def test_what_was_asked_is_done_by_a_controller_that_begins_again(spec, actors):
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    controller.split("p")
+    controller.open()  # as after an error
+    step_until(controller, SPLIT)
+    again = started(spec, actors, steps=3)
+    report(actors, "qa", p2=90)
+    report(actors, "qa.p", p=90)
+    again.merge("p")
+    step_until(started(spec, actors, steps=0), MERGING)
+
+
+def test_a_site_that_is_away_when_its_stream_is_merged_holds_up_nothing_and_is_cleared_when_it_is_back(spec, actors):
+    spec = with_another_source(spec)
+    controller = merged_while_away(spec, actors)
+    actors.kill = lambda name: None  # type: ignore[method-assign]  # its process is not there to end them
+    report_of_d(actors)
+    controller.split("p3")
+    step_until(controller, SPLIT, "p3")
+    actors.silent.clear()
+    del actors.kill
+    actors.calls.clear()
+    for _ in range(3):
+        controller.step()
+    assert not CLONES & set(actors.running)
+    assert [call for call in actors.calls if call[1] == "delete_spilled"] == [("site:a", "delete_spilled")] * len(CLONES)
+
+
+def test_a_site_that_goes_away_while_its_stream_is_split_off_is_waited_for_without_an_error(spec, actors, monkeypatch):
+    spec = with_another_source(spec)
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    report_of_d(actors)
+    # It answered when all were asked, and does not when its clones are to begin.
+    answers = FakeActors.call
+
+    def call(self: FakeActors, name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
+        if (name, method) == ("site:a", "begin_anew"):
+            raise PropagationError("site:a does not answer")
+        return answers(self, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(FakeActors, "call", call)
+    controller.split("p")
+    for _ in range(3):
+        controller.step()
+    assert phase(controller) == "together"
+    actors.silent |= {"site:a", "queue:qa", "capture:c"}  # the next look finds it away: others need not wait for it
+    controller.split("p3")
+    step_until(controller, SPLIT, "p3")
+    actors.silent.clear()
+    monkeypatch.undo()
+    step_until(controller, SPLIT, "p")
+
+
+def test_what_a_stream_left_that_is_split_off_again_is_not_deleted(spec, actors):
+    controller = merged_while_away(spec, actors)
+    controller.step()
+    actors.silent.clear()
+    report(actors, "qa", p=90, p2=95)
+    controller.split("p")
+    step_until(controller, SPLITTING)
+    actors.calls.clear()
+    for _ in range(4):
+        controller.step()
+    assert [call for call in actors.calls if call[1] == "delete_spilled"] == []
+    assert set(actors.running) >= CLONES

@@ -15,6 +15,26 @@ from streams.errors import BugError, DatabaseUnavailable, LogGone
 WAIT_S = 10.0
 
 
+class StartedLate(Host):
+    """It is started between its error and its state: the operator has mended the cause by then."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__("scripted:one", state_dir)
+        self.errors = [BugError("its cause is mended now")]
+        self.stepped = threading.Event()
+
+    def step(self) -> float:
+        if self.errors:
+            raise self.errors.pop()
+        self.stepped.set()
+        return 60.0
+
+    def _enter(self, state: str) -> None:
+        if state == "ABORTED":
+            self.start_component()
+        super()._enter(state)
+
+
 class ScriptedHost(Host):
     """Steps through a script: a number is a pause, an exception is raised, `threading.Event`s are set."""
 
@@ -324,3 +344,24 @@ def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_s
     refusing.start_component()
     wait_taken(refusing, "two")
     wait_state(refusing, "ENABLED")
+
+
+def test_component_that_is_started_while_its_error_is_noted_runs_again(tmp_path):
+    host = StartedLate(tmp_path)
+    host.start()
+    try:
+        assert host.stepped.wait(WAIT_S), host.status()
+    finally:
+        host.end()
+
+
+def test_start_of_a_component_that_runs_does_not_retry_a_later_error(hosts):
+    stepped, again = threading.Event(), threading.Event()
+    host = hosts(stepped, 60.0, again, 60.0, BugError("no"))
+    host.start()
+    assert stepped.wait(WAIT_S)
+    host.start_component()
+    assert again.wait(WAIT_S)
+    host.wake()
+    wait_state(host, "ABORTED")
+    assert host.opened == 1

@@ -1,8 +1,9 @@
-"""cluster.yaml is what `ray up` takes, and puts Java where RayDP looks for it."""
+"""cluster.yaml and cluster.local.yaml are what `ray up` takes, put Java where RayDP looks for it, and give each site its node."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shlex
 import subprocess
 import sys
@@ -11,12 +12,31 @@ from pathlib import Path
 import pytest
 import yaml
 
+from actors.cluster.nodes import placement
+
 ROOT = Path(__file__).parents[3]
 
 
+FILES = ("cluster.yaml", "cluster.local.yaml")
+
+
+@pytest.fixture(scope="module", params=FILES)
+def file(request):
+    return ROOT / request.param
+
+
 @pytest.fixture(scope="module")
-def cluster():
-    return yaml.safe_load((ROOT / "cluster.yaml").read_text())
+def cluster(file):
+    return yaml.safe_load(file.read_text())
+
+
+def start_of(cluster, commands):
+    return next(command for command in cluster[commands] if "ray start" in command)
+
+
+def exports_of(cluster, commands):
+    """What is done before `ray start`, which begins behind the `ulimit`; an environment in the home folder is this one."""
+    return start_of(cluster, commands).partition(" && ulimit")[0].replace("~/headrace-env/bin", str(Path(sys.executable).parent))
 
 
 def test_ray_up_accepts_the_file(cluster):
@@ -34,17 +54,45 @@ def test_the_validation_refuses_a_key_ray_does_not_know(cluster):
         validate_config(prepare_config({**cluster, "worker_start_commands": []}))
 
 
-def test_every_site_has_a_node_with_its_custom_resource(cluster):
+def test_every_site_has_a_node_with_its_custom_resource_in_a_cloud():
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     nodes = {name: node for name, node in cluster["available_node_types"].items() if name != cluster["head_node_type"]}
     assert nodes
     assert all(node["min_workers"] >= 1 and name in node["resources"] for name, node in nodes.items())
     assert cluster["max_workers"] >= sum(node["min_workers"] for node in nodes.values())
 
 
+def test_a_machine_that_one_has_offers_the_resource_of_the_site_that_its_file_names(tmp_path):
+    """Ray starts it on every machine with one command; what its shell makes of it is what `ray start` gets."""
+    cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
+    site = tmp_path / "site"
+    site.write_text("dbs1\n")
+    start = start_of(cluster, "worker_start_ray_commands").replace("/etc/headrace/site", str(site))
+    options = start[start.index("--resources") :]
+    told = subprocess.run(["bash", "-c", f"printf %s {options}"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(told.removeprefix("--resources=")) == {"site_dbs1": 1}
+    assert "--resources" not in start_of(cluster, "head_start_ray_commands")
+
+
+def test_machines_that_one_has_all_become_nodes():
+    from ray.autoscaler._private.util import prepare_config
+
+    cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
+    (prepared,) = prepare_config(cluster)["available_node_types"].values()
+    assert prepared["min_workers"] == prepared["max_workers"] == len(cluster["provider"]["worker_ips"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_node_offers_enough_of_its_resource_for_every_actor_of_its_site(name):
+    """A cluster whose nodes offer 1 has room for a thousand."""
+    topology = next(line.removeprefix("#") for line in (ROOT / name).read_text().splitlines() if "node: {" in line)
+    (site,) = yaml.safe_load(topology).values()
+    assert all(amount <= 1 for amount in placement(site["node"]).values())
+
+
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_ray_starts_with_java_on_its_path(cluster, commands):
-    start = next(command for command in cluster[commands] if "ray start" in command)
-    export = start.partition(" && ulimit")[0]
+    export = exports_of(cluster, commands)
     folder = Path(sys.executable).parent
     found = subprocess.run(
         ["bash", "-c", f"{export} && command -v java && echo $JAVA_HOME"], capture_output=True, text=True, check=True,
@@ -57,8 +105,7 @@ def test_ray_starts_with_java_on_its_path(cluster, commands):
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_workers_run_at_normal_priority(cluster, commands):
     """Ray's 15 is for batch jobs: beside a busy database server they would hardly run."""
-    start = next(command for command in cluster[commands] if "ray start" in command)
-    before = start.partition(" && ulimit")[0].rpartition(" && ")[2]
+    before = exports_of(cluster, commands).rpartition(" && ")[2]
     told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert "RAY_worker_niceness=0" in told
     import ray
@@ -67,14 +114,20 @@ def test_workers_run_at_normal_priority(cluster, commands):
     assert b"RAY_worker_niceness" in (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
 
 
-def test_the_image_has_the_ray_and_the_python_that_are_installed_here(cluster):
+def test_the_image_has_the_ray_and_the_python_that_are_installed_here():
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     _, _, version = cluster["docker"]["image"].partition(":")
     ray, _, python = version.partition("-py")
     assert ray.split(".")[:2] == importlib.metadata.version("ray").split(".")[:2]
     assert python == f"{sys.version_info.major}{sys.version_info.minor}"
 
 
-def test_the_file_carries_no_secret(cluster):
-    text = (ROOT / "cluster.yaml").read_text()
+def test_machines_that_one_has_get_the_python_that_is_installed_here():
+    cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
+    assert any(f"python{sys.version_info.major}.{sys.version_info.minor} -m venv ~/headrace-env" in command for command in cluster["setup_commands"])
+
+
+def test_the_file_carries_no_secret(file):
+    text = file.read_text()
     words = {word.lower() for word in shlex.split(text.replace("'", " ").replace('"', " "), comments=False)}
     assert not {word for word in words if "password" in word or "secret" in word or "ssh_private_key" in word}

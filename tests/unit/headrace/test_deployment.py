@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 import headrace.deployment
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
+from actors.controller import fingerprint_of
+from actors.intermediate_database import IntermediateSite
 from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
@@ -196,7 +199,7 @@ def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
 
 
 def overview(*components: dict[str, Any]) -> dict[str, Any]:
-    return {"state": "RUNNING", "fingerprint": "new", "components": list(components)}
+    return {"state": "RUNNING", "components": list(components)}
 
 
 class Looks:
@@ -211,14 +214,24 @@ class Looks:
         monkeypatch.setattr(Deployment, "cluster", self)
         monkeypatch.setattr(Deployment, "connect", lambda _: self)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
-        monkeypatch.setattr(Deployment, "overview", lambda _: next(looks, seen[-1]))
+        monkeypatch.setattr(Deployment, "overview", lambda _: self.answered(next(looks, seen[-1])))
         self.deployment = Deployment(spec)
+        self.asked: dict[str, str] = {}
+
+    def answered(self, found: dict[str, Any]) -> dict[str, Any]:
+        """With what the controller of this file adds, unless the look says otherwise."""
+        found.setdefault("fingerprint", fingerprint_of(self.deployment.spec))
+        found.setdefault("calls", self.asked)
+        return found
 
     def start(self) -> None:
         """The cluster's."""
 
-    def call(self, name: str, method: str) -> None:
-        self.calls.append((name, method))
+    def call(self, name: str, method: str, *arguments: Any) -> None:
+        if method == "retry":
+            self.asked[arguments[0]] = "settled"
+        else:
+            self.calls.append((name, method))
 
 
 def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
@@ -237,6 +250,35 @@ def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails
     for looks in ((failed,), (copying, failed)):
         with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
             Looks(monkeypatch, spec, *looks).deployment.up()
+
+
+def test_up_fails_when_another_one_replaced_the_file(monkeypatch, spec):
+    mine = overview(component("INITIALIZING", "COPYING"))
+    others = {**overview(component("IDLE", "DONE")), "fingerprint": "another"}
+    with pytest.raises(ConfigError, match="another `headrace up` has replaced this one"):
+        Looks(monkeypatch, spec, mine, others).deployment.up()
+
+
+def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller_forgot_it(monkeypatch, spec):
+    """Else it would say RUNNING of what was prepared before the table was created that it was called for."""
+    looks = Looks(monkeypatch, spec, overview(component("IDLE", "DONE")))
+    asked: list[tuple[str, bool]] = []
+    states = iter(["asked", "begun", None, "asked", "settled"])
+
+    def call(_: str, method: str, call: str, earlier: bool) -> None:
+        assert method == "retry"
+        asked.append((call, earlier))
+
+    def look(_: Deployment) -> dict[str, Any]:
+        state = next(states) if asked else None
+        return {**overview(component("IDLE", "DONE")), "calls": {} if state is None else {asked[0][0]: state}}
+
+    monkeypatch.setattr(looks, "call", call)
+    monkeypatch.setattr(Deployment, "overview", look)
+    looks.deployment.up()
+    assert next(states, "nothing is left") == "nothing is left"
+    assert [earlier for _, earlier in asked] == [False, True]
+    assert len({call for call, _ in asked}) == 1
 
 
 def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
@@ -343,7 +385,7 @@ def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path)
 
 def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
     site = {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"}
-    looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "fingerprint": "new", "components": [site]})
+    looks = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": [site]})
     with pytest.raises(NotReady, match=r"after 30 s: starting sites: .*site:a: connecting: connection refused") as caught:
         looks.deployment.up(timeout_s=30)
     assert "start the database" in caught.value.hint
@@ -351,7 +393,7 @@ def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
 
 
 def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
-    aborted = {"state": "ABORTED", "fingerprint": "new", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
+    aborted = {"state": "ABORTED", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
     with pytest.raises(ApplyError, match="publication p is not ours") as caught:
         Looks(monkeypatch, spec, aborted).deployment.up()
     assert caught.value.hint == "drop it"
@@ -367,3 +409,58 @@ def test_up_names_every_table_that_cannot_be_copied_and_waits_a_moment_for_those
     assert "table public.u: not empty" in raised.value.message
     with pytest.raises(ApplyError, match=r"table public\.t: not empty"):  # and not for ever
         Looks(monkeypatch, spec, overview(first)).deployment.up()
+
+
+class Machines(FakeActors):
+    """Sites whose actors end servers and remove files; the node of one that is silent is away."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+        self.running = {name: {} for name in names}
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
+        if name in self.silent:
+            raise PropagationError(f"{name} does not answer")
+        self.asked.append((name, method))
+
+
+def on_nodes(spec: Any) -> Any:
+    return replace(spec, sites=tuple(replace(site, node=((f"site_{site.name}", 1.0),)) for site in spec.sites))
+
+
+def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[str]]:
+    """The problems, and what was told."""
+    told: list[str] = []
+    return Deployment(spec, "10.0.0.1:6379")._clear_nodes(actors, actors.names(), purge=purge, tell=told.append), told  # type: ignore[arg-type]
+
+
+def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_those_it_did_not_reach(spec):
+    spec, machines = on_nodes(spec), Machines("site:a", "site:b")
+    assert clear(spec, machines, purge=False) == ([], [f"{site}: embedded server stopped on its machine" for site in ("a", "b")])
+    assert [method for _, method in machines.asked] == ["status", "stop_server"] * 2
+    machines.silent.add("site:a")
+    del machines.running["site:b"]
+    (away, ended), told = clear(spec, machines, purge=True)
+    assert told == []
+    assert away.startswith("a: site:a does not answer: what it keeps in ")
+    assert ended.startswith("b: site:b does not run: what it keeps in ")
+
+
+def test_down_leaves_the_head_s_own_machine_to_the_command(spec):
+    machines = Machines("site:a", "site:b")
+    assert clear(spec, machines, purge=True) == ([], [])
+    assert machines.asked == []
+
+
+def test_site_removes_what_it_keeps_and_nothing_of_other_sites_on_its_machine(spec):
+    state = spec.state_dir
+    for name in ("sites/a/redo/1.redo", "sites/b/queues/q/positions.json", "components/queue.q.json", "logs/site.a.log", "desired.json"):
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text("")
+    IntermediateSite(spec, "a", "").clear_up()
+    assert sorted(path.name for path in state.rglob("*") if path.is_file()) == ["desired.json", "positions.json"]
+    (state / "desired.json").unlink()
+    for _ in range(2):
+        IntermediateSite(spec, "b", "").clear_up()
+    assert not state.exists()

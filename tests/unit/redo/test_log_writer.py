@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -223,6 +224,50 @@ def test_redo_log_that_has_what_the_promoted_standby_never_had_is_refused_with_t
     assert other.open_stream("t", writer.start_scn, timeline=writer.timeline).start_scn == writer.start_scn
 
 
+def promoted_at(switch: int, *, timeline: int = 2) -> MemorySource:
+    """A standby that was promoted at an SCN, and has gone far since."""
+    other = MemorySource(timeline=timeline)
+    other.left = {1: Scn(switch)}
+    other.options = replace(other.options, switches=tuple(other.left.items()))
+    other._scn = 1_000_000
+    return other
+
+
+def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_its_timeline_has_the_same_number(tmp_path):
+    source, clock = busy(), VirtualClock()
+    source.promoted()
+    switch = source.left[1]
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="on the first one's timeline 2")
+    writer = write_redo(tmp_path, source, clock=clock)
+    assert writer.options is not None
+    assert (writer.timeline, writer.options.switches) == (2, ((1, switch),))
+    before = (writer.position, writer.start_scn)
+    for other in (promoted_at(switch + 50), promoted_at(switch - 50), promoted_at(switch + 50, timeline=3)):
+        other.left[2] = Scn(500_000)
+        with pytest.raises(LogGone, match="Two standbys were promoted beside each other") as caught:
+            attach(writer, other)
+        assert caught.value.context["after_scn"] == min(switch, other.left[1])
+        assert caught.value.context["through_scn"] == writer.start_scn
+    assert (writer.position, writer.start_scn) == before
+    writer.close()
+    writer = log_writer(tmp_path, source, clock=clock)  # the history is on disk
+    with pytest.raises(LogGone, match=f"left timeline 1 at SCN {scn_text(switch)}, the database left it at SCN {scn_text(switch + 50)}"):
+        attach(writer, promoted_at(switch + 50))
+    attach(writer, source)
+
+
+def test_a_redo_log_that_does_not_know_its_history_goes_on(tmp_path):
+    """An earlier version wrote it."""
+    source = busy()
+    source.promoted()
+    known, source.options = source.options, replace(source.options, switches=())
+    write_redo(tmp_path, source).close()
+    source.options = known
+    writer = log_writer(tmp_path, source)
+    attach(writer, source)
+
+
 def test_stream_that_begins_behind_the_redo_is_refused(tmp_path):
     source = busy()
     writer = write_redo(tmp_path, source)
@@ -324,7 +369,9 @@ def test_form_is_checked_before_anything_of_a_table_described_is_written(tmp_pat
     attach(writer, source)
     drain(writer, source, clock)
 
-    def unfit() -> None:
+    def unfit(described, *, describers) -> None:
+        assert [version.name for version in described] == ["log"]
+        assert describers == (source.log[-1].transaction_id,)
         raise UnsupportedType("cannot travel in binary form")
 
     writer.attach(source.open_stream("t", writer.start_scn), unfit)
@@ -461,11 +508,11 @@ def test_dictionary_that_cannot_be_read_loses_nothing(tmp_path):
         transaction.insert("hr.new", id="1")
     build, calls = writer._dictionary_build, []
 
-    def unavailable():
+    def unavailable(**settings):
         calls.append(1)
         if len(calls) == 1:
             raise DatabaseUnavailable("gone")
-        return build()
+        return build(**settings)
 
     writer._dictionary_build = unavailable
     with pytest.raises(DatabaseUnavailable):

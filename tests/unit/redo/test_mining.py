@@ -642,6 +642,33 @@ def test_renamed_table_that_no_rule_takes_holds_up_everything_after_it_and_nothi
     assert start >= source.log[1].commit_scn
 
 
+@pytest.mark.parametrize("last", ["row", "truncate", "nothing"])
+def test_table_that_left_the_rules_and_does_not_change_holds_up_no_other_after_a_restart(tmp_path, last):
+    """Its next change is what waits: there may never be one."""
+    source, _ = renamed_source(back=True)
+    writer = write_redo(tmp_path, source)
+    before = source.current_scn()
+    source.rename_table("hr.ra", "ra2")
+    for number in ("4", "5"):
+        with source.transaction() as transaction:
+            transaction.insert("hr.other", id=number)
+    if last != "nothing":
+        with source.transaction() as transaction:
+            transaction.insert("hr.ra2", id="4") if last == "row" else transaction.truncate("hr.ra2")
+        with source.transaction() as transaction:
+            transaction.insert("hr.other", id="6")
+    writer.detach()
+    drain(writer, source)
+    reader = miner(tmp_path, before, RA_ONLY, names=Names(source, RA_ONLY))
+    given: list[LcrBatch] = []
+    if last == "nothing":
+        given.extend(mine(reader, writer))
+    else:
+        with pytest.raises(TableLeftRules):
+            given.extend(mine(reader, writer, rows_max=1))
+    assert [row[3] for transaction in received(given, before) for row in transaction.rows] == [(b"4",), (b"5",)]
+
+
 def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
     """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new one."""
     source, _ = renamed_source()

@@ -271,8 +271,8 @@ def test_replicate_problem(tmp_path, entry, expected):
 
 
 RULE_PROBLEMS = {
-    "{}": ": does not name what it speaks of: give one of table, schema, global",
-    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global",
+    "{}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
+    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
     "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
     "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
@@ -286,11 +286,21 @@ RULE_PROBLEMS = {
         """.not_tags[1]: '1' is not hexadecimal: write pairs of hexadecimal digits, such as "00" or "1f\"""",
     "{schema: hr, tags: ['']}": """.tags[0]: the tag is empty: write null for no tag, or a tag, such as "00\"""",
     "{schema: hr, tags: '11'}": ".tags: '11' is not a list: write [one, two]",
-    "{table: hr.t, where: 'new.a = 1'}": ".where: this key is known but not yet built: take the whole table",
-    "{table: hr.t, subset: 'a = 1'}": ".subset: this key is known but not yet built: take the whole table",
+    "{table: hr.t, where: 'new.a == 1'}": ".where: at '==' (character 7): cannot be a condition: SQL compares with =",
+    "{table: hr.t, where: 'upper(a) = 1'}": ".where: 'UPPER(a)' (character 1) cannot be evaluated here: functions and other expressions are not "
+        "evaluated as the source would; compare columns with values",
+    "{table: hr.t, where: 5}": ".where: 5 is not a text: write a condition in SQL, in quotes, such as \"department_id = 50\"",
+    "{table: hr.t, where: 'a = 1', condition: 'tag is null'}":
+        ": has where and condition: keep one: where takes lcr.ATTRIBUTE too, and condition takes new.COLUMN",
+    "{table: hr.t, subset: 'new.a = 1'}": ".subset: new.a says whether the new or the old row is meant: write a: a subset is asked of both",
+    "{table: hr.t, subset: 'lcr.tag is null'}": ".subset: tag is no column: a subset is of the table's rows: use where, or condition, for LCRs",
+    "{schema: hr, subset: 'a = 1'}": ": has a subset and names more than one table: give each table a rule of its own",
+    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep the subset, and let another client have the "
+        "condition: what it discards would be missing when a row leaves the subset",
     "{table: hr.t, transform: []}":
         ".transform: this key is known but not yet built: keep names and columns equal on both sides",
-    "{condition: 'tag is null'}": ".condition: this key is known but not yet built: use table, schema or global",
+    "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "
+        "object_name, object_owner, scn, source_database_name, tag, transaction_id; a column is written new.tga or old.tga",
     "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
     "hr.t": ": 'hr.t' is not a mapping of keys to values: write {key: value}",
 }
@@ -310,8 +320,8 @@ COMPONENT_PROBLEMS = {
     "spill: 2GB": ("spill: 2kB", "queues.q_dbs1.spill", "'2kB' is too small: at least 1MB: one LCR batch must fit"),
     "q_dbs2: {site: dbs2}": ("q_dbs2: {site: dbs2, kind: persistent}", "queues.q_dbs2.kind",
                              "kind: persistent is known but not yet built: write kind: buffered"),
-    "source: dbs1, queue: q_dbs1,": ("source: dbs1, first_scn: 5, queue: q_dbs1,", "captures.capture_hr.first_scn",
-                                    "this key is known but not yet built: leave it out: capture starts where instantiation says"),
+    "source: dbs1, queue: q_dbs1,": ("source: dbs1, parallelism: 5, queue: q_dbs1,", "captures.capture_hr.parallelism",
+                                    "this key is known but not yet built: leave it out"),
     ", rules: {include: [{schema: hr}]}": ("", "captures.capture_hr.rules", "is missing: add it"),
     "from: q_dbs1, to: q_dbs2": ("from: q_dbs1, to: q_dbs2, split_threshold: 5", "propagations.dbs1_to_dbs2.split_threshold",
                                  "5 is out of range: write at least 10"),
@@ -328,8 +338,8 @@ COMPONENT_PROBLEMS = {
         "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
         "commit_serialization: full is known but not yet built: write dependent_transactions, or parallelism: 1 for source order"),
     "_dbs1: {site: dbs2": (
-        "_dbs1: {conflict_handlers: [], site: dbs2", "applies.apply_from_dbs1.conflict_handlers",
-        "this key is known but not yet built: leave it out: conflicts go to the error queue"),
+        "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
+        "this key is known but not yet built: leave it out, and let one site alone delete rows"),
     "from_dbs1: {site: dbs2": (
         "from_dbs1: {dml_handlers: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
         "this key is known but not yet built: leave it out: rows are applied as they come"),
@@ -350,6 +360,29 @@ def test_component_problem(tmp_path, old, new, path, expected):
     assert (place, rest.partition("): ")[2]) == (path, expected)
 
 
+CAPTURE_SCNS = {
+    "first_scn: yes": "first_scn (line 12): True is not an SCN",
+    "first_scn: 0": "first_scn (line 12): 0 is not an SCN",
+    "start_scn: 0/G1": "start_scn (line 12): '0/G1' is not an SCN: write it as `headrace status` shows it, such as 0/016B3748, or as a number",
+    "first_scn: 0/00000050, start_scn: 0/0000004F": "(line 12): start_scn 0/0000004F is below first_scn 0/00000050: a capture process begins at its first SCN or above",
+    "checkpoint_retention_time: 5": "checkpoint_retention_time (line 12): 5 is not a retention time: write one from 10s to 60d, such as 12h or 3d",
+    "checkpoint_retention_time: 61d": "checkpoint_retention_time (line 12): '61d' is not a retention time",
+}
+
+
+@pytest.mark.parametrize(("given", "words"), CAPTURE_SCNS.items(), ids=CAPTURE_SCNS)
+def test_scns_of_a_capture_process_that_cannot_be_are_refused(tmp_path, given, words):
+    (found,) = problems(tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs1,", f"source: dbs1, {given}, queue: q_dbs1,"))
+    assert found.startswith("captures.capture_hr")
+    assert words in found
+
+
+def test_scns_and_retention_time_of_a_capture_process(tmp_path):
+    text = EXPLICIT.replace("source: dbs1, queue: q_dbs1,", "source: dbs1, first_scn: 1/0000000A, start_scn: 5000000000, checkpoint_retention_time: 3d, queue: q_dbs1,")
+    capture = read(tmp_path, text).capture("capture_hr")
+    assert (capture.first_scn, capture.start_scn, capture.checkpoint_retention_s) == ((1 << 32) + 10, 5_000_000_000, 3 * 86_400.0)
+
+
 def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
     found = problems(tmp_path, EXPLICIT.replace("capture_hr:", "Capture-HR:"))
     assert found == [
@@ -364,13 +397,13 @@ def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
 
 def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
-    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, first_scn: 5, queue: q_9,")
+    text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, parallelism: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
         "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
-        "captures.capture_hr.first_scn", "captures.capture_hr.source", "captures.capture_hr.queue",
+        "captures.capture_hr.parallelism", "captures.capture_hr.source", "captures.capture_hr.queue",
         "propagations.dbs1_to_dbs2.split_threshold", "propagations.dbs1_to_dbs2.to",
         "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.commit_serialization",
         "replicate[0].ddl", "replicate[0].to[0]",

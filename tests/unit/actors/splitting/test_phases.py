@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import MERGE_MIN_S, Splitting
 from streams.clock import VirtualClock
-from streams.errors import ConfigError
+from streams.errors import ConfigError, PropagationError
 from streams.scn import Scn
 from tests.support.controllers import one_way_spec, with_another_destination
 from topology.spec import TopologySpec
@@ -196,3 +197,66 @@ def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and
     assert Splitting(without, recorded(SPLIT)).spec == without
     alone = Splitting(one_way_spec(tmp_path), recorded(SPLIT))
     assert (alone.misfits, len(alone.splits)) == ((), 1)
+
+
+def test_what_an_operator_asked_is_done_by_a_controller_that_begins_later(spec, tmp_path):
+    file = tmp_path / "split_requests.json"
+    Splitting(spec, clock=VirtualClock(), requests=Requests(file)).ask("p", split=True)
+    later = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
+    found = later.next(Known(), 5)
+    assert found is not None
+    assert (found[0].phase, found[0].by) == (SPLITTING, "operator")
+    # It died before that was recorded.
+    again = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
+    assert phases(again, Known()) == [SPLITTING]
+    assert Requests(file).names() == ()
+
+
+def test_a_merge_that_was_asked_is_not_forgotten_before_it_is_recorded(spec, tmp_path):
+    file, by_hand = tmp_path / "split_requests.json", recorded(SPLIT, merges=False)
+    Splitting(spec, by_hand, VirtualClock(), Requests(file)).ask("p", split=False)
+    far = Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 35}}, seconds_per_scn=None)
+    assert Splitting(spec, by_hand, VirtualClock(), Requests(file)).next(far, 5) is not None
+    later = Splitting(spec, by_hand, VirtualClock(), Requests(file))
+    assert phases(later, far) == [SPLIT]
+    assert later.splits[0].merges
+    assert Requests(file).names() == ()
+
+
+def test_a_request_to_split_that_waits_can_be_taken_back(spec):
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(quiet=False)
+    splitting.ask("p", split=True)
+    splitting.ask("p", split=False)
+    facts.quiet = True
+    assert phases(splitting, facts) is None
+    with pytest.raises(ConfigError, match="p is not split off"):
+        splitting.ask("p", split=False)
+
+
+def test_a_request_of_a_propagation_that_left_the_file_is_forgotten(spec, tmp_path):
+    file = tmp_path / "split_requests.json"
+    Requests(file).put("gone", split=True)
+    Splitting(spec, clock=VirtualClock(), requests=Requests(file))
+    assert Requests(file).names() == ()
+
+
+def test_a_request_that_cannot_be_kept_is_refused_and_a_damaged_file_asks_nothing(spec, tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text("[1")
+    assert Requests(damaged).names() == ()
+    requests = Requests()
+    requests._file = in_the_way / "split_requests.json"
+    with pytest.raises(PropagationError, match="is not kept"):
+        requests.put("p", split=True)
+    assert requests.get("p") is None
+
+
+def test_a_request_waits_for_the_queue_to_answer(spec):
+    """Its clone could not begin at a site that is away, and the streams of other sites would wait for it."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(away={"queue:qa"})
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) is None
+    facts.away.clear()
+    assert phases(splitting, facts) == [SPLITTING]

@@ -175,7 +175,9 @@ def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
 def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_lost(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path, memory=100_000, spill=0)
     assert queues.far is not None
+    assert queues.near is not None
     for k in range(8):
+        queues.near.publisher_news(queues.publisher)  # its credit
         queues.publish(insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
     queues.far._spec = one_way(tmp_path, memory=30_000, spill=0).queue("q_dbs2")
     queues.connect()

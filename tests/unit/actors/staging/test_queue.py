@@ -8,9 +8,10 @@ import pytest
 
 from actors.staging import queue as queue_module
 from actors.staging import spill as spill_module
-from actors.staging.queue import ENTRY_BYTES
+from actors.staging.queue import BATCH_BYTES_MIN, ENTRY_BYTES
 from protos import codec
 from streams.errors import ProtocolError, QueueError
+from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import CREDIT, Queue
 from tests.support.staging import Subscriber
@@ -361,6 +362,40 @@ def test_tiny_batches_on_disk_are_bounded_by_the_memory_they_need(tmp_path: Path
         queue.send(publisher, insert_batch([10 * sent + 10], previous=10 * sent))
         sent += 1
     assert sent == 100
+
+
+@pytest.mark.parametrize("spill", [0, 1 << 22])
+def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_the_memory(tmp_path: Path, spill: int) -> None:
+    """Credit is in bytes of batches, and an entry costs more than a tiny batch has."""
+    memory = 400 * ENTRY_BYTES
+    queue = Queue(tmp_path, memory=memory, spill=spill)
+    publisher = queue.publisher()
+    publisher.granted_bytes = 0
+    sent = number = 0
+    while (news := queue.core.publisher_news(publisher)) is not None and news.credit_bytes > 0:
+        on_its_way: list[LcrBatch] = []
+        size = 0
+        while size < news.credit_bytes:
+            number += 1
+            on_its_way.append(insert_batch([10 * number], previous=10 * number - 10, value=b""))
+            size += len(codec.encode(on_its_way[-1]))
+        for batch in on_its_way:
+            sent += queue.send(publisher, batch)
+    assert queue.core.status()["memory_bytes"] <= memory + ENTRY_BYTES + 200, "one batch may be larger than what was left"
+    assert sent > memory // 10
+
+
+@pytest.mark.parametrize("free", [-1, 0, 1, 4, 5, 6, 1000])
+def test_there_is_credit_as_long_as_anything_is_free(tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a large transaction are given up only when nothing is free: with some bytes left and no credit, nothing ever moved again."""
+    queue = Queue(tmp_path)
+    queue.publisher()
+    monkeypatch.setattr(queue.core, "_free_bytes", lambda: free)
+    assert (queue.core._window() > 0) == (free > 0) == (queue.core.state == "ENABLED")
+
+
+def test_no_batch_with_a_row_is_smaller_than_what_credit_reckons_with() -> None:
+    assert len(codec.encode(insert_batch([1], value=b""))) >= BATCH_BYTES_MIN
 
 
 def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

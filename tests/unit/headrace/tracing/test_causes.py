@@ -11,8 +11,11 @@ import pytest
 from databases.ports import ErrorTransaction, Instantiation
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import FoundChange
+from rules.parsing import parse
+from rules.rule import Rule, RuleSet
 from streams.scn import Scn
 from streams.table_name import TableName
+from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read
 from topology.spec import TopologySpec
 from topology.ways import ways_to
@@ -238,3 +241,19 @@ def test_what_could_not_be_asked_is_unknown_and_no_cause_is_claimed(spec: Topolo
     found = explain(evidence(spec, **fields))
     assert found.verdict == "UNKNOWN"
     assert fields["unknown"][0] in found.text
+
+
+def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(spec: TopologySpec) -> None:
+    rules = RuleSet(include=(Rule(owner="public", name="t", condition=parse("new.c0 = 5", "where")),))
+    spec = replace(spec, propagations=tuple(replace(each, rules=rules) if each.name == "relay_to_b" else each for each in spec.propagations))
+    left_out, kept = (replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1")) for _ in range(2))
+    kept = replace(kept, alone=replace(kept.alone, groups=tuple(replace(g, new=column_values([[b"\0\0\0\5"], [b"x"]])) for g in kept.alone.groups)))
+    found = explain(evidence(spec, changes=(binary(left_out),)))
+    assert_found(found, "CONDITION", "propagation:relay_to_b", "new.c0 = 5")
+    assert explain(evidence(spec, changes=(binary(kept),))).verdict == "ARRIVED"
+
+
+def binary(found: FoundChange) -> FoundChange:
+    """The change with values in binary form, as its bytes are."""
+    table = replace(found.alone.tables[0], columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns))
+    return replace(found, alone=replace(found.alone, tables=(table,)))

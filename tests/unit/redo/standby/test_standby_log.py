@@ -271,7 +271,7 @@ def test_what_allows_a_purge_is_on_disk_before_it(site):
 
 
 def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
-    standby = standby_log(site.folder, redo_bytes_max=15_000)
+    standby = standby_log(site.folder, redo_bytes_max=20_000)
     standby.required_checkpoints.register("c")
     site.commit(40)
     stream = site.stream(standby)

@@ -16,6 +16,7 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import DestinationSession
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.obstacles import refused
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
@@ -50,10 +51,10 @@ class Reader(MemoryTableReader):
 
     broken: ClassVar[dict[str, Exception]] = {}
 
-    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1) -> TablePlan:
+    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1, rows="") -> TablePlan:
         if name in self.broken:
             raise self.broken[name]
-        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64)
+        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64, rows=rows)
 
 
 class World:
@@ -487,3 +488,57 @@ def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_th
     assert [names for what, names in joins.asked if what == "join"] == [{"late"}, {"t2"}]
     assert joins.asked[-1] == ("hold", None)
     world.assert_same("a", "late")
+
+
+def passed_on(world: World) -> TableInstantiation:
+    """`t` was copied, has no rows, and was renamed to t2 at the source, where another table is `t` now; the destination has neither change."""
+    world.copying().run_first()
+    world.source.rename_table("public.t", "t2")
+    world.source.create_table("public.t", ("id", "v"), key=("id",))
+    with world.source.transaction() as transaction:
+        transaction.insert("public.t", id="7", v="new")
+    return world.copying()
+
+
+def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_its_name(monkeypatch: pytest.MonkeyPatch):
+    """Nothing is applied meanwhile, so redo that is full would never have what the copy would hold: it waited for itself."""
+    world = World("a")
+    world.create("t", rows=0)
+    copying = passed_on(world)
+    world.source.confirmed_scn = Scn(0)
+    waited: list[object] = []
+    monkeypatch.setattr(TableInstantiation, "_wait_captured", lambda self, snapshot: bool(waited.append(snapshot)))
+    looks = 0
+
+    def end() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 20 or bool(waited)
+
+    world.should_end = end
+    copying.run_first()
+    assert not waited
+    assert ("t", "FAILED") in world.states
+    assert [record.name for record in world.recorded().values()] == ["a", "t"]
+    found = next(each for each in copying._standings(show=False) if each.occupant is not None)
+    assert "rename it as there" in refused(found)
+
+
+def test_it_is_copied_once_the_destination_has_the_new_names():
+    world = World("a")
+    world.create("t", rows=0)
+    copying = passed_on(world)
+
+    def renamed() -> bool:
+        if ("t", "FAILED") in world.states and ("public", "t2") not in world.store.tables:
+            moved = world.store.tables.pop(("public", "t"))
+            moved.table = module.replace(moved.table, name="t2")
+            world.store.tables["public", "t2"] = moved
+            world.store.create_table("public", "t", [destination_column("id"), destination_column("v")], key=("id",))
+        return False
+
+    world.should_end = renamed
+    copying.run_first()
+    done = dict.fromkeys(("a", "t", "t2"), "DONE")
+    beside(world, lambda: {name: record.state for name, record in world.recorded().items()} == done, copying=copying)
+    world.assert_same("a", "t", "t2")

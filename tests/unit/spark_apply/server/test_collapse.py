@@ -13,6 +13,7 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
 from spark_apply.server.collapse import ExpectedWrite, TruncateTables, plan_sets
 from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.resolution import DIFFERS, ConflictSettings, Resolution
 from spark_apply.tables import TableFits
 from streams.errors import DataError
 from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage
@@ -29,6 +30,10 @@ def k(number: int) -> bytes:
 
 
 A, B = (k(1), b"a", b"a"), (k(1), b"b", b"b")
+
+
+def without_handlers() -> Resolution:
+    return Resolution(ConflictSettings(apply="a", source="dbs1"))
 
 
 class Destination:
@@ -244,7 +249,7 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         assert before == {table.name: there.store.rows("public", table.name) for table in TABLES}
         there.session.begin()
         # Sets may fail where rows do not: a set compares what only some of its rows changed.
-        assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit) is not None) == bool(reference.failed)
+        assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit, without_handlers()) is not None) == bool(reference.failed)
     if reference.failed:
         assert written is None
         return
@@ -270,7 +275,7 @@ def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change
     there = Destination()
     there.store.insert("public", "twice", [(k(1), b"u1", b"v"), (k(2), b"u2", b"v")])
     there.session.begin()
-    failure = apply_rows(there.session, batch_of([Transaction(1, [change])], 0), there.fits.fit)
+    failure = apply_rows(there.session, batch_of([Transaction(1, [change])], 0), there.fits.fit, without_handlers())
     assert (failure.conflict_type if failure else "") == expected
 
 
@@ -295,11 +300,11 @@ def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(
             position = number
             break
     there.session.begin()
-    failure = apply_rows(there.session, batch_of([made], 0), there.fits.fit)
+    failure = apply_rows(there.session, batch_of([made], 0), there.fits.fit, without_handlers())
     assert (failure.position if failure else -1) == position
     if failure is not None:
         assert failure.conflict_type in {
             "insert_exists", "update_exists", "update_missing", "update_differs", "delete_missing", "delete_differs",
         }
         assert failure.readable
-        assert np.all([b"=" in text.encode() for text in failure.readable])
+        assert np.all([b"=" in text.encode() or text.startswith(DIFFERS) for text in failure.readable])

@@ -492,6 +492,7 @@ class Scanned:
     at: int
     kept: bytes
     objects: list[int]
+    describers: list[int]
     state: list[int]
 
     def __getitem__(self, index: int) -> int:
@@ -500,11 +501,31 @@ class Scanned:
 
 def scanned(data: bytes, *, is_open: bool = False, objects: int = 10) -> Scanned:
     buffer = np.frombuffer(bytearray(data), np.uint8) if data else np.zeros(1, np.uint8)
-    state, found = np.zeros(k.SCAN_STATE_SIZE, np.int64), np.zeros(objects, np.int64)
+    state, found, describers = (np.zeros(size, np.int64) for size in (k.SCAN_STATE_SIZE, objects, objects))
     state[k.SCAN_OPEN] = is_open
-    at = k.scan(buffer, 0, len(data), state, found)
+    at = k.scan(buffer, 0, len(data), state, found, describers)
     kept = buffer[: state[k.SCAN_KEPT]].tobytes()
-    return Scanned(int(at), kept, found[: state[k.SCAN_OBJECTS]].tolist(), state.tolist())
+    listed = describers[: state[k.SCAN_DESCRIBERS]].tolist()
+    return Scanned(int(at), kept, found[: state[k.SCAN_OBJECTS]].tolist(), listed, state.tolist())
+
+
+def test_scan_names_each_transaction_that_describes_a_table_or_truncates_one() -> None:
+    described = pg.stream(pg.begin(90, 7), pg.relation(5, "s", "t", COLUMNS), pg.relation(6, "s", "u", COLUMNS), pg.commit(90, 98))
+    plain = pg.stream(pg.begin(98, 8), pg.insert(5, [b"1"]), pg.commit(98, 99))
+    truncating = pg.stream(pg.begin(99, 9), pg.truncate([5]), pg.commit(99, 110))
+    assert scanned(described + plain + truncating).describers == [7, 9]
+
+
+def test_scan_leaves_the_names_of_types_to_the_chunk_that_has_their_table() -> None:
+    """A chunk that can list no more tables ends before the names that the next one needs."""
+    tables = [pg.relation(number, "s", "t", COLUMNS) for number in range(3)]
+    names = [pg.type_name(20_000 + number, "s", "x") for number in range(3)]
+    frames = [pg.frame(message) for pair in zip(names, tables, strict=True) for message in pair]
+    found = scanned(b"".join(frames), objects=2)
+    assert found.kept == b"".join(frames[:4])
+    assert found.at == len(found.kept)
+    found = scanned(b"".join([*frames[:4], pg.keepalive(1), *frames[4:]]), objects=2)
+    assert found.kept == b"".join(frames[:4])
 
 
 def test_scan_takes_whole_frames_and_drops_keepalives() -> None:
@@ -572,7 +593,7 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
     while expected and expected[-1][30:31] == b"Y":
         expected.pop()
     buffer = np.zeros(len(data) + 1, np.uint8)
-    state, found = np.zeros(k.SCAN_STATE_SIZE, np.int64), np.zeros(100, np.int64)
+    state, found, describers = (np.zeros(size, np.int64) for size in (k.SCAN_STATE_SIZE, 100, 100))
     taken = filled = 0
     came = 0
     while came < len(data):
@@ -580,7 +601,7 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
         came += len(piece)
         buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(piece)
-        at = int(k.scan(buffer, taken, filled, state, found))
+        at = int(k.scan(buffer, taken, filled, state, found, describers))
         taken = int(state[k.SCAN_KEPT])
         rest = buffer[at:filled].copy()
         buffer[taken : taken + len(rest)] = rest

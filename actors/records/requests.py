@@ -1,0 +1,81 @@
+"""What operators asked of split streams (`headrace split | merge`), kept until it is done: a controller that begins again goes on with it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+from streams.durable_file import replace_file
+from streams.errors import PropagationError
+
+__all__ = ["REQUESTS_FILE", "Requests"]
+
+REQUESTS_FILE = "split_requests.json"  # in the state folder, beside the record of the topology
+
+log = logging.getLogger("headrace")
+
+
+class Requests:
+    """The requests of one topology, by propagation: split it off, or merge it. Callable from any thread.
+
+    Args:
+        file: that keeps them; None: they are kept in memory.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._wanted = self._read()
+
+    def get(self, propagation: str) -> bool | None:
+        """Whether a propagation is to be split off (True) or merged (False); None: nobody asked."""
+        return self._wanted.get(propagation)
+
+    def names(self) -> tuple[str, ...]:
+        """The propagations of which something is wanted."""
+        return tuple(self._wanted)
+
+    def put(self, propagation: str, *, split: bool) -> None:
+        """Keep a request, in the place of an earlier one; durable when this returns.
+
+        Args:
+            propagation: its name.
+            split: split it off; False: merge it.
+
+        Raises:
+            PropagationError: it could not be written; what was asked before holds.
+        """
+        with self._lock:
+            self._save({**self._wanted, propagation: split})
+
+    def drop(self, propagation: str) -> None:
+        """Forget a request: it is done, or not wanted any more. Idempotent; durable when this returns.
+
+        Raises:
+            PropagationError: it could not be written.
+        """
+        with self._lock:
+            if propagation in self._wanted:
+                self._save({name: split for name, split in self._wanted.items() if name != propagation})
+
+    def _save(self, wanted: dict[str, bool]) -> None:
+        try:
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self._file, json.dumps(wanted) + "\n")
+        except OSError as error:
+            raise PropagationError(f"{self._file}: {error.strerror or error}: the request is not kept", hint="free space there, and try again") from error
+        self._wanted = wanted
+
+    def _read(self) -> dict[str, bool]:
+        if self._file is None:
+            return {}
+        try:
+            document = json.loads(self._file.read_text(encoding="utf-8"))
+            return {str(name): bool(split) for name, split in document.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            log.warning("%s is damaged and is ignored: %s", self._file, error)  # the operator asks again
+            return {}

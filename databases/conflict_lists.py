@@ -1,0 +1,77 @@
+"""What keeps conflict handlers from working on a table as it is: its columns, their types, its key, and what the log has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from databases.ports import DestinationTable, Finding
+from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules
+from streams.lcr_batch import OldImage, TableVersion
+
+__all__ = ["conflict_list_findings"]
+
+_OF_OLD_VALUES = frozenset({"update_differs", "delete_differs"})
+
+
+def conflict_list_findings(apply: str, rules: ConflictRules, version: TableVersion, table: DestinationTable) -> Iterator[Finding]:
+    """Check what is set for one table of an apply process.
+
+    Args:
+        apply: name of the apply process.
+        rules: its handlers.
+        version: the table as its rows come, under the destination's name.
+        table: the destination's.
+    """
+    path = f"applies.{apply} table {version.qualified_name}"
+    mine = rules.of(version.owner, version.name)
+    names = [column.name for column in version.columns]
+    if mine.handlers and not table.key:
+        yield Finding(path=path, problem="has conflict handlers, and no key that identifies a row", fix="add a primary key at the destination, or remove the handlers")
+    for handler in mine.handlers:
+        yield from _handler_findings(f"{path} {handler} on {handler.kind}", handler, version, table)
+    key = {table.columns[place].name for place in table.key}
+    for operation, columns in mine.uncompared:
+        for name in sorted(columns):
+            here = f"{path} compare_old_values ({operation})"
+            if name not in names:
+                yield _unknown(here, name, names)
+            elif name in key:
+                yield Finding(path=here, problem=f"{name} is in the key, which finds the row", fix="leave it out: only columns outside the key are compared")
+    if version.old_image is not OldImage.FULL and (needed := _needing_old_values(mine.handlers)):
+        yield Finding(
+            path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",
+            fix=f"at the source: ALTER TABLE {version.qualified_name} REPLICA IDENTITY FULL;",
+        )
+
+
+def _needing_old_values(handlers: tuple[ConflictHandler, ...]) -> list[str]:
+    return sorted({f"{each} on {each.kind}" for each in handlers if each.kind in _OF_OLD_VALUES or (each.kind, each.method) == ("update_missing", "overwrite")})
+
+
+def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion, table: DestinationTable) -> Iterator[Finding]:
+    names = [column.name for column in version.columns]
+    key = {table.columns[place].name for place in table.key}
+    there = {column.name: column for column in table.columns}
+    resolution = (handler.resolution_column,) if handler.resolution_column else ()
+    for name in dict.fromkeys((*handler.columns, *resolution)):
+        if name not in names:
+            yield _unknown(path, name, names)
+        elif name in key:
+            yield Finding(path=path, problem=f"{name} is in the key, and a key column is in no column list", fix="leave it out")
+    of_sums = handler.columns or tuple(name for name in names if name not in key)
+    for name in of_sums if handler.method == "delta" else ():
+        if name in there and not there[name].is_number:
+            yield Finding(
+                path=path, problem=f"delta cannot add values of {name}, which is {there[name].type_name.removeprefix('pg_catalog.')}",
+                fix="list columns of whole numbers or numeric only (floating point adds up to something else in another order)",
+            )
+    decides = there.get(handler.resolution_column)
+    if handler.method in BY_COLUMN and decides is not None and not decides.is_ordered:
+        yield Finding(
+            path=path, problem=f"the resolution column {decides.name} is {decides.type_name.removeprefix('pg_catalog.')}, whose values have no order",
+            fix="name a column with a number, a time or a text",
+        )
+
+
+def _unknown(path: str, name: str, names: list[str]) -> Finding:
+    return Finding(path=path, problem=f"the table has no column {name}", fix=f"name one of {', '.join(names)}")

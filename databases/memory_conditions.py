@@ -1,0 +1,36 @@
+"""Conditions in SQL, for databases in memory: those that rules can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from databases.connectors import value_types
+from rules.condition import ConditionError
+from rules.parsing import parsed
+from rules.rowwise import is_true_of
+from streams.errors import DataError
+from streams.lcr_batch import Column
+
+__all__ = ["condition_in_memory"]
+
+
+def condition_in_memory(text: str, columns: Sequence[Column]) -> Callable[[Sequence[bytes | None]], bool]:
+    """Make of a condition what says of a row whether it is TRUE.
+
+    Args:
+        text: as `rules.spelling` writes it.
+        columns: of the table.
+
+    Returns:
+        Takes a row, values in the order of the columns.
+
+    Raises:
+        DataError: it is no condition, or one over other columns.
+    """
+    types = value_types()
+    try:
+        tree = parsed(text, "where")
+        is_true_of(tree, columns, [None] * len(columns), types)
+    except (ConditionError, ValueError) as error:
+        raise DataError(f"the condition {text!r} cannot be evaluated here: {error}", sqlstate="42601") from error
+    return lambda row: is_true_of(tree, columns, row, types)

@@ -1,0 +1,124 @@
+"""Rows of a table in memory that a change meets. See `databases.memory_destination`.
+
+Values are put in order by their bytes: so are text, and the binary form of numbers that are not negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from databases.memory_store import Row, StoredTable, rows_of
+from databases.ports import RowInTheWay, RowQuestion, Write
+from streams.lcr_batch import NULL, ColumnValues, Command
+
+__all__ = ["conflicting", "find_rows"]
+
+
+def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[tuple[int, RowInTheWay]]:
+    """See `DestinationSession.find_rows`.
+
+    Args:
+        found: the table.
+        write: with one row.
+        question: what to find out.
+
+    Returns:
+        Each row with its number in `found`.
+    """
+    target = _target(found, write)
+    old, new = _row(write.old), _row(write.new)
+    is_insert = write.command is Command.INSERT
+    if question.by_key:
+        numbers = {n: True for n, row in found.rows.items() if old is not None and _has(row, old, write.match_columns, target)}
+    else:
+        assert new is not None
+        own = [n for n, row in found.rows.items() if not is_insert and old is not None and _has(row, old, write.match_columns, target)]
+        numbers = {}
+        for key in _whole_keys(found, new, write):
+            is_key = is_insert and tuple(target[p] for p in key) == found.table.key
+            for n, row in found.rows.items():
+                if n not in own and _has(row, new, key, target) and all(new[p] is not None for p in key):
+                    numbers[n] = numbers.get(n, False) or is_key
+    image = new if is_insert else old
+    return [
+        (n, RowInTheWay(
+            number=str(n), is_same=is_same, differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
+            order={p: _order(new[p], found.rows[n][target[p]]) for p in question.order if new},
+            sums={p: _sum(found.rows[n][target[p]], new[p], old[p]) for p in question.sums if new and old},
+            values={c.name: None if v is None else _shown(v, c.type_name) for c, v in zip(found.table.columns, found.rows[n], strict=True)},
+        ))
+        for n, is_same in numbers.items()
+    ]
+
+
+def conflicting(found: StoredTable, write: Write) -> list[int] | None:
+    """See `DestinationSession.conflicting`.
+
+    Args:
+        found: the table.
+        write: any number of rows.
+    """
+    target = _target(found, write)
+    if write.command is Command.INSERT:
+        assert write.new is not None
+        keys = [key for key in _keys(found, write) if (write.new.lengths[list(key)] >= NULL).all()]
+        there = [(key, {tuple(row[target[p]] for p in key) for row in found.rows.values()}) for key in keys]
+        images = [list(rows_of(write.new, key, write)) for key in keys]
+        return [
+            n for n in range(write.row_count)
+            if any(None not in image[n] and image[n] in values for (_, values), image in zip(there, images, strict=True))
+        ] if keys else None
+    assert write.old is not None
+    if write.paired or not any({target[p] for p in write.match_columns} >= set(key) for key in found.table.identifying_keys):
+        return None
+    columns = [
+        p for p in dict.fromkeys((*write.match_columns, *write.compare_columns)) if not found.table.columns[target[p]].is_generated
+    ]
+    rows = {tuple(row[target[p]] for p in columns) for row in found.rows.values()}
+    return [n for n, values in enumerate(rows_of(write.old, columns, write)) if values not in rows]
+
+
+def _target(found: StoredTable, write: Write) -> list[int]:
+    place = {column.name: position for position, column in enumerate(found.table.columns)}
+    return [place[column.name] for column in write.version.columns]
+
+
+def _row(values: ColumnValues | None) -> dict[int, bytes | None] | None:
+    """The values of the only row, by position; without those that it does not carry."""
+    if values is None:
+        return None
+    found = {p: values.value(p, 0) for p in range(values.column_count)}
+    return {p: value if isinstance(value, bytes) else None for p, value in found.items() if isinstance(value, bytes) or value == NULL}
+
+
+def _has(row: Row, values: dict[int, bytes | None], columns: Sequence[int], target: Sequence[int]) -> bool:
+    return all(row[target[p]] == values.get(p, b"\0absent") for p in columns)
+
+
+def _keys(found: StoredTable, write: Write) -> Iterator[tuple[int, ...]]:
+    places = {column.name: position for position, column in enumerate(write.version.columns)}
+    for key in found.table.unique_keys:
+        names = [found.table.columns[place].name for place in key]
+        if all(name in places for name in names):
+            yield tuple(places[name] for name in names)
+
+
+def _whole_keys(found: StoredTable, new: dict[int, bytes | None], write: Write) -> Iterator[tuple[int, ...]]:
+    return (key for key in _keys(found, write) if all(p in new for p in key))
+
+
+def _order(value: bytes | None, there: bytes | None) -> int | None:
+    return None if value is None or there is None else (value > there) - (value < there)
+
+
+def _sum(there: bytes | None, new: bytes | None, old: bytes | None) -> bytes | None:
+    if there is None or new is None or old is None:
+        return None
+    total = sum(sign * int.from_bytes(value, "big", signed=True) for sign, value in ((1, there), (1, new), (-1, old)))
+    return total.to_bytes(len(there), "big", signed=True)
+
+
+def _shown(value: bytes, type_name: str) -> str:
+    if type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"} and len(value) in {2, 4, 8}:
+        return str(int.from_bytes(value, "big", signed=True))
+    return value.decode("utf-8", "replace")

@@ -1,0 +1,293 @@
+"""PostgreSQL's values as conditions compare them: see `rules.values.ValueTypes`.
+
+Only types whose comparison depends on nothing but the two values are named here. Everything else - arrays, JSON, ranges, enumerated and
+other user-defined types, interval, time with time zone - is OPAQUE: in a batch nothing says how such a type compares.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import numpy as np
+
+from rules.values import Comparable, Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streams.lcr_batch import Column
+
+__all__ = ["PostgresValueTypes"]
+
+_KINDS: Final = {
+    "int2": Kind.INTEGER, "int4": Kind.INTEGER, "int8": Kind.INTEGER, "float4": Kind.SINGLE, "float8": Kind.FLOAT,
+    "numeric": Kind.NUMERIC, "bool": Kind.BOOLEAN, "text": Kind.TEXT, "varchar": Kind.TEXT, "name": Kind.TEXT, "bpchar": Kind.PADDED_TEXT,
+    "bytea": Kind.BYTES, "uuid": Kind.UUID, "date": Kind.DATE, "time": Kind.TIME, "timestamp": Kind.TIMESTAMP, "timestamptz": Kind.INSTANT,
+}
+# The binary form of types of fixed width, big-endian, as numpy and struct spell it.
+_FIXED: Final = {
+    "int2": ">i2", "int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "bool": "?", "date": ">i4", "time": ">i8",
+    "timestamp": ">i8", "timestamptz": ">i8",
+}
+_FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
+_MOST, _LEAST = 2**63 - 1, -(2**63)  # infinity and -infinity of timestamps
+_DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
+_DAY_US = 86_400_000_000
+_EPOCH_DAYS = 10_957  # from 1970-01-01, which the calendar below counts from, to 2000-01-01
+_DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)")
+_TIME: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")
+_OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?|Z")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NUMERIC_HEAD = struct.Struct(">HhHH")  # digits, weight of the first, sign, digits shown after the point
+_NEGATIVE, _NAN, _INFINITE, _NEGATIVE_INFINITE = 0x4000, 0xC000, 0xD000, 0xF000
+
+
+class _NotANumber:
+    """PostgreSQL's numeric NaN: equal to itself, greater than every number."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NotANumber)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __le__(self, other: object) -> bool:
+        return self == other
+
+    def __gt__(self, other: object) -> bool:
+        return self != other
+
+    def __ge__(self, other: object) -> bool:
+        return True
+
+
+_NAN_VALUE: Final = _NotANumber()
+
+
+class PostgresValueTypes:
+    """See the module."""
+
+    def kind(self, column: Column) -> Kind:
+        """See `ValueTypes.kind`."""
+        owner, _, name = column.type_name.partition(".")
+        return _KINDS.get(name, Kind.OPAQUE) if owner == "pg_catalog" else Kind.OPAQUE
+
+    def value(self, column: Column, raw: bytes) -> Comparable:
+        """See `ValueTypes.value`."""
+        name = _name(column)
+        if not column.is_binary:
+            return _OF_TEXT[_KINDS[name]](raw.decode("utf-8"))
+        if name in _FIXED:
+            try:
+                (found,) = struct.unpack(_FIXED[name].replace("i2", "h").replace("i4", "i").replace("i8", "q")
+                                         .replace("f4", "f").replace("f8", "d"), raw)
+            except struct.error as error:
+                raise ValueError(str(error)) from None
+            return _float_key(found) if _KINDS[name] in _FLOATS else _infinite(found) if name == "date" else found
+        if name == "numeric":
+            return _numeric(raw)
+        return raw.rstrip(b" ") if name == "bpchar" else raw
+
+    def values(self, column: Column, data: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArray[Any]:
+        """See `ValueTypes.values`."""
+        name = _name(column)
+        if column.is_binary and name in _FIXED:
+            kind = np.dtype(_FIXED[name])
+            if not bool((lengths == kind.itemsize).all()):
+                raise ValueError(f"a value of {name} has not {kind.itemsize} bytes")
+            found = np.frombuffer(data, kind) if data.shape[0] else np.empty(0, kind)
+            if kind.kind == "f":
+                return _float_keys(found.astype(np.float64))
+            if kind.kind == "b":
+                return found
+            found = found.astype(np.int64)
+            if name == "date":
+                found[found == _DATE_MOST] = _MOST
+                found[found == _DATE_LEAST] = _LEAST
+            return found
+        ends = np.cumsum(lengths, dtype=np.int64).tolist()
+        whole, begin = data.tobytes(), 0
+        values = np.empty(len(ends), object)
+        for number, end in enumerate(ends):
+            values[number] = self.value(column, whole[begin:end])
+            begin = end
+        kind_of = _KINDS[name]
+        if kind_of is Kind.BOOLEAN:
+            return values.astype(np.bool_)
+        is_number = kind_of in (Kind.INTEGER, *_FLOATS, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT)
+        return values.astype(np.int64) if is_number else values
+
+    def constant(self, column: Column, text: str) -> Comparable:
+        """See `ValueTypes.constant`."""
+        if "\0" in text:
+            raise ValueError("a text cannot hold the character 0")
+        return _CONSTANTS[_KINDS[_name(column)]](text)
+
+    def number(self, column: Column, value: int | Decimal) -> Comparable:
+        """See `ValueTypes.number`."""
+        if _KINDS[_name(column)] not in _FLOATS:
+            return value
+        found = float(value)
+        if found in (float("inf"), float("-inf")):
+            raise ValueError("is too large for a floating-point number")
+        return _float_key(found)
+
+
+def _name(column: Column) -> str:
+    return column.type_name.partition(".")[2]
+
+
+# --------------------------------------------------------------------------- numbers
+
+
+def _float_keys(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Integers in the order of the numbers: -0 is 0, and NaN is the greatest."""
+    bits = (values + 0.0).view(np.int64)
+    keys = np.where(bits < 0, bits ^ np.int64(_MOST), bits)
+    keys[np.isnan(values)] = _MOST
+    return keys
+
+
+def _float_key(value: float) -> int:
+    return int(_float_keys(np.array([value], np.float64))[0])
+
+
+def _numeric(raw: bytes) -> Comparable:
+    try:
+        count, weight, sign, _ = _NUMERIC_HEAD.unpack_from(raw)
+        digits = struct.unpack_from(f">{count}H", raw, _NUMERIC_HEAD.size)
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    if sign == _NAN:
+        return _NAN_VALUE
+    if sign in (_INFINITE, _NEGATIVE_INFINITE):
+        return Decimal("Infinity" if sign == _INFINITE else "-Infinity")
+    whole = 0
+    for digit in digits:
+        whole = whole * 10_000 + digit
+    # Not `scaleb`, which rounds to the context's digits.
+    return Decimal((int(sign == _NEGATIVE), tuple(map(int, str(whole))), (weight - count + 1) * 4))
+
+
+def _numeric_of_text(text: str) -> Comparable:
+    try:
+        found = Decimal(text)
+    except InvalidOperation:
+        raise ValueError("is no number") from None
+    return _NAN_VALUE if found.is_nan() else found
+
+
+def _bool_of_text(text: str) -> bool:
+    if text not in ("t", "f"):
+        raise ValueError("is no truth value")
+    return text == "t"
+
+
+# --------------------------------------------------------------------------- times
+
+
+def _infinite(days: int) -> int:
+    return {_DATE_MOST: _MOST, _DATE_LEAST: _LEAST}.get(days, days)
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 2000-01-01 in the Gregorian calendar; year 0 is 1 BC."""
+    lengths = (31, 28 + (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    if not (1 <= month <= 12 and 1 <= day <= lengths[month - 1]):
+        raise ValueError("is no day of the calendar")
+    shifted = year - (month <= 2)
+    era, of_era = divmod(shifted, 400)
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468 - _EPOCH_DAYS
+
+
+def _clock(found: re.Match[str]) -> int:
+    hour, minute, second = (int(found[number] or 0) for number in (1, 2, 3))
+    us = (hour * 3600 + minute * 60 + second) * 1_000_000 + int((found[4] or "0").ljust(6, "0"))
+    if minute > 59 or second > 59 or us > _DAY_US:
+        raise ValueError("is no time of the day")
+    return us
+
+
+def _date(text: str) -> int:
+    if text in ("infinity", "-infinity"):
+        return _MOST if text == "infinity" else _LEAST
+    body = text.removesuffix(" BC")
+    found = _DATE.fullmatch(body)
+    if found is None:
+        raise ValueError("write a date as '2026-01-31'")
+    year = int(found[1])
+    if year == 0:
+        raise ValueError("there is no year 0")
+    return _days(1 - year if body != text else year, int(found[2]), int(found[3]))
+
+
+def _time(text: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError("write a time as '08:30' or '08:30:00.5'")
+    return _clock(found)
+
+
+def _timestamp(text: str) -> int:
+    if text in ("infinity", "-infinity"):
+        return _MOST if text == "infinity" else _LEAST
+    body = text.removesuffix(" BC")
+    day, _, clock = body.replace("T", " ", 1).partition(" ")
+    if _DATE.fullmatch(day) is None:
+        raise ValueError("write a timestamp as '2026-01-31 08:30:00'")
+    return _date(day + (" BC" if body != text else "")) * _DAY_US + (_time(clock) if clock else 0)
+
+
+def _instant(text: str) -> int:
+    if text in ("infinity", "-infinity"):
+        return _timestamp(text)
+    is_before = text.endswith(" BC")
+    body = text.removesuffix(" BC")
+    found = next((match for match in _OFFSET.finditer(body) if match.end() == len(body) and match.start() > len("2026-01-31")), None)
+    if found is None:
+        raise ValueError("write it with its offset from UTC, as '2026-01-31 08:30:00+00': without one it depends on the session's time zone")
+    offset = 0
+    if found[1]:
+        offset = int(found[2]) * 3600 + int(found[3] or 0) * 60 + int(found[4] or 0)
+        offset = -offset if found[1] == "-" else offset
+    return _timestamp(body[: found.start()].rstrip() + (" BC" if is_before else "")) - offset * 1_000_000
+
+
+# --------------------------------------------------------------------------- the rest
+
+
+def _bytea(text: str) -> bytes:
+    if not text.startswith("\\x"):
+        raise ValueError("write bytes as '\\x00ff'")
+    return bytes.fromhex(text[2:])
+
+
+def _uuid(text: str) -> bytes:
+    if _UUID.fullmatch(text) is None:
+        raise ValueError("write a UUID as 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'")
+    return UUID(text).bytes
+
+
+def _padded(text: str) -> bytes:
+    return text.encode().rstrip(b" ")
+
+
+def _no_text(text: str) -> Comparable:
+    raise ValueError(f"write {text} without quotes")
+
+
+_OF_TEXT: Final[dict[Kind, Callable[[str], Comparable]]] = {
+    Kind.INTEGER: int, Kind.FLOAT: lambda text: _float_key(float(text)), Kind.SINGLE: lambda text: _float_key(float(np.float32(text))), Kind.NUMERIC: _numeric_of_text, Kind.BOOLEAN: _bool_of_text,
+    Kind.TEXT: str.encode, Kind.PADDED_TEXT: _padded, Kind.BYTES: _bytea, Kind.UUID: _uuid, Kind.DATE: _date, Kind.TIME: _time,
+    Kind.TIMESTAMP: _timestamp, Kind.INSTANT: _instant,
+}
+_CONSTANTS: Final = _OF_TEXT | {Kind.INTEGER: _no_text, Kind.FLOAT: _no_text, Kind.SINGLE: _no_text, Kind.NUMERIC: _no_text, Kind.BOOLEAN: _no_text}

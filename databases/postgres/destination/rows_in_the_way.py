@@ -1,0 +1,175 @@
+"""Rows of a table that a change meets: found by its key or by its unique keys, compared and put in order by the server.
+
+Two statements, both over the set that a write sends (see `writes`):
+
+    find          one row of a write: the rows that it meets, locked, with everything that a conflict handler must know of them
+    conflicting   any number of rows: the numbers of those that would not find what they expect
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from databases.ports import RowInTheWay, RowQuestion, Write
+from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed
+from streams.lcr_batch import NULL, Command
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+    from databases.postgres.destination.catalog import CatalogTable
+
+__all__ = ["plan_conflicting", "plan_find", "read_rows", "remove_statement"]
+
+_SEND = {"pg_catalog.int2": "int2send", "pg_catalog.int4": "int4send", "pg_catalog.int8": "int8send", "pg_catalog.numeric": "numeric_send"}
+_FIXED = 3  # columns of an answer before those that were asked for: two that number the row, and whether it is the same
+
+
+def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, generation: int) -> WritePlan | None:
+    """Make the statement that finds the rows in the way of one row.
+
+    Args:
+        write: with one row.
+        catalog: the destination table; every column of the version fits.
+        question: what to find out.
+        generation: see `writes.wrapper_name`.
+
+    Returns:
+        None: there is no unique key by which to look.
+    """
+    is_insert = write.command is Command.INSERT
+    find = [] if is_insert else [p for p in write.match_columns if not catalog.table.columns[catalog.positions[write.version.columns[p].name]].is_generated]
+    keys = [] if question.by_key else list(_whole_keys(write, catalog))
+    if not question.by_key and not keys:
+        return None
+    of_keys = [p for key in keys for p in key]
+    old = dict.fromkeys((*find, *(() if is_insert else question.compare), *question.sums))
+    new = dict.fromkeys((*of_keys, *(question.compare if is_insert else ()), *question.order, *question.sums))
+    builder = SetBuilder(write, catalog, generation, old=list(old), new=list(new))
+    own = keyed(builder, find, []) if find else ""
+    same = "true"
+    condition = own
+    if not question.by_key:
+        condition = "(" + " OR ".join(f"({_unique(builder, key)})" for key in keys) + ")"
+        condition += f" AND ({own}) IS NOT TRUE" if own else ""
+        table_key = _key_in(write, catalog, catalog.table.key)
+        same = f"({_unique(builder, table_key)})" if table_key in keys and is_insert else "false"
+    image = "n" if is_insert else "o"
+    shown = [
+        "t.tableoid::pg_catalog.int8", "t.ctid", same,
+        *(f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW(u.{image}{p}))" for p in question.compare),
+        *(_order(builder, p) for p in question.order), *(_sum(builder, p) for p in question.sums),
+        *(f"t.{column.name}" for column in catalog.columns),
+    ]
+    sql = (
+        f"SELECT {', '.join(shown)} FROM {catalog.relation} t, (SELECT {builder.select_list()}) u WHERE {condition} FOR UPDATE OF t"
+    )
+    return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
+
+
+def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> WritePlan | None:
+    """Make the statement that names the rows of a write that would meet a conflict.
+
+    Args:
+        write: any number of rows.
+        catalog: the destination table; every column of the version fits.
+        generation: see `writes.wrapper_name`.
+
+    Returns:
+        None: no key identifies the rows.
+    """
+    target, places = catalog.table.columns, catalog.positions
+    if write.command is Command.INSERT:
+        keys = list(_whole_keys(write, catalog))
+        if not keys:
+            return None
+        builder = SetBuilder(write, catalog, generation, old=[], new=list(dict.fromkeys(p for key in keys for p in key)))
+        terms = [f"EXISTS (SELECT FROM {catalog.relation} t WHERE {_unique(builder, key)})" for key in keys]
+        condition = " OR ".join(terms)
+    else:
+        stored = [p for p, column in enumerate(write.version.columns) if not target[places[column.name]].is_generated]
+        find = [p for p in write.match_columns if p in stored]
+        compare = [p for p in write.compare_columns if p in stored and p not in find]
+        found_by = {places[write.version.columns[p].name] for p in find}
+        if write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys):
+            return None
+        builder = SetBuilder(write, catalog, generation, old=[*find, *compare], new=[])
+        condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, find, compare)})"
+    sql = (
+        f"SELECT u.r FROM (SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM (SELECT {builder.select_list()}) s) u"
+        f" WHERE {condition}"
+    )
+    return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
+
+
+def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion) -> Iterator[RowInTheWay]:
+    """Read the answer of `plan_find`'s statement.
+
+    Args:
+        result: of it.
+        catalog: as it was given.
+        question: as it was given.
+    """
+    for row in range(result.ntuples):
+        found = [result.get_value(row, place) for place in range(result.nfields)]
+        answers, compare = iter(found[_FIXED:]), question.compare
+        yield RowInTheWay(
+            number=f"{_text(found[0])} {_text(found[1])}", is_same=found[2] == b"t",
+            differs=frozenset(p for p in compare if next(answers) == b"t"),
+            order={p: None if (order := next(answers)) is None else int(order) for p in question.order},
+            sums={p: None if (summed := next(answers)) is None else bytes.fromhex(summed.decode()) for p in question.sums},
+            values={column.name: _text(next(answers)) for column in catalog.table.columns},
+        )
+
+
+def remove_statement(catalog: CatalogTable) -> str:
+    """The statement that deletes a row by its number: $1 its table's OID, $2 its place, both as text."""
+    return (
+        f"DELETE FROM {catalog.relation} t WHERE t.tableoid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.int8::pg_catalog.oid"
+        " AND t.ctid OPERATOR(pg_catalog.=) $2::pg_catalog.text::pg_catalog.tid"
+    )
+
+
+def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]]:
+    """The unique keys whose new values the write carries, as positions in its version."""
+    assert write.new is not None
+    for key in catalog.table.unique_keys:
+        found = _key_in(write, catalog, key)
+        has_operators = all(catalog.columns[place].unique_equals for place in key)
+        if found and has_operators and (write.new.lengths[list(found)] >= NULL).all():
+            yield found
+
+
+def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
+    """The condition that a row of the table has a unique key of the new values."""
+    return " AND ".join(f"t.{builder.details(p).name} {builder.details(p).unique_equals} u.n{p}" for p in key)
+
+
+def _key_in(write: Write, catalog: CatalogTable, key: Sequence[int]) -> tuple[int, ...]:
+    """A key of the table as positions in the write's version; empty when the version lacks a column of it."""
+    places = {column.name: position for position, column in enumerate(write.version.columns)}
+    names = [catalog.table.columns[place].name for place in key]
+    return tuple(places[name] for name in names) if all(name in places for name in names) else ()
+
+
+def _name(builder: SetBuilder, position: int) -> str:
+    return builder.details(position).name
+
+
+def _order(builder: SetBuilder, position: int) -> str:
+    column, value = f"t.{_name(builder, position)}", f"u.n{position}"
+    return f"CASE WHEN {value} > {column} THEN 1 WHEN {value} < {column} THEN -1 WHEN {value} = {column} THEN 0 END"
+
+
+def _sum(builder: SetBuilder, position: int) -> str:
+    column, details = builder.write.version.columns[position], builder.details(position)
+    own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
+    kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
+    total = f"(t.{details.name} + u.n{position} - u.o{position})::{kind}"
+    sent = f"pg_catalog.{_SEND[kind]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
+    return f"pg_catalog.encode({sent}, 'hex')"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

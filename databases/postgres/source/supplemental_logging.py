@@ -1,0 +1,132 @@
+"""Supplemental logging in PostgreSQL: a table's replica identity, and what of a row the log has under it.
+
+    DEFAULT, INDEX   of UPDATE and DELETE the old values of the key's columns; no others
+    FULL             the whole old row
+    any              of an UPDATE every new value but large ones (stored out of line) that it left alone; under FULL these are in the old row
+
+So a rule that looks at other old values, or at a column that may be stored out of line, needs FULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from databases.ports import Finding, LoggedTable, LogNeed
+from databases.postgres.connection import qualified
+from databases.postgres.source.catalog import CatalogTable, Leaf
+from rules.needs import NeededColumns, needed_columns, refusals
+from rules.rule import Rule
+from rules.values import ValueTypes
+from streams.lcr_batch import TableVersion
+
+__all__ = ["logged_tables", "logging_findings", "refused_conditions"]
+
+
+def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
+    """What the log must have of each table, or of its partitions, for the rules; tables without such rules are not named.
+
+    Args:
+        connection: to the source.
+        tables: that are captured.
+        needs: of every client.
+    """
+    found: list[LoggedTable] = []
+    for table in tables:
+        for need in needs:
+            if need.rule.matches_object(table.owner, table.name):
+                columns = needed_columns(need.rule, table.owner, table.name)
+                if columns != NeededColumns():
+                    found += [_logged(connection, leaf, need, columns) for leaf in table.leaves]
+    return tuple(found)
+
+
+def _logged(connection: psycopg.Connection[Any], leaf: Leaf, need: LogNeed, needed: NeededColumns) -> LoggedTable:
+    """One table, or partition, for one rule."""
+    identifying, outside = _columns(connection, leaf)
+    lacking = tuple(f"old {name}" for name in needed.old if name not in identifying)
+    maybe = tuple(f"new {name}" for name in needed.new if name in outside and name not in identifying)
+    is_full = leaf.identity == "f"
+    wanted = (*(f"old {name}" for name in needed.old), *(f"new {name}" for name in needed.new))
+    return LoggedTable(
+        owner=leaf.owner, name=leaf.name, place=need.place, columns=("every column, old and new",) if needed.whole_row else wanted,
+        lacking=() if is_full else ("the whole old row",) if needed.whole_row else lacking,
+        uncertain=() if is_full or needed.whole_row else maybe,
+        statement="" if is_full else f"ALTER TABLE {qualified(leaf.owner, leaf.name)} REPLICA IDENTITY FULL;",
+    )
+
+
+def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> tuple[frozenset[str], frozenset[str]]:
+    """The columns that identify a changed row in the log, and those whose values may be stored out of line."""
+    rows = connection.execute(
+        """
+        SELECT a.attname::text, coalesce(a.attnum = ANY (i.indkey), false), a.attstorage IN ('e', 'x')
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN pg_index i ON i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END
+        WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+        """,
+        (leaf.number,),
+    ).fetchall()
+    return frozenset(row[0] for row in rows if row[1]), frozenset(row[0] for row in rows if row[2])
+
+
+def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Finding]:
+    """What is missing in the log, with the statement that puts it there.
+
+    Args:
+        tables: from `logged_tables`.
+        path: of the site.
+    """
+    for table in tables:
+        where = f"{path} table {table.owner}.{table.name}"
+        if table.lacking:
+            yield Finding(path=where, problem=f"{table.place} needs {', '.join(table.lacking)}, which the log does not have", fix=table.statement)
+        elif table.uncertain:
+            yield Finding(
+                path=where, is_error=False,
+                problem=f"{table.place} needs {', '.join(table.uncertain)}, which the log does not have where it is stored out of line (about 2 kB or"
+                " more) and an UPDATE left it alone: the client stops then",
+                fix=table.statement,
+            )
+
+
+def refused_conditions(
+    connection: psycopg.Connection[Any], versions: Sequence[TableVersion], needs: Sequence[LogNeed], types: ValueTypes
+) -> Iterator[Finding]:
+    """Conditions that cannot be evaluated for a table as the source would.
+
+    Args:
+        connection: to the source.
+        versions: of the captured tables.
+        needs: of every client.
+        types: of the database.
+    """
+    for need in needs:
+        for version in versions:
+            if need.rule.matches_object(version.owner, version.name):
+                for error in refusals(need.rule, version, types):
+                    yield Finding(path=need.place, problem=error.message, fix=error.hint)
+                for name in sorted(_compared(need.rule) & _without_bytes(connection, version)):
+                    yield Finding(
+                        path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
+                        fix="keep what the rule needs in a column with a deterministic collation",
+                    )
+
+
+def _compared(rule: Rule) -> frozenset[str]:
+    conditions = (each for each in (rule.condition, rule.subset) if each is not None)
+    return frozenset(value.column for condition in conditions for value in condition.columns)
+
+
+def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
+    """The columns of a table whose texts may be equal with other bytes."""
+    rows = connection.execute(
+        """
+        SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
+        WHERE a.attrelid = %s AND NOT a.attisdropped AND NOT l.collisdeterministic
+        """,
+        (int(version.object_number),),
+    ).fetchall()
+    return frozenset(row[0] for row in rows)

@@ -1,0 +1,96 @@
+"""`headrace capture`: the SCNs of a capture process, and setting its first SCN or its start SCN.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Setting the First SCN for an Existing Capture Process", "Setting the Start SCN ...".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.console import scn_text
+from streams.errors import ConfigError, PropagationError
+from streams.scn import Scn, parse_scn
+from topology.downstream import receiver_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.deployment import Deployment
+
+__all__ = ["SHOWN", "scn_given", "scns_of", "set_scns", "text_of"]
+
+SET_TIMEOUT_S = 60.0  # the site writes a small file, and the capture process asks its queue
+SHOWN: Mapping[str, str] = {
+    "first_scn": "first SCN", "start_scn": "start SCN", "required_checkpoint_scn": "required checkpoint SCN", "applied_scn": "applied SCN",
+    "max_checkpoint_scn": "maximum checkpoint SCN", "captured_scn": "captured SCN",
+}
+"""Keys of a capture process's status, and their names in the manuals."""
+
+
+def scn_given(text: str, option: str) -> Scn | None:
+    """The SCN that a person gave; None: none.
+
+    Args:
+        text: as it was given; empty: not at all.
+        option: in which option, for the message.
+
+    Raises:
+        ConfigError: it is no SCN.
+    """
+    if not text:
+        return None
+    try:
+        return parse_scn(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is no SCN", hint="write it as `headrace status` shows it, such as 0/016B3748, or as a number") from error
+
+
+def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_scn: Scn | None) -> None:
+    """Set a first SCN, then a start SCN.
+
+    Args:
+        deployment: of its topology, which runs.
+        name: of a capture process.
+        first_scn: the new one; None: as it is.
+        start_scn: the new one: everything after it is captured again; None: as it is.
+
+    Raises:
+        ConfigError: there is no such capture process, or the SCN breaks a rule.
+        StreamsError: who keeps the redo, or the capture process, does not answer.
+    """
+    capture = {each.name: each for each in deployment.running.captures}[_name(deployment, name)]
+    actors, receiver = deployment.connect(), receiver_at(deployment.running, capture)
+    if first_scn is not None:
+        keeper = f"site:{capture.source}" if receiver is None else receiver.component
+        actors.call(keeper, "set_first_scn", capture.name, int(first_scn), timeout_s=SET_TIMEOUT_S)
+    if start_scn is not None:
+        actors.call(f"capture:{capture.name}", "capture_again", int(start_scn), timeout_s=SET_TIMEOUT_S)
+
+
+def scns_of(deployment: Deployment, name: str) -> dict[str, Any]:
+    """The SCNs of a capture process as its status has them; None: not known.
+
+    Args:
+        deployment: of its topology, which runs.
+        name: of a capture process.
+
+    Raises:
+        ConfigError: there is no such capture process.
+        PropagationError: it does not answer.
+    """
+    full = f"capture:{_name(deployment, name)}"
+    found = next((each for each in deployment.overview()["components"] if each["name"] == full), None)
+    if found is None:
+        raise PropagationError(f"{full} does not answer", hint="see `headrace status`")
+    return {"name": found["name"], "state": found["state"], **{key: found.get(key) or None for key in SHOWN}}
+
+
+def text_of(scns: Mapping[str, Any]) -> str:
+    """For people: a line per SCN, lowest first as a rule."""
+    return "\n".join([f"{scns['name']}: {scns['state']}", *(f"  {words}: {scn_text(scns[key])}" for key, words in SHOWN.items())])
+
+
+def _name(deployment: Deployment, name: str) -> str:
+    """The capture process of this full or short name."""
+    full = deployment.component(name if name.startswith("capture:") else f"capture:{name}")
+    return full.partition(":")[2]

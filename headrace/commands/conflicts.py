@@ -1,0 +1,57 @@
+"""`headrace conflicts`: what apply processes met that did not agree, and what they made of it.
+
+It reads the destinations' databases, so it works while nothing runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from headrace.console import DONE, Output, scn_text
+
+if TYPE_CHECKING:
+    from databases.ports import ConflictRecord
+    from headrace.commands.error_queue import ErrorQueue
+
+__all__ = ["list_conflicts"]
+
+
+def list_conflicts(queue: ErrorQueue, output: Output, apply: str, last: int) -> int:
+    """List the conflicts of a topology, by apply process and number.
+
+    Args:
+        queue: the destinations.
+        output: where they are printed.
+        apply: name of an apply process; empty: all of the topology.
+        last: so many of the newest ones at each.
+
+    Returns:
+        The exit code.
+    """
+    found = queue.conflicts(apply, last)
+    output.json({"conflicts": [asdict(record) for record in found]})
+    for record in found:
+        for line in _lines(record):
+            output.result(line)
+    output.result(f"{len(found)} conflicts")
+    return DONE
+
+
+def _lines(record: ConflictRecord) -> Iterator[str]:
+    when = dt.datetime.fromtimestamp(record.resolved_us / 1e6, tz=dt.UTC).isoformat(timespec="seconds")
+    end = f"{record.outcome} {record.error_number}" if record.error_number else record.outcome
+    by = f" by {record.handler}" if record.handler else ""
+    yield (
+        f"{record.number} {record.apply} from {record.source}: {record.kind} in {record.owner}.{record.name}, {when}: {end}{by};"
+        f" transaction {record.transaction_id} at {scn_text(record.commit_scn)}, LCR {record.position}"
+    )
+    if record.columns:
+        yield f"      conflicting: {', '.join(record.columns)}"
+    if record.applied_columns:
+        yield f"      written: {', '.join(record.applied_columns)}"
+    for label, texts in (("LCR old", record.old), ("LCR new", record.new), ("row", record.current)):
+        if texts:
+            yield f"      {label}: {', '.join(texts)}"

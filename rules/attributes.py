@@ -1,0 +1,29 @@
+"""The attributes of a row LCR that a condition may ask for, by the manuals' names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rules.values import Kind
+from streams.lcr_batch import Command
+
+__all__ = ["ATTRIBUTES", "COMMANDS", "REFUSED_ATTRIBUTES"]
+
+COMMANDS: Final = tuple(command.name for command in Command)
+
+ATTRIBUTES: Final = {
+    "source_database_name": Kind.TEXT,
+    "command_type": Kind.TEXT,
+    "object_owner": Kind.TEXT,
+    "object_name": Kind.TEXT,
+    "tag": Kind.TAG,
+    "transaction_id": Kind.INTEGER,
+    "scn": Kind.INTEGER,
+}
+
+_NOT_YET_KNOWN = "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a source"
+REFUSED_ATTRIBUTES: Final = {
+    "commit_scn": _NOT_YET_KNOWN,
+    "source_time": _NOT_YET_KNOWN,
+}
+"""What an LCR has only when its transaction is complete: the manuals give it to handlers, not to rules."""

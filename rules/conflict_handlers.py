@@ -1,0 +1,210 @@
+"""What an apply process does where a row LCR and the destination's row do not agree, as frozen data.
+
+Which old values are compared decides what a conflict is (`ConflictRules.uncompared`, `compare_key_only`); which handler is set for
+the kind of the conflict decides who wins. A handler belongs to a table of one apply process.
+
+    kinds      insert_exists, update_exists     a unique key has the value already
+               update_differs, delete_differs   the row is there, but an old value that is compared differs
+               update_missing, delete_missing   no row has the key
+    methods    maximum, minimum     the higher or lower value of the resolution column wins, with its whole column list
+               overwrite, discard   the LCR wins, or the row
+               site_priority        the site that stands first in a list wins: the LCR's source or the destination
+               delta                the row gets what the LCR added: no column list loses anything
+
+Source: Oracle Streams Replication Administrator's Guide, "Prebuilt Update Conflict Handlers"; `site_priority`, `delta` and
+    handlers of other kinds than update_differs go beyond it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from streams.lcr_batch import Command
+
+__all__ = [
+    "BY_COLUMN", "HISTORY_AGE_DEFAULT_S", "HISTORY_COUNT_DEFAULT", "KINDS", "METHODS", "METHODS_OF_KIND", "NOTHING_SET", "NO_CONFLICT_RULES", "ConflictHandler", "ConflictRules",
+    "HistoryBounds", "TableConflicts", "UncomparedColumns",
+]
+
+METHODS = ("maximum", "minimum", "overwrite", "discard", "site_priority", "delta")
+BY_COLUMN = frozenset({"maximum", "minimum"})
+"""Methods that need a resolution column."""
+
+METHODS_OF_KIND: dict[str, tuple[str, ...]] = {
+    "update_differs": METHODS,
+    "insert_exists": ("maximum", "minimum", "overwrite", "discard", "site_priority"),
+    "update_exists": ("overwrite", "discard", "site_priority"),
+    # Without a row there is nothing to compare with. To overwrite makes the row that the LCR's new values are.
+    "update_missing": ("overwrite", "discard"),
+    "delete_differs": ("overwrite", "discard", "site_priority"),
+    "delete_missing": ("discard",),
+}
+"""What a handler of each kind can do."""
+
+KINDS = tuple(METHODS_OF_KIND)
+
+HISTORY_COUNT_DEFAULT = 100_000  # conflicts: some 100 MB, and more than anybody reads
+HISTORY_AGE_DEFAULT_S = 30 * 86_400.0  # a month: longer than it takes to ask where a value went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictHandler:
+    """What happens on one kind of conflict in one table.
+
+    Args:
+        owner: schema of the table at the destination.
+        name: of the table in that schema.
+        method: of `METHODS`.
+        kind: of the conflict.
+        columns: the column list, only of update_differs; empty: every column outside the key.
+        resolution_column: whose values decide; only of `BY_COLUMN`.
+        priority: sites, the one that wins first; only of site_priority.
+    """
+
+    owner: str
+    name: str
+    method: str
+    kind: str = "update_differs"
+    columns: tuple[str, ...] = ()
+    resolution_column: str = ""
+    priority: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.method}({self.resolution_column})" if self.resolution_column else self.method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncomparedColumns:
+    """Columns outside the key whose old values are not compared.
+
+    Args:
+        owner: schema of the table at the destination.
+        name: of the table in that schema.
+        columns: their names.
+        operations: of "update" and "delete".
+    """
+
+    owner: str
+    name: str
+    columns: tuple[str, ...]
+    operations: tuple[str, ...] = ("update", "delete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryBounds:
+    """How much of the conflict history is kept at the destination.
+
+    Args:
+        count: conflicts.
+        age_s: seconds.
+    """
+
+    count: int = HISTORY_COUNT_DEFAULT
+    age_s: float = HISTORY_AGE_DEFAULT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConflicts:
+    """What holds for one table.
+
+    Args:
+        handlers: of the table.
+        uncompared: by "update" and "delete": names of columns that are not compared.
+        compare_key_only: no column outside the key is compared.
+    """
+
+    handlers: tuple[ConflictHandler, ...] = ()
+    uncompared: tuple[tuple[str, frozenset[str]], ...] = ()
+    compare_key_only: bool = False
+
+    def compares(self, command: Command, column: str) -> bool:
+        """Whether the old value of a column outside the key is compared with the row's.
+
+        Args:
+            command: UPDATE or DELETE.
+            column: its name.
+        """
+        return not self.compare_key_only and not any(
+            operation == command.name.lower() and column in columns for operation, columns in self.uncompared
+        )
+
+    @property
+    def compares_all(self) -> bool:
+        """Whether every old value is compared."""
+        return not self.compare_key_only and not self.uncompared
+
+    def of_kind(self, kind: str) -> tuple[ConflictHandler, ...]:
+        """The handlers of one kind of conflict; only update_differs may have several, with a column list each."""
+        return tuple(handler for handler in self.handlers if handler.kind == kind)
+
+
+NOTHING_SET = TableConflicts()
+"""Of a table that nothing is set for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConflictRules:
+    """What holds for an apply process.
+
+    Args:
+        handlers: of all its tables.
+        uncompared: of all its tables.
+        compare_key_only: of every table.
+        history: bounds of the history.
+    """
+
+    handlers: tuple[ConflictHandler, ...] = ()
+    uncompared: tuple[UncomparedColumns, ...] = ()
+    compare_key_only: bool = False
+    history: HistoryBounds = HistoryBounds()
+
+    @cached_property
+    def tables(self) -> frozenset[tuple[str, str]]:
+        """Every table with a handler."""
+        return frozenset((handler.owner, handler.name) for handler in self.handlers)
+
+    def of(self, owner: str, name: str) -> TableConflicts:
+        """What holds for a table.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+        """
+        return TableConflicts(
+            handlers=tuple(each for each in self.handlers if (each.owner, each.name) == (owner, name)),
+            uncompared=tuple(self._uncompared(owner, name)), compare_key_only=self.compare_key_only,
+        )
+
+    def _uncompared(self, owner: str, name: str) -> Iterator[tuple[str, frozenset[str]]]:
+        for each in self.uncompared:
+            if (each.owner, each.name) == (owner, name):
+                yield from ((operation, frozenset(each.columns)) for operation in each.operations)
+
+    def to_bytes(self) -> bytes:
+        """As it travels to apply servers; empty when nothing is set."""
+        return b"" if self == NO_CONFLICT_RULES else json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ConflictRules:
+        """Read what `to_bytes` wrote."""
+        if not data:
+            return NO_CONFLICT_RULES
+        found = json.loads(data)
+        return cls(
+            handlers=tuple(
+                ConflictHandler(**{**each, "columns": tuple(each["columns"]), "priority": tuple(each["priority"])})
+                for each in found["handlers"]
+            ),
+            uncompared=tuple(
+                UncomparedColumns(**{**each, "columns": tuple(each["columns"]), "operations": tuple(each["operations"])})
+                for each in found["uncompared"]
+            ),
+            compare_key_only=found["compare_key_only"], history=HistoryBounds(**found["history"]),
+        )
+
+
+NO_CONFLICT_RULES = ConflictRules()
+"""No handler; every old value in the log is compared."""

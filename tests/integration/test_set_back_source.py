@@ -1,0 +1,61 @@
+"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from streams.errors import DatabaseSetBack
+from tests.support.postgres_redo import RULES, RedoSite
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+def test_source_that_was_set_back_is_refused_before_and_after_its_log_has_passed_the_end_of_redo(postgres_folder: Path, tmp_path: Path) -> None:
+    folder = postgres_folder / "set_back"
+    server = EmbeddedServer(folder, version=18, name="set_back", settings={"shared_buffers": "16MB", "autovacuum": "off"})
+    server.start()
+    try:
+        with psycopg.connect(server.dsn(), autocommit=True) as user:
+            user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        site = RedoSite(server.dsn(), tmp_path / "redo")
+        site.source.prepare("topo", (RULES,))
+        site.attach()
+        site.user.execute("INSERT INTO t VALUES (0)")
+        site.catch_up()
+        site.close()
+        server.stop()
+        subprocess.run(["cp", "-a", str(folder), str(folder) + ".old"], check=True)
+
+        server.start()
+        site = RedoSite(server.dsn(), tmp_path / "redo")
+        site.attach()
+        for number in range(1, 100):
+            site.user.execute("INSERT INTO t VALUES (%s)", (number,))
+        site.catch_up()
+        assert site.writer.last_transaction
+        site.close()
+        server.stop()
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        Path(str(folder) + ".old").rename(folder)
+
+        server.start()
+        site.writer, site.user = site.new_writer(), psycopg.connect(server.dsn(), autocommit=True)
+
+        def opened() -> None:
+            site.source.open_stream("topo", site.writer.start_scn, timeline=site.writer.timeline, last_transaction=site.writer.last_transaction)
+
+        with pytest.raises(DatabaseSetBack, match="set back to an older state"):
+            opened()
+        while site.source.current_scn() <= site.writer.start_scn:
+            site.user.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 100000), true)")
+        with pytest.raises(DatabaseSetBack, match="which the database does not have"):
+            opened()
+        site.close()
+    finally:
+        server.stop()
+        server.destroy()

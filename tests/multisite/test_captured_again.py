@@ -1,0 +1,54 @@
+"""Changes that are captured again, in virtual time: one destination lost them, or an operator set a start SCN back; the others drop what they have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulation.world import Simulation
+from tests.multisite.scripts import Step, captured_again, killed, played, restored
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECONDS = 20.0  # virtual: redo of the first seconds is given up by the end
+ROOM_BYTES = 1 << 20  # all redo of a run: what is given up is given up as nobody needs it
+HOUR_S = 3600.0  # of virtual time: longer than a run
+
+
+def fan_out(retention_s: float) -> TopologySpec:
+    """One source with three destinations, on the smallest redo segments."""
+    spec = read_topology(EXAMPLES / "fan_out.yaml", {})
+    return replace(spec, captures=tuple(replace(each, checkpoint_retention_s=retention_s) for each in spec.captures))
+
+
+def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1) -> Simulation:
+    sim, not_fired = played(fan_out(retention_s), seed, folder, steps, SECONDS, redo_bytes_max=ROOM_BYTES)
+    assert not_fired == []
+    assert {step.name for step in steps} <= set(sim.fired)
+    return sim
+
+
+@pytest.mark.fault("a backup that is restored")
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twice(tmp_path: Path, seed: int) -> None:
+    """The observers see every commit at every site: what came twice to one that had it would be found."""
+    sim = run(tmp_path, HOUR_S, *restored(2.0, 12.0, "dbs3"), killed(14.0, "capture", "queue"), seed=seed)
+    assert sim.fired["copied again"] == 0
+    assert all(apply.refused is None for apply in sim.applies.values())
+
+
+@pytest.mark.fault("a backup that is restored")
+def test_without_a_retention_time_it_is_refused_by_name_and_copied_again(tmp_path: Path) -> None:
+    sim = run(tmp_path, 0.0, *restored(2.0, 12.0, "dbs3"))
+    assert sim.fired["copied again"] == 1
+
+
+@pytest.mark.fault("an operator who captures everything again")
+def test_what_an_operator_has_captured_again_is_dropped_everywhere(tmp_path: Path) -> None:
+    sim = run(tmp_path, HOUR_S, captured_again(8.0), killed(9.0, "propagation"), captured_again(12.0))
+    assert sim.fired["copied again"] == 0

@@ -1,0 +1,225 @@
+"""Sites that write the same rows at the same time, and send each other what they did: the histories that tell which handlers converge.
+
+A site is a database in memory with table `c`, users who change it, and an apply process for each other site, row by row, with
+that site's conflict handlers. What applies made is not sent on: the sites are linked with each other directly. Each source's
+transactions come in order; how the sources interleave at a site is the history's.
+
+A history is a list of steps, and is written as people write it:
+
+    dbs1: update 1      a user of dbs1 changes row 1: its text, its time and its number
+    dbs1: insert 3      (a row with a new key, or one that was deleted)
+    dbs1: delete 1
+    dbs1: move 1 to 5   the key changes
+    dbs2 <- dbs1        the next transaction of dbs1 is applied at dbs2
+    deliver             everything that is under way arrives
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from rules.conflict_handlers import ConflictHandler, ConflictRules
+from spark_apply.server.conflicts import apply_rows
+from spark_apply.server.resolution import ConflictSettings, Resolution
+from spark_apply.tables import TableFits
+from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
+from tests.support.writes import version_of
+
+TIME_FIRST = 100_000
+"""What the resolution column begins with: later times are higher, or lower for a column that always falls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """Handlers, and what users do under them.
+
+    Args:
+        name: as docs/conflicts.md calls it.
+        handlers: of the apply processes at a site.
+        writes: of update, insert, delete, move, add (a number alone).
+        sites: how many there are.
+        own_keys: a key is inserted once, by one site.
+        falls: the resolution column gets lower with every change.
+        repeats: texts and times come again: nothing tells two changes apart.
+    """
+
+    name: str
+    handlers: Callable[[str], tuple[ConflictHandler, ...]]
+    writes: tuple[str, ...]
+    sites: int = 2
+    own_keys: bool = True
+    falls: bool = False
+    repeats: bool = False
+
+
+@dataclass(slots=True)
+class _Site:
+    store: MemoryStore
+    database: MemoryDestination
+    sessions: dict[str, object]
+    fits: TableFits
+    settings: dict[str, ConflictSettings]
+    clock: int = 0
+    sent: dict[str, deque[Lcr]] = field(default_factory=dict)
+
+
+class Sites:
+    """The sites of a combination, with rows 1 and 2."""
+
+    def __init__(self, combination: Combination) -> None:
+        self.combination = combination
+        self.names = [f"dbs{n + 1}" for n in range(combination.sites)]
+        self.failures: list[str] = []
+        self.met = 0  # conflicts that were resolved
+        self._texts = 0
+        self._scn = 100
+        self._sites: dict[str, _Site] = {}
+        for name in self.names:
+            store = MemoryStore()
+            store.create_table(
+                "public", "c", [destination_column(c, f"pg_catalog.{kind}", equality="bytes") for c, kind in COLUMNS], key=["id"],
+            )
+            store.insert("public", "c", [raw((key, "", "", TIME_FIRST, 100, "")) for key in (1, 2)])
+            database = MemoryDestination(store=store)
+            others = [other for other in self.names if other != name]
+            sessions = {
+                other: database.open_session("t", other, server=0, epoch=database.raise_epoch("t", other).epoch, tag=b"\0") for other in others
+            }
+            rules = ConflictRules(handlers=combination.handlers(name))
+            any_session = next(iter(sessions.values()))
+            self._sites[name] = _Site(
+                store, database, dict(sessions), TableFits(any_session.describe, any_session.missing_alter, rules),
+                {other: ConflictSettings(apply=other, source=other, site=name, rules=rules) for other in others},
+                sent={other: deque() for other in others},
+            )
+            table = any_session.describe("public", "c")
+            assert table is not None
+            self._version = version_of(table)
+
+    # ------------------------------------------------------------------ steps
+
+    def run(self, steps: Sequence[str]) -> bool:
+        """Take steps, deliver the rest; whether all sites are equal, and nothing is in an error queue."""
+        for step in steps:
+            self.take(step)
+        self.take("deliver")
+        return self.is_converged
+
+    def take(self, step: str) -> None:
+        """One step; a change of a row that is not there, or of a key that is taken, is no change."""
+        if step == "deliver":
+            for name in self.names:
+                for other in self.names:
+                    while name != other and self._sites[other].sent[name]:
+                        self._arrive(name, other)
+            return
+        if "<-" in step:
+            name, other = (part.strip() for part in step.split("<-"))
+            if self._sites[other].sent[name]:
+                self._arrive(name, other)
+            return
+        name, _, what = step.partition(": ")
+        kind, *words = what.split()
+        self._write(name, kind, int(words[0]), int(words[-1]))
+
+    def _write(self, name: str, kind: str, key: int, new_key: int) -> None:
+        site = self._sites[name]
+        table = site.store.tables["public", "c"]
+        number = table.unique[0].get((raw((key,))[0],))
+        old = None if number is None else shown(table.rows[number])
+        if (old is None) != (kind == "insert"):
+            return
+        if kind == "move" and (raw((new_key,))[0],) in table.unique[0]:
+            return
+        new = None if kind == "delete" else self._changed(name, site, old, kind, new_key if kind == "move" else key)
+        if number is None:
+            site.store.insert("public", "c", [raw(new)] if new else [])
+        else:
+            table.put(number, raw(new) if new else None)
+        for waiting in site.sent.values():
+            waiting.append(Lcr(old=old, new=new))
+
+    def _changed(self, name: str, site: _Site, old: Shown | None, kind: str, key: int) -> Shown:
+        if kind == "add":
+            assert old is not None
+            return (*old[:4], int(old[4] or 0) + 1 + self.names.index(name), old[5])
+        self._texts += 1
+        text = f"{self._texts}{name}" if not self.combination.repeats else f"{self._texts % 2}"
+        before = TIME_FIRST if old is None else int(old[3] or 0)
+        # Unique among sites, and beyond what the row has: as the manual's trigger, with clocks that run apart.
+        step = self.combination.sites
+        site.clock = max(site.clock, abs(before - TIME_FIRST) // step) + 1
+        moved = site.clock * step + self.names.index(name)
+        if self.combination.repeats:
+            moved = self._texts % 2
+        time = TIME_FIRST - moved if self.combination.falls else TIME_FIRST + moved
+        return (key, text, text, time, 100 if old is None else old[4], text)
+
+    def _arrive(self, name: str, source: str) -> None:
+        site = self._sites[name]
+        lcr = self._sites[source].sent[name].popleft()
+        session, resolution = site.sessions[source], Resolution(site.settings[source])
+        self._scn += 10
+        session.begin()  # type: ignore[attr-defined]
+        failure = apply_rows(session, batch_of(self._version, [lcr], first_scn=self._scn), site.fits.fit, resolution)  # type: ignore[arg-type]
+        if failure is not None:
+            session.rollback()  # type: ignore[attr-defined]
+            self.failures.append(f"{failure.conflict_type} at {name}: {failure.message}")
+            return
+        session.commit((), 0)  # type: ignore[attr-defined]
+        self.met += len(resolution.records)
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def is_converged(self) -> bool:
+        return not self.failures and len({tuple(self.rows(name)) for name in self.names}) == 1
+
+    def rows(self, name: str) -> list[Shown]:
+        return [shown(row) for row in self._sites[name].store.rows("public", "c")]
+
+
+def random_steps(combination: Combination, seed: int, writes: int) -> list[str]:
+    """Steps that a seed decides: so many writes, and as many arrivals between them as the dice say."""
+    rng = random.Random(seed)
+    names = [f"dbs{n + 1}" for n in range(combination.sites)]
+    slow = rng.choice([0.3, 1.0, 2.0])  # arrivals for each write
+    inserted, steps = 2, []
+    while writes:
+        if rng.random() < slow / (1 + slow):
+            steps.append(" <- ".join(rng.sample(names, 2)))
+            continue
+        writes -= 1
+        kind, name = rng.choice(combination.writes), rng.choice(names)
+        if kind == "insert" and combination.own_keys:
+            inserted += 1
+            steps.append(f"{name}: insert {inserted}")
+            continue
+        key = rng.randrange(1, inserted + 1 if combination.own_keys else 5)
+        steps.append(f"{name}: move {key} to {rng.randrange(1, 7)}" if kind == "move" else f"{name}: {kind} {key}")
+    return steps
+
+
+def find_divergence(combination: Combination, seeds: Sequence[int], writes: int = 8) -> list[str] | None:
+    """The shortest history that can be made of the first one whose sites differ in the end; None: none does."""
+    for seed in seeds:
+        steps = random_steps(combination, seed, writes)
+        if not Sites(combination).run(steps):
+            return _shortened(combination, steps)
+    return None
+
+
+def _shortened(combination: Combination, steps: list[str]) -> list[str]:
+    place = 0
+    while place < len(steps):
+        shorter = [*steps[:place], *steps[place + 1 :]]
+        if Sites(combination).run(shorter):
+            place += 1
+        else:
+            steps, place = shorter, 0
+    return steps

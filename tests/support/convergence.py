@@ -1,0 +1,62 @@
+"""The combinations of docs/conflicts.md: those that make sites equal again, and those that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rules.conflict_handlers import ConflictHandler
+from tests.support.concurrent_writes import Combination
+from tests.support.conflicts import handler
+
+MAXIMUM, MINIMUM = handler("maximum", by="t"), handler("minimum", by="t")
+INSERTS = (handler("maximum", by="t", on="insert_exists"), handler("overwrite", on="update_missing"))
+DELETE_WINS = (handler("overwrite", on="delete_differs"), handler("discard", on="delete_missing"), handler("discard", on="update_missing"))
+UPDATE_WINS = (handler("discard", on="delete_differs"), handler("discard", on="delete_missing"), handler("overwrite", on="update_missing"))
+PRIORITY = ("dbs1", "dbs2", "dbs3")
+
+
+def everywhere(*handlers: ConflictHandler):
+    return lambda site: handlers
+
+
+def _three(combination: Combination) -> Combination:
+    return replace(combination, sites=3)
+
+
+_MAXIMUM = Combination(name="maximum, always rising", handlers=everywhere(MAXIMUM), writes=("update",))
+_MINIMUM = Combination(name="minimum, always falling", handlers=everywhere(MINIMUM), writes=("update",), falls=True)
+_INSERTS = Combination(
+    name="maximum with insert_exists: maximum and update_missing: overwrite", handlers=everywhere(MAXIMUM, *INSERTS),
+    writes=("update", "update", "insert"), own_keys=False,
+)
+_DELTA = Combination(name="delta", handlers=everywhere(handler("delta", "n")), writes=("add",))
+_BOTH = Combination(
+    name="delta of one list beside maximum of another", handlers=everywhere(handler("maximum", "a", "b", "t", "u", by="t"), handler("delta", "n")),
+    writes=("update", "add"),
+)
+_DELETE_WINS = Combination(name="maximum, delete wins", handlers=everywhere(MAXIMUM, *DELETE_WINS), writes=("update", "update", "delete"))
+_PRIORITY = Combination(
+    name="site_priority, values never come again", handlers=everywhere(handler("site_priority", priority=PRIORITY[:2])), writes=("update",),
+)
+_UPDATE_WINS = Combination(name="maximum, update wins", handlers=everywhere(MAXIMUM, *UPDATE_WINS), writes=("update", "update", "delete"))
+
+CONVERGENT = (
+    _MAXIMUM, _three(_MAXIMUM), _MINIMUM, _three(_MINIMUM), _INSERTS, _three(_INSERTS), _DELTA, _three(_DELTA), _BOTH, _three(_BOTH),
+    _DELETE_WINS, _three(_DELETE_WINS), replace(_DELETE_WINS, name="maximum, delete wins, keys inserted once", writes=("update", "update", "delete", "insert")),
+    _PRIORITY,
+)
+
+DIVERGENT = (
+    replace(_MAXIMUM, name="no handler", handlers=everywhere()),
+    replace(_MAXIMUM, name="overwrite at every site", handlers=everywhere(handler("overwrite"))),
+    replace(_MAXIMUM, name="discard at every site", handlers=everywhere(handler("discard"))),
+    replace(_MAXIMUM, name="maximum, values come again", repeats=True),
+    replace(_MINIMUM, name="minimum, rising", falls=False),
+    replace(_MAXIMUM, name="maximum without the other columns", handlers=everywhere(handler("maximum", "a", "t", by="t"))),
+    replace(_PRIORITY, name="site_priority, values come again", repeats=True),
+    replace(_PRIORITY, name="site_priority at three sites", sites=3, handlers=everywhere(handler("site_priority", priority=PRIORITY))),
+    _UPDATE_WINS,
+    replace(_INSERTS, name="maximum, delete wins, deleted keys come again", handlers=everywhere(MAXIMUM, INSERTS[0], *DELETE_WINS), writes=("update", "insert", "delete")),
+    replace(_DELETE_WINS, name="maximum, delete wins, inserts at three sites", sites=3, writes=("update", "insert", "delete")),
+    replace(_INSERTS, name="maximum with key updates", writes=("update", "move")),
+)

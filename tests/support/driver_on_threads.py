@@ -1,0 +1,64 @@
+"""A driver's tasks as threads of the test, in place of Spark."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_apply.application import runs
+from spark_apply.application.task_access import TaskAccess
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.gate import Gate
+
+WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+
+
+class Run:
+    """In place of `TaskRun`: tasks on threads of the test."""
+
+    error, problem = None, ""
+
+    def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
+        module, _, function = runs._CODE[kind].partition(":")
+        code = getattr(importlib.import_module(module), function)
+        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
+        moved(True)
+        self.results: list[bytes] = []
+        self._threads = [
+            threading.Thread(
+                target=lambda n=number: self.results.extend(code(access, runner.config.topology, runner.config.apply, n, iter(items[n::tasks]))),
+                daemon=True,
+            )
+            for number in range(tasks)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        deadline = time.monotonic() + (timeout_s or WAIT_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Runner:
+    """In place of `TaskRunner`."""
+
+    config: ApplyConfig
+    find: Any
+    gate: Gate
+    endpoint: str
+    epoch: int
+
+    def start(
+        self, kind: int, tasks: int, *, items: Sequence[bytes] = (), is_kept: bool = False,
+        moved: Callable[[bool], None] = lambda _: None,
+    ) -> Run:
+        return Run(self, kind, tasks, items, moved)

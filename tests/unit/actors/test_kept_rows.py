@@ -1,0 +1,36 @@
+"""An apply process that keeps existing rows does so once, whatever its process goes through later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.apply import ApplyHost
+
+
+def host(spec: Any, call: str = "one") -> ApplyHost:
+    made = ApplyHost(spec, "x", "label", keep_existing=("id of t", "id of u"), keep_call=call)
+    made._to_keep = frozenset({("public", "t"), ("public", "u")})
+    return made
+
+
+def status(*states: str, ready: bool = True) -> dict[str, Any]:
+    tables = [{"owner": "public", "name": name, "state": state} for name, state in zip("tu", states, strict=True)]
+    return {"ready": ready, "instantiation": tables}
+
+
+def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the_process(spec):
+    """A destination that is restored from a backup of before the first apply has no records, and older rows."""
+    first = host(spec)
+    first._note_kept(status("KEPT", "DONE"))
+    assert first._keep_existing == frozenset()
+    assert host(spec)._keep_existing == frozenset(), "Ray restarts the process with the arguments of its creation"
+    assert host(spec, "two")._keep_existing == {"id of t", "id of u"}, "another call"
+
+
+@pytest.mark.parametrize("seen", [status("KEPT", "PENDING", ready=False), status("KEPT", "FAILED"), {"state": "INITIALIZING"}, status("DONE", "COPIED")])
+def test_rows_are_still_kept_by_the_next_life_while_a_table_is_not_recorded(spec, seen):
+    first = host(spec)
+    first._note_kept(seen)
+    assert first._keep_existing == host(spec)._keep_existing == {"id of t", "id of u"}

@@ -1,0 +1,231 @@
+"""The SCNs of capture processes: what an operator may set, what redo is kept for them, and for how long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from databases.memory_source import MemorySource
+from redo.checkpoints import RETENTION_SAMPLES, CaptureScns, RequiredCheckpoints
+from redo.log_writer import LogWriter
+from redo.segments import list_segments
+from streams.clock import VirtualClock
+from streams.errors import ConfigError, LogGone
+from streams.scn import FIRST_SCN, Scn, scn_text
+from tests.support.redo_logs import committed, drain, mine, miner, received, write_redo
+from tests.support.workloads import Workload
+
+OLDEST = Scn(10)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def known(tmp_path: Path, clock: VirtualClock) -> RequiredCheckpoints:
+    """One capture process; redo begins at 10, and is needed from 100 on."""
+    found = RequiredCheckpoints(tmp_path, clock)
+    found.register("c", first_scn=Scn(20), start_scn=Scn(30))
+    found.record("c", Scn(100))
+    return found
+
+
+def shown(known: RequiredCheckpoints) -> CaptureScns:
+    return known.scns(OLDEST)["c"]
+
+
+def test_a_new_capture_process_begins_at_its_start_scn(tmp_path: Path) -> None:
+    known = RequiredCheckpoints(tmp_path)
+    assert known.register("c", first_scn=Scn(20), start_scn=Scn(30)) == 30
+    assert known.register("d", first_scn=Scn(20)) == 20
+    assert known.register("e") == FIRST_SCN
+    assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(30))
+
+
+def test_scns_of_the_file_are_of_a_capture_process_that_is_new(known: RequiredCheckpoints) -> None:
+    known.register("c", first_scn=Scn(70), start_scn=Scn(80))
+    assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(100))
+
+
+def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that(tmp_path: Path) -> None:
+    known = RequiredCheckpoints(tmp_path)
+    known.register("c")
+    known.keep_from(OLDEST)
+    known.record("c", Scn(100))
+    known.keep_from(Scn(90))
+    assert known.scns(Scn(90))["c"] == CaptureScns(first_scn=Scn(90), start_scn=OLDEST, required_checkpoint_scn=Scn(100))
+
+
+def test_first_scn_is_only_raised(known: RequiredCheckpoints) -> None:
+    known.set_first_scn("c", Scn(50), oldest_scn=OLDEST)
+    for scn in (Scn(50), Scn(40)):
+        with pytest.raises(ConfigError, match=f"first SCN {scn_text(scn)} of capture process c is not above its present one, {scn_text(50)}: a first SCN is only raised"):
+            known.set_first_scn("c", scn, oldest_scn=OLDEST)
+    assert shown(known).first_scn == 50
+
+
+def test_redo_that_is_gone_raises_the_first_scn(known: RequiredCheckpoints) -> None:
+    assert known.scns(Scn(60))["c"].first_scn == 60
+    with pytest.raises(ConfigError, match=f"not above its present one, {scn_text(60)}"):
+        known.set_first_scn("c", Scn(55), oldest_scn=Scn(60))
+
+
+def test_first_scn_above_the_required_checkpoint_is_refused(known: RequiredCheckpoints) -> None:
+    with pytest.raises(ConfigError, match=f"first SCN {scn_text(101)} of capture process c is above its required checkpoint SCN {scn_text(100)}: redo from there on is still needed"):
+        known.set_first_scn("c", Scn(101), oldest_scn=OLDEST)
+    known.set_first_scn("c", Scn(100), oldest_scn=OLDEST)
+    assert shown(known).first_scn == 100
+
+
+def test_raising_the_first_scn_above_the_start_scn_raises_that_too(known: RequiredCheckpoints) -> None:
+    known.set_first_scn("c", Scn(25), oldest_scn=OLDEST)
+    assert shown(known).start_scn == 30, "the start SCN is higher: it stays"
+    known.set_first_scn("c", Scn(40), oldest_scn=OLDEST)
+    assert shown(known).start_scn == 40
+
+
+def test_start_scn_below_the_first_scn_is_refused(known: RequiredCheckpoints) -> None:
+    with pytest.raises(ConfigError, match=f"start SCN {scn_text(19)} of capture process c is below its first SCN {scn_text(20)}: redo before that is not kept"):
+        known.set_start_scn("c", Scn(19), oldest_scn=OLDEST)
+    with pytest.raises(ConfigError, match=f"below its first SCN {scn_text(45)}"):
+        known.set_start_scn("c", Scn(44), oldest_scn=Scn(45))
+    known.set_start_scn("c", Scn(20), oldest_scn=OLDEST)
+    assert shown(known).start_scn == 20
+
+
+def test_start_scn_above_what_is_applied_is_refused(known: RequiredCheckpoints) -> None:
+    with pytest.raises(ConfigError, match=f"start SCN {scn_text(101)} of capture process c is above what every destination has applied, {scn_text(100)}: the changes in between would never arrive"):
+        known.set_start_scn("c", Scn(101), oldest_scn=OLDEST)
+    assert shown(known).start_scn == 30
+
+
+def test_scns_of_a_capture_process_that_is_not_known_cannot_be_set(known: RequiredCheckpoints) -> None:
+    for change in (known.set_first_scn, known.set_start_scn):
+        with pytest.raises(ConfigError, match="no redo is kept here for capture process d"):
+            change("d", Scn(50), oldest_scn=OLDEST)
+
+
+def test_what_was_set_is_on_disk(known: RequiredCheckpoints, tmp_path: Path) -> None:
+    known.set_first_scn("c", Scn(40), oldest_scn=OLDEST)
+    known.set_start_scn("c", Scn(60), oldest_scn=OLDEST)
+    assert shown(RequiredCheckpoints(tmp_path)) == CaptureScns(first_scn=Scn(40), start_scn=Scn(60), required_checkpoint_scn=Scn(100))
+
+
+def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "required_checkpoints.json").write_text(json.dumps({"c": 70}))
+    known = RequiredCheckpoints(tmp_path)
+    assert known.lowest == known.needed_scn == 70
+
+
+# --------------------------------------------------------------------------- how long redo is kept
+
+
+def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(tmp_path: Path, clock: VirtualClock) -> None:
+    known = RequiredCheckpoints(tmp_path, clock)
+    known.register("c", first_scn=Scn(10), retention_s=100.0)
+    seen: list[tuple[float, Scn]] = []
+    for second in range(400):
+        known.record("c", Scn(10 + second))
+        kept = known.keep_from(OLDEST)
+        seen.append((clock.monotonic(), Scn(10 + second)))
+        was = max(scn for at, scn in seen if at <= max(0.0, clock.monotonic() - 100.0))
+        assert kept <= was, "what was passed within the retention time is kept"
+        assert kept >= was - 1 - 100 / RETENTION_SAMPLES
+        if second == 200:
+            known.save()
+            known = RequiredCheckpoints(tmp_path, clock)
+            known.register("c", retention_s=100.0)
+        clock.advance(1.0)
+    assert known.needed_scn == 409
+
+
+def test_raising_the_first_scn_ends_the_retention_of_what_is_below(tmp_path: Path, clock: VirtualClock) -> None:
+    known = RequiredCheckpoints(tmp_path, clock)
+    known.register("c", first_scn=Scn(10), retention_s=100.0)
+    known.keep_from(OLDEST)
+    known.record("c", Scn(200))
+    assert known.keep_from(OLDEST) == 10
+    known.set_first_scn("c", Scn(150), oldest_scn=OLDEST)
+    assert known.keep_from(OLDEST) == 150
+
+
+class Source:
+    """A memory source with a redo log of small segments and one capture process, which has captured everything."""
+
+    def __init__(self, folder: Path, *, redo_bytes_max: int = 1 << 30, retention_s: float = 0.0, transactions: int = 40) -> None:
+        self.folder, self.clock, self.source = folder, VirtualClock(), MemorySource(gulp_bytes=lambda: 200)
+        self.workload, self.retention_s = Workload(self.source, 1), retention_s
+        self.workload.run(transactions)
+        self.writer: LogWriter = write_redo(folder, self.source, clock=self.clock, segment_bytes=1500, redo_bytes_max=redo_bytes_max, record_bytes=300)
+        self.writer.required_checkpoints.register("c", retention_s=retention_s)
+        self.turn()
+
+    def turn(self) -> None:
+        """The log writer takes what there is, and purges."""
+        drain(self.writer, self.source, self.clock)
+
+    def applied(self) -> None:
+        """Every destination has everything."""
+        self.writer.required_checkpoints.record("c", self.writer.position.scn)
+
+    def segments(self) -> list[int]:
+        return [file.number for file in list_segments(self.folder)]
+
+
+def test_raising_the_first_scn_purges_redo(tmp_path: Path) -> None:
+    site = Source(tmp_path, retention_s=3600.0)
+    site.applied()
+    site.turn()
+    before = site.segments()
+    assert before[0] == 1
+    assert len(before) > 5
+    site.writer.required_checkpoints.set_first_scn("c", site.writer.position.scn, oldest_scn=site.writer.oldest_scn)
+    site.turn()
+    assert site.segments()[0] >= before[-3], "but those that mining from there reads"
+
+
+def test_without_a_retention_time_redo_goes_when_it_is_not_required(tmp_path: Path) -> None:
+    site = Source(tmp_path)
+    site.applied()
+    site.turn()
+    assert len(site.segments()) <= 3, "those that mining from there reads"
+
+
+def test_retained_redo_makes_room_before_the_log_writer_pauses(tmp_path: Path) -> None:
+    site = Source(tmp_path, redo_bytes_max=20_000, retention_s=3600.0, transactions=1)
+    for _ in range(100):
+        site.applied()
+        site.workload.run(1)
+        site.turn()
+        assert not site.writer.state.startswith("PAUSED"), "redo that nobody needs holds nothing up"
+        assert site.writer.statistics().redo_bytes <= 20_000
+    assert len(site.segments()) >= 3, "what there is room for is kept"
+
+
+def test_redo_is_kept_while_it_is_mined_again(tmp_path: Path) -> None:
+    """A destination was restored: what was durable is sent again, and segments must not go between two reads."""
+    site = Source(tmp_path, retention_s=60.0)
+    site.applied()
+    oldest, applied = site.source.log[3].commit_scn, site.writer.position.scn
+    site.turn()
+    again = miner(tmp_path, oldest)
+    batches = [again.next_batch(site.writer.position, rows_max=3)]
+    site.writer.required_checkpoints.mine_again("c", oldest)
+    site.clock.advance(100.0)
+    site.workload.run(20)
+    site.turn()
+    site.clock.advance(100.0)
+    site.turn()
+    batches += mine(again, site.writer, rows_max=3)
+    assert received(batches, oldest) == committed(site.source, after_scn=oldest)
+    assert site.writer.required_checkpoints.lowest == applied, "the record itself does not go back"
+    site.applied()
+    site.turn()
+    site.clock.advance(100.0)
+    site.turn()
+    with pytest.raises(LogGone):
+        list(mine(miner(tmp_path, oldest), site.writer))

@@ -1,0 +1,47 @@
+"""A source that was set back stays refused: later nothing tells its other history from the old one."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.memory_source import MemorySource
+from redo.source_refusal import SourceRefusal
+from streams.clock import VirtualClock
+from streams.errors import DatabaseSetBack, LogGone
+from tests.support.redo_logs import drain, log_writer, write_redo
+
+
+def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path):
+    SourceRefusal(tmp_path).check()
+    SourceRefusal(tmp_path).record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
+    with pytest.raises(LogGone, match="refused before: the log ends too early") as refused:
+        SourceRefusal(tmp_path).check()
+    assert "instantiate again" in refused.value.hint
+    (tmp_path / "refused.json").unlink()
+    SourceRefusal(tmp_path).check()
+
+
+def test_what_was_prepared_and_is_made_again_is_refused(tmp_path):
+    SourceRefusal(tmp_path).check_prepared("publication p (1)")
+    SourceRefusal(tmp_path).check_prepared("publication p (1)")
+    with pytest.raises(LogGone, match=r"publication p \(2\) says .* it was publication p \(1\)"):
+        SourceRefusal(tmp_path).check_prepared("publication p (2)")
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 300])
+def test_last_transaction_of_redo_is_known_after_a_restart(tmp_path, segment_bytes):
+    source, clock = MemorySource(), VirtualClock()
+    source.create_table("s.t", ["id"], key=["id"])
+    writer = write_redo(tmp_path, source, clock=clock, segment_bytes=segment_bytes)
+    assert writer.last_transaction == 0
+    for number in range(5):
+        with source.transaction() as transaction:
+            transaction.insert("s.t", id=str(number))
+        drain(writer, source, clock)
+        source.other_activity()
+        drain(writer, source, clock)
+        assert writer.last_transaction == source.log[-1].transaction_id
+        writer.close()
+        writer = log_writer(tmp_path, source, clock=clock, segment_bytes=segment_bytes)
+        assert writer.last_transaction == source.log[-1].transaction_id
+        writer._switch_if_used()

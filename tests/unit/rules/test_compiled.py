@@ -1,0 +1,118 @@
+"""Conditions on whole columns against the row-at-a-time reference, for every type, with NULLs, missing values and unchanged large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.postgres.comparable import PostgresValueTypes
+from rules.compiled import CompiledCondition, Rows
+from rules.condition import Node, columns_of
+from rules.logic import FALSE, NULL, TRUE, Known, possible
+from rules.parsing import parse
+from rules.rowwise import truth_values
+from streams.cutting import row_transactions
+from streams.lcr import RowLcr
+from streams.lcr_batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from streams.lcr_batch import NULL as NULL_LENGTH
+from streams.tags import Tag
+from tests.support.condition_values import columns, conditions, raw_values
+from tests.support.lcr_batches import column_values, transactions
+
+TYPES = PostgresValueTypes()
+TABLE = TableVersion(object_number=1, version=1, owner="public", name="t", columns=columns(), old_image=OldImage.FULL)
+TAGS = (Tag(value=b"\x1d"), Tag(value=b"\x11"))
+
+
+@st.composite
+def images(draw: st.DrawFn, used: set[str], rows: int, gaps: list[int]):
+    """Values of every column; only those that are used are random."""
+    return [
+        [draw(raw_values(column) | st.sampled_from(gaps)) for _ in range(rows)] if column.name in used else [ABSENT] * rows
+        for column in TABLE.columns
+    ]
+
+
+@st.composite
+def batches(draw: st.DrawFn, condition: Node) -> LcrBatch:
+    """Some rows of one command, that carry what the condition looks at, or do not."""
+    command = draw(st.sampled_from([Command.INSERT, Command.UPDATE, Command.DELETE]))
+    rows = draw(st.integers(1, 4))
+    used = {value.column for value in columns_of(condition)} | {"id"}
+    old = column_values(draw(images(used, rows, [NULL_LENGTH, ABSENT]))) if command is not Command.INSERT else None
+    if command is Command.UPDATE and draw(st.booleans()):
+        old = column_values([[ABSENT] * rows for _ in TABLE.columns])  # it kept its key
+    new = column_values(draw(images(used, rows, [NULL_LENGTH, UNCHANGED, ABSENT]))) if command is not Command.DELETE else None
+    group = RowGroup(table=0, command=command, row_numbers=np.arange(rows, dtype=np.int32), old=old, new=new)
+    commits = [10 * (number + 1) for number in range(rows)]
+    tags = [draw(st.integers(-1, 1)) for _ in range(rows)]
+    return LcrBatch(
+        source="dbs1", previous_scn=0, through_scn=commits[-1], tables=(TABLE,), tags=TAGS, groups=(group,),
+        transactions=transactions(commits, [1] * rows, tags=tags),
+    )
+
+
+def rows_of(batch: LcrBatch) -> Rows:
+    (group,) = batch.groups
+    owner = row_transactions(batch.transactions)
+    return Rows(
+        table=TABLE, command=group.command, count=group.row_count, old=group.old, new=group.new, source=batch.source,
+        tags=tuple(tag.value for tag in batch.tags), tag=batch.transactions.tag[owner],
+        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner],
+    )
+
+
+def as_bits(values: frozenset[bool | None]) -> int:
+    return sum({True: TRUE, False: FALSE, None: NULL}[value] for value in values)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.data())
+def test_columns_and_single_rows_give_the_same_truth_values(data):
+    condition = data.draw(conditions())
+    batch = data.draw(batches(condition))
+    found = CompiledCondition(condition, TABLE, TYPES).outcomes(rows_of(batch))
+    expected = [as_bits(truth_values(condition, RowLcr(batch, row), TYPES)) for row in range(batch.row_count)]
+    assert found.tolist() == expected
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.data())
+def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
+    condition = data.draw(conditions())
+    batch = data.draw(batches(condition))
+    command = batch.groups[0].command
+    for row, found in enumerate(CompiledCondition(condition, TABLE, TYPES).outcomes(rows_of(batch)).tolist()):
+        lcr = RowLcr(batch, row)
+        known = {"object_owner": "public", "object_name": "t"}
+        for more, its_command in (({}, None), ({"tag": lcr.tag}, None), ({"tag": lcr.tag, "source_database_name": "dbs1"}, command)):
+            assert found & ~possible(condition, Known(attributes=known | more, command=its_command)) == 0
+
+
+def test_every_row_is_asked_in_a_group_of_many_transactions():
+    table = replace(TABLE, columns=TABLE.columns[:1])
+    values = column_values([[int(number).to_bytes(4, "big") for number in range(100)]])
+    rows = Rows(
+        table=table, command=Command.INSERT, count=100, old=None, new=values, source="dbs1", tags=(), tag=np.full(100, -1, np.int16),
+        transaction_id=np.arange(100), scn=np.arange(100),
+    )
+    found = CompiledCondition(parse("id between 10 and 12 or lcr.scn = 50", "where").tree, table, TYPES).outcomes(rows)
+    assert np.flatnonzero(found == TRUE).tolist() == [10, 11, 12, 50]
+
+
+@pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
+def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
+    table = replace(TABLE, columns=TABLE.columns[:2])
+    new, old = column_values([[b"\0\0\0\1"], [gap]]), column_values([[b"\0\0\0\1"], [ABSENT]])
+    rows = Rows(
+        table=table, command=Command.UPDATE, count=1, old=old, new=new, source="dbs1", tags=(), tag=np.array([-1]),
+        transaction_id=np.array([1]), scn=np.array([1]),
+    )
+    outcome = {text: int(CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows)[0]) for text in (
+        "int2_b = 1", "int2_b is null", "int2_b = 1 and id = 2", "int2_b = 1 or id = 1", "int2_b is distinct from 1",
+    )}
+    assert list(outcome.values()) == [TRUE | FALSE | NULL, TRUE | FALSE, FALSE, TRUE, TRUE | FALSE]

@@ -1,0 +1,332 @@
+"""Rules with conditions on batches: what is kept, what migrates, and what cannot be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.postgres.comparable import PostgresValueTypes
+from rules.condition import ConditionError, Image, of_image
+from rules.evaluation import RuleEvaluation
+from rules.parsing import parse
+from rules.rowwise import truth_values
+from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
+from streams.errors import BugError
+from streams.lcr import RowLcr
+from streams.lcr_batch import (
+    ABSENT,
+    NULL,
+    UNCHANGED,
+    Column,
+    Command,
+    LcrBatch,
+    OldImage,
+    RowGroup,
+    TableVersion,
+    Truncate,
+)
+from streams.tags import Tag
+from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, transactions
+
+TYPES = PostgresValueTypes()
+EMPLOYEES = TableVersion(
+    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.FULL,
+    columns=(
+        Column(name="id", type_name="pg_catalog.int4", is_key=True), Column(name="department_id", type_name="pg_catalog.int4"),
+        Column(name="note", type_name="pg_catalog.text"),
+    ),
+)
+FALSE, MAYBE, TRUE = TruthValue.FALSE, TruthValue.MAYBE, TruthValue.TRUE
+
+
+def where(text: str, **more) -> Rule:
+    return Rule(condition=parse(text, "where"), **more)
+
+
+def subset(text: str, **more) -> Rule:
+    return Rule(owner="hr", name="employees", subset=parse(text, "subset"), **more)
+
+
+def evaluation(*include: Rule, exclude: tuple[Rule, ...] = ()) -> RuleEvaluation:
+    return RuleEvaluation(RuleSet(include=include or None, exclude=exclude), types=TYPES)
+
+
+def value(item: object) -> bytes | int:
+    return item if isinstance(item, int) and item < 0 else NULL if item is None else str(item).encode()
+
+
+def batch_of(*rows: tuple, tags: list[int] | None = None, table: TableVersion = EMPLOYEES) -> LcrBatch:
+    """One transaction per row: ("INSERT", new), ("UPDATE", old, new), ("DELETE", old) or ("TRUNCATE",)."""
+    groups, truncates = [], []
+    for command in (Command.INSERT, Command.UPDATE, Command.DELETE):
+        mine = [number for number, row in enumerate(rows) if row[0] == command.name]
+        if mine:
+            olds = [rows[number][1] for number in mine] if command is not Command.INSERT else None
+            news = [rows[number][-1] for number in mine] if command is not Command.DELETE else None
+            old, new = (None if image is None else column_values([[value(row[k]) for row in image] for k in range(3)]) for image in (olds, news))
+            groups.append(RowGroup(table=0, command=command, row_numbers=np.array(mine, np.int32), old=old, new=new))
+    for number, row in enumerate(rows):
+        if row[0] == "TRUNCATE":
+            truncates.append(Truncate(row_number=number, tables=(0,), cascade=False, restart_identity=False))
+    commits = [10 * (number + 1) for number in range(len(rows))]
+    return LcrBatch(
+        source="dbs1", previous_scn=0, through_scn=commits[-1], tables=(table,), tags=(Tag(value=b"\x1d"),),
+        transactions=transactions(commits, [1] * len(rows), tags=tags), groups=tuple(groups), truncates=tuple(truncates),
+    )
+
+
+def shown(batch: LcrBatch) -> list[tuple]:
+    """The rows left, as `batch_of` takes them, with their transactions' commit SCNs."""
+    found = []
+    for number in range(batch.row_count):
+        lcr = RowLcr(batch, number)
+        images = []
+        if lcr.command_type != "TRUNCATE":
+            group, row = lcr.place
+            rows = batch.groups[group]
+            images = [
+                tuple(image.value(k, row) for k in range(len(lcr.table.columns))) for image in (rows.old, rows.new) if image is not None
+            ]
+        found.append((int(lcr.commit_scn or 0), lcr.command_type, *images))
+    return found
+
+
+# --------------------------------------------------------------------------- prefiltering
+
+DEPARTMENT, OTHER_TABLE, EVERY = where("department_id = 50", tags=ANY_TAG), where("department_id = 50", name="other"), Rule(tags=ANY_TAG)
+
+
+@pytest.mark.parametrize(
+    ("negative", "positive", "expected"),
+    [
+        # The manuals' table: a rule with a condition on a column is MAYBE before the row is looked at.
+        (OTHER_TABLE, DEPARTMENT, MAYBE), (DEPARTMENT, DEPARTMENT, MAYBE), (DEPARTMENT, EVERY, MAYBE), (EVERY, DEPARTMENT, FALSE),
+        (DEPARTMENT, OTHER_TABLE, FALSE), (OTHER_TABLE, OTHER_TABLE, FALSE), (OTHER_TABLE, EVERY, TRUE), (EVERY, EVERY, FALSE),
+        (EVERY, OTHER_TABLE, FALSE),
+    ],
+)
+def test_prefilter_follows_the_table_of_the_manual_for_conditions(negative, positive, expected):
+    rules = RuleSet(include=(positive,), exclude=(negative,))
+    for tag in (None, b"\x11", UNKNOWN_TAG):
+        assert rules.prefilter("hr", "employees", tag=tag) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "unknown"),
+    [
+        # condition -> of hr.employees with a NULL tag, and with a tag that is not known
+        ("object_owner = 'hr'", TRUE, TRUE), ("object_owner = 'sales'", FALSE, FALSE), ("tag is null", TRUE, MAYBE),
+        ("object_name like 'emp%' and tag = '1d'", FALSE, MAYBE), ("object_name = 'jobs' and tag = '1d'", FALSE, FALSE),
+        ("command_type in ('INSERT', 'UPDATE')", MAYBE, MAYBE), ("object_owner = 'sales' or new.a = 1", MAYBE, MAYBE),
+        ("object_owner = 'hr' or new.a = 1", TRUE, TRUE), ("source_database_name = 'dbs1'", MAYBE, MAYBE), ("scn is null", FALSE, FALSE),
+        ("(tag = '1d') is unknown", TRUE, MAYBE), ("not (tag = '1d')", FALSE, MAYBE),
+    ],
+)
+def test_what_is_known_of_an_lcr_decides_its_condition_early(text, known, unknown):
+    rules = RuleSet(include=(Rule(condition=parse(text, "condition"), tags=ANY_TAG),))
+    assert rules.prefilter("hr", "employees", tag=None) is known
+    assert rules.prefilter("hr", "employees") is unknown
+
+
+# --------------------------------------------------------------------------- filtering
+
+ROWS = batch_of(
+    ("INSERT", (1, 50, "a")), ("INSERT", (2, None, "b")), ("UPDATE", (1, 50, "a"), (1, 60, "a")), ("UPDATE", (3, 60, "c"), (3, 50, "c")),
+    ("DELETE", (1, 60, "a")), ("DELETE", (4, 50, "d")), ("TRUNCATE",), tags=[-1, -1, -1, 0, -1, -1, -1],
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([where("new.department_id = 50", tags=ANY_TAG)], [10, 40]),
+        ([where("department_id = 50", tags=ANY_TAG)], [10, 40, 60]),
+        ([where("old.department_id = 50", tags=ANY_TAG)], [30, 60]),
+        ([where("new.department_id is null", tags=ANY_TAG)], [20, 50, 60, 70]),
+        ([where("department_id = 50")], [10, 60]),  # untagged changes
+        ([Rule(condition=parse("command_type in ('INSERT', 'TRUNCATE')", "condition"), tags=ANY_TAG)], [10, 20, 70]),
+        ([Rule(condition=parse("tag is not null", "condition"), tags=ANY_TAG)], [40]),
+        ([where("department_id = 50"), where("department_id = 60", tags=ANY_TAG)], [10, 30, 50, 60]),
+    ],
+)
+def test_rows_are_kept_when_one_condition_is_true(rules, expected):
+    assert [row[0] for row in shown(evaluation(*rules).filter(ROWS))] == expected
+
+
+def test_negative_condition_discards_only_what_it_is_true_for():
+    kept = evaluation(Rule(tags=ANY_TAG), exclude=(where("department_id = 50", tags=ANY_TAG),)).filter(ROWS)
+    assert [row[0] for row in shown(kept)] == [20, 30, 50, 70]
+
+
+def test_batch_of_which_all_is_kept_is_the_same_object():
+    assert evaluation(where("id > 0 or lcr.command_type = 'TRUNCATE'", tags=ANY_TAG)).filter(ROWS) is ROWS
+
+
+def test_batch_of_which_nothing_is_kept_becomes_a_mark():
+    assert evaluation(where("id < 0", tags=ANY_TAG)).filter(ROWS).is_progress_mark
+
+
+def test_tables_that_conditions_leave_alone_cost_nothing():
+    batch = insert_batch([10, 20])
+    assert evaluation(Rule(owner="public"), where("department_id = 50", owner="hr")).filter(batch) is batch
+
+
+@pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
+def test_missing_value_stops_the_client_and_says_what_is_missing(gap):
+    batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 50, gap)))
+    with pytest.raises(ConditionError, match=r"hr.employees \(department_id, note\) that the log of dbs1 does not have") as refused:
+        evaluation(where("department_id = 50 and new.note = 'x'", tags=ANY_TAG)).filter(batch)
+    assert "headrace plan" in refused.value.hint
+
+
+def test_missing_value_does_not_matter_where_the_rest_decides():
+    batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, UNCHANGED)))
+    assert evaluation(where("department_id = 50 and note = 'x'")).filter(batch).is_progress_mark
+    assert shown(evaluation(where("department_id = 60 or note = 'x'")).filter(batch)) == shown(batch)
+    both = evaluation(Rule(), exclude=(where("department_id = 50 and note = 'x'"),))
+    assert shown(both.filter(batch)) == shown(batch)
+
+
+def test_unchanged_large_value_is_the_old_one():
+    batch = batch_of(("UPDATE", (1, 50, "long"), (1, 60, UNCHANGED)))
+    assert shown(evaluation(where("new.note = 'long'")).filter(batch)) == shown(batch)
+
+
+def test_key_that_an_update_kept_is_the_new_one():
+    batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, "x")), table=replace(EMPLOYEES, old_image=OldImage.KEY))
+    assert shown(evaluation(where("old.id = 1")).filter(batch)) == shown(batch)
+
+
+@pytest.mark.parametrize("text", ["salary = 5", "department_id = 'x'", "note = 5", "note < 'x'", "note = id"])
+def test_condition_that_does_not_fit_the_table_stops_the_client(text):
+    with pytest.raises(ConditionError):
+        evaluation(where(text)).filter(batch_of(("INSERT", (1, 50, "a"))))
+
+
+def test_conditions_need_types():
+    with pytest.raises(BugError):
+        RuleEvaluation(RuleSet(include=(DEPARTMENT,)))
+
+
+# --------------------------------------------------------------------------- subsets
+
+FIFTY = evaluation(subset("department_id = 50", tags=ANY_TAG))
+MIGRATIONS = {
+    # a change -> what a subset rule makes of it
+    ("INSERT", (1, 50, "a")): ("INSERT", (1, 50, "a")),
+    ("INSERT", (1, 60, "a")): None,
+    ("INSERT", (1, None, "a")): None,
+    ("DELETE", (1, 50, "a")): ("DELETE", (1, 50, "a")),
+    ("DELETE", (1, 60, "a")): None,
+    ("DELETE", (1, None, "a")): None,
+    ("UPDATE", (1, 50, "a"), (1, 50, "b")): ("UPDATE", (1, 50, "a"), (1, 50, "b")),
+    ("UPDATE", (1, 60, "a"), (1, 70, "b")): None,
+    ("UPDATE", (1, 50, "a"), (1, 60, "b")): ("DELETE", (1, 50, "a")),
+    ("UPDATE", (1, 50, "a"), (1, None, "b")): ("DELETE", (1, 50, "a")),
+    ("UPDATE", (1, 60, "a"), (2, 50, "b")): ("INSERT", (2, 50, "b")),
+    ("UPDATE", (1, None, "a"), (1, 50, "b")): ("INSERT", (1, 50, "b")),
+    ("UPDATE", (1, 60, "long"), (1, 50, UNCHANGED)): ("INSERT", (1, 50, "long")),
+    ("UPDATE", (1, 50, "long"), (1, 50, UNCHANGED)): ("UPDATE", (1, 50, "long"), (1, 50, UNCHANGED)),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), MIGRATIONS.items(), ids=str)
+def test_row_migration_follows_the_manual(change, expected):
+    found = FIFTY.filter(batch_of(change))
+    assert shown(found) == ([] if expected is None else shown(batch_of(expected)))
+
+
+def test_migrated_rows_keep_their_order_among_the_others():
+    changes = [*MIGRATIONS, *MIGRATIONS]
+    found = FIFTY.filter(batch_of(*changes))
+    expected = [(10 * (number + 1), *shown(batch_of(made))[0][1:]) for number, change in enumerate(changes) if (made := MIGRATIONS[change])]
+    assert shown(found) == expected
+    assert len({(group.table, group.command) for group in found.groups}) == len(found.groups)
+
+
+def test_row_that_migrates_in_without_all_of_its_values_stops_the_client():
+    batch = batch_of(("UPDATE", (1, 60, ABSENT), (1, 50, UNCHANGED)))
+    with pytest.raises(ConditionError, match="moved into the subset, and the log of dbs1 does not have its value of note"):
+        FIFTY.filter(batch)
+
+
+def test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_stops_the_client():
+    with pytest.raises(ConditionError, match="department_id"):
+        FIFTY.filter(batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 50, "a"))))
+    with pytest.raises(ConditionError, match="department_id"):
+        FIFTY.filter(batch_of(("DELETE", (1, ABSENT, ABSENT))))
+
+
+def test_truncate_empties_the_subset_alone():
+    found = FIFTY.filter(batch_of(("TRUNCATE",)))
+    (truncate,) = found.truncates
+    table = found.tables[truncate.tables[0]]
+    assert (table.owner, table.name) == ("hr", "employees")
+    assert table.partition.rows == '(("department_id" = 50)) IS TRUE'
+    assert found.tables == (table,)  # the whole table is no part of the batch any more
+
+
+def test_subset_rules_pass_what_has_migrated_as_it_is():
+    changes = [*MIGRATIONS, ("TRUNCATE",)]
+    once = FIFTY.filter(batch_of(*changes))
+    assert_same_batch(FIFTY.filter(once), once)
+
+
+def test_another_rule_that_takes_a_row_takes_it_as_it_is():
+    move = ("UPDATE", (1, 50, "a"), (1, 60, "b"))
+    for rules in ((subset("department_id = 50"), Rule()), (Rule(), subset("department_id = 50"))):
+        assert shown(evaluation(*rules).filter(batch_of(move))) == shown(batch_of(move))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(
+    st.sampled_from(["INSERT", "UPDATE", "DELETE"]), st.integers(1, 3), st.sampled_from([50, 60, None]), st.integers(1, 3),
+    st.sampled_from([50, 60, None]), st.sampled_from(["a", UNCHANGED]),
+), min_size=1, max_size=6))
+def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
+    """Whatever happens to the whole table: its subset, and what the migrated changes make, are the same rows."""
+    whole: dict[int, tuple] = {}
+    changes = []
+    for command, key, department, new_key, new_department, note in drawn:
+        if command == "INSERT" and key not in whole:
+            whole[key] = (key, department, f"note {len(changes)}")
+            changes.append(("INSERT", whole[key]))
+        elif command == "DELETE" and key in whole:
+            changes.append(("DELETE", whole.pop(key)))
+        elif command == "UPDATE" and key in whole and (new_key == key or new_key not in whole):
+            old = whole.pop(key)
+            row = (new_key, new_department, note)
+            whole[new_key] = (new_key, new_department, old[2] if note == UNCHANGED else note)
+            changes.append(("UPDATE", old, row))
+    if not changes:
+        return
+    replica: dict[bytes, tuple] = {}
+    for _, command, *images in shown(FIFTY.filter(batch_of(*changes))):
+        if command in ("UPDATE", "DELETE"):
+            old = replica.pop(images[0][0])
+        if command in ("INSERT", "UPDATE"):
+            new = images[-1]
+            row = tuple(old[k] if each == UNCHANGED else each for k, each in enumerate(new))
+            assert new[0] not in replica
+            replica[new[0]] = row
+    expected = {row for row in whole.values() if row[1] == 50}
+    assert set(replica.values()) == {tuple(value(each) for each in row) for row in expected}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(list(MIGRATIONS)), min_size=1, max_size=5), st.sampled_from(["department_id = 50", "note <> 'a' or id = 2"]))
+def test_migration_of_columns_agrees_with_single_rows(changes, text):
+    batch = batch_of(*changes)
+    tree = parse(text, "subset").tree
+    expected = []
+    for number in range(batch.row_count):
+        lcr = RowLcr(batch, number)
+        was, now = (truth_values(of_image(tree, image), lcr, TYPES) == {True} for image in (Image.OLD, Image.NEW))
+        was, now = was and lcr.command_type != "INSERT", now and lcr.command_type != "DELETE"
+        if was or now:
+            expected.append((lcr.commit_scn, lcr.command_type if lcr.command_type != "UPDATE" or (was and now) else "DELETE" if was else "INSERT"))
+    assert [row[:2] for row in shown(evaluation(subset(text)).filter(batch))] == expected

@@ -1,0 +1,67 @@
+"""Sites that change the same rows at the same time: which handlers make them equal again, and where the others fail.
+
+HEADRACE_SIMULATION_SECONDS (as for the simulated topologies) lets the random histories go on for so long, all together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.concurrent_writes import Combination, Sites, find_divergence, random_steps
+from tests.support.convergence import CONVERGENT, DIVERGENT
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "conflicts.md"
+WRITES = 14  # in a history: several for each row and site
+HISTORIES = 25
+SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / len(CONVERGENT)
+
+
+def named(combination: Combination) -> str:
+    return f"{combination.name} ({combination.sites} sites)"
+
+
+@pytest.mark.parametrize("combination", CONVERGENT, ids=named)
+def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):
+    """Three sites send each other what they did, in every order that keeps each source's own."""
+    begun, seed, applied = time.monotonic(), 0, 0
+    while seed < HISTORIES or time.monotonic() - begun < SECONDS:
+        steps = random_steps(combination, seed, WRITES)
+        sites = Sites(combination)
+        assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
+        applied += sites.met
+        seed += 1
+    assert applied > seed, "hardly a conflict: the histories show nothing"
+
+
+@pytest.mark.parametrize("combination", DIVERGENT, ids=named)
+def test_a_history_is_found_at_which_a_combination_fails(combination):
+    found = find_divergence(combination, range(200), writes=8)
+    assert found is not None
+    assert len(found) <= 5
+    assert not Sites(combination).run(found)
+
+
+def documented() -> dict[str, list[str]]:
+    """The counter-examples of the document, by combination."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?P<name>[^|]+?) \| (?P<sites>\d) \| (?P<steps>`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
+    return {f"{name} ({sites} sites)": [step.strip() for step in steps.replace("`", "").split(";")] for name, sites, steps in rows}
+
+
+def test_the_document_has_every_combination_that_fails_with_a_history_that_shows_it():
+    found = documented()
+    assert sorted(found) == sorted(named(combination) for combination in DIVERGENT)
+    for combination in DIVERGENT:
+        assert not Sites(combination).run(found[named(combination)]), named(combination)
+
+
+def test_the_document_has_every_combination_that_converges():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for name in {combination.name for combination in CONVERGENT}:
+        sites = sorted(combination.sites for combination in CONVERGENT if combination.name == name)
+        assert f"| {name} | {' and '.join(map(str, sites))} |" in text

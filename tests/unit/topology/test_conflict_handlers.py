@@ -1,0 +1,191 @@
+"""Conflict handlers in a topology file: what is read, what is refused, and which warnings remain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from databases.conflict_lists import conflict_list_findings
+from databases.memory_store import MemoryStore, destination_column
+from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds, UncomparedColumns
+from streams.lcr_batch import OldImage
+from tests.support.topologies import SITES, problems, read
+from tests.support.writes import version_of
+from topology.checks import check
+from topology.plan import make_plan
+from topology.problems import as_line
+from topology.stored import spec_from_json, spec_to_json
+
+BETWEEN = SITES + "replicate: [{tables: [hr.t], between: [dbs1, dbs2]}]\n"
+EVERY_KIND = (
+    "{table: hr.t, method: maximum, resolution_column: at}, {table: hr.t, on: insert_exists, method: maximum, resolution_column: at},"
+    " {table: hr.t, on: update_exists, method: discard}, {table: hr.t, on: update_missing, method: discard},"
+    " {table: hr.t, on: delete_differs, method: overwrite}, {table: hr.t, on: delete_missing, method: discard}"
+)
+
+
+def with_handlers(handlers: str) -> str:
+    return BETWEEN + f"conflict_handlers: [{handlers}]\n"
+
+
+def meetings_in(folder, text: str) -> list[str]:
+    return [as_line(each) for each in check(read(folder, text)) if "takes part in nothing" not in each.problem]
+
+
+def test_handlers_of_the_file_hold_for_every_apply_process(tmp_path):
+    spec = read(tmp_path, BETWEEN + """
+conflict_handlers:
+  - {table: hr.t, method: maximum, columns: [salary, changed_at], resolution_column: changed_at}
+  - {table: hr.t, method: site_priority, columns: [boss], priority: [dbs2, dbs1]}
+compare_old_values: [{table: hr.t, columns: [note], operations: [update], compare: false}]
+compare_key_only: true
+conflict_history: {count: 7, age_days: 2}
+""")
+    expected = ConflictRules(
+        handlers=(
+            ConflictHandler(owner="hr", name="t", method="maximum", columns=("salary", "changed_at"), resolution_column="changed_at"),
+            ConflictHandler(owner="hr", name="t", method="site_priority", columns=("boss",), priority=("dbs2", "dbs1")),
+        ),
+        uncompared=(UncomparedColumns(owner="hr", name="t", columns=("note",), operations=("update",)),), compare_key_only=True,
+        history=HistoryBounds(count=7, age_s=2 * 86_400.0),
+    )
+    assert [apply.conflicts for apply in spec.applies] == [expected, expected]
+    assert spec_from_json(spec_to_json(spec)).applies[0].conflicts == expected
+    assert ConflictRules.from_bytes(expected.to_bytes()) == expected
+
+
+def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
+    spec = read(tmp_path, SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p1: {from: q1, to: q2}}
+conflict_handlers: [{table: hr.t, method: discard}]
+applies:
+  a1: {site: dbs2, source: dbs1, queue: q2, conflict_handlers: [{table: hr.u, method: overwrite}], compare_key_only: true}
+""")
+    (apply,) = spec.applies
+    assert [(each.name, each.method) for each in apply.conflicts.handlers] == [("u", "overwrite")]
+    assert apply.conflicts.compare_key_only
+
+
+REFUSED = {
+    "{table: hr.t, method: biggest}": "'biggest' is not one of maximum, minimum, overwrite, discard, site_priority, delta",
+    "{table: hr.t, method: latest_timestamp}": "method: latest_timestamp is known but not yet built: write method: maximum with a column"
+    " that every change sets to the time",
+    "{table: hr.*, method: discard}": "'hr.*' is a pattern: name one table: its columns decide",
+    "{table: hr.t, method: maximum, columns: [a]}": "maximum has no resolution_column: name the column whose values decide",
+    "{table: hr.t, method: maximum, columns: [a], resolution_column: b}": "the resolution column b is not in the column list: add it to columns",
+    "{table: hr.t, method: discard, columns: [a, a]}": "columns names a column twice: name every column once",
+    "{table: hr.t, method: delta, on: insert_exists}": "delta is no method for insert_exists: write one of maximum, minimum,"
+    " overwrite, discard, site_priority",
+    "{table: hr.t, method: overwrite, on: delete_missing}": "overwrite is no method for delete_missing: write one of discard",
+    "{table: hr.t, method: discard, on: update_missing, columns: [a]}": "a column list is of update_differs, and this handler is of"
+    " update_missing: leave columns out: it decides about the row",
+    "{table: hr.t, method: site_priority}": "site_priority has no priority: list the sites, the one that wins first: priority: [dbs1, dbs2]",
+    "{table: hr.t, method: discard, priority: [dbs1, dbs2]}": "discard takes no priority: leave it out, or write method: site_priority",
+    "{table: hr.t, method: site_priority, priority: [dbs1, dbs9]}": "there is no site 'dbs9'",
+    "{table: hr.t, method: site_priority, priority: [dbs1, dbs1]}": "names a site twice: name every site once",
+    "{table: hr.t, method: discard, columns: [a, b]}, {table: hr.t, method: overwrite, columns: [b, c]}":
+        "b of hr.t is in the column list of conflict_handlers[0] already: put a column into one column list only",
+    "{table: hr.t, method: discard}, {table: hr.t, method: overwrite, columns: [b]}":
+        "every column of hr.t outside its key is in the column list of conflict_handlers[0] already: put a column into one column list only",
+    "{table: hr.t, method: discard, on: insert_exists}, {table: hr.t, method: overwrite, on: insert_exists}":
+        "hr.t has a handler for insert_exists already, conflict_handlers[0]: keep one of them",
+}
+
+
+@pytest.mark.parametrize(("handlers", "expected"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_is_wrong_with_a_handler_is_refused_with_its_place(tmp_path, handlers, expected):
+    (line, *_) = problems(tmp_path, with_handlers(handlers))
+    assert line.startswith("conflict_handlers[")
+    assert "(line " in line
+    assert expected in line
+
+
+def test_sites_that_write_one_table_are_warned_of_the_kinds_without_a_handler(tmp_path):
+    (line,) = meetings_in(tmp_path, with_handlers("{table: hr.t, method: discard}, {table: hr.t, on: insert_exists, method: discard}"))
+    assert "dbs1 and dbs2 write the same tables, such as hr.t, and no conflict handler is set for update_exists, update_missing," in line
+    assert "insert_exists" not in line
+
+
+def test_sites_that_write_one_table_with_a_handler_for_every_kind_are_not_warned_of(tmp_path):
+    assert meetings_in(tmp_path, with_handlers(EVERY_KIND)) == []
+
+
+def test_a_handler_of_one_table_of_a_schema_leaves_the_warning_for_the_others(tmp_path):
+    (line,) = meetings_in(tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n")
+    assert "such as hr.* (others), and no conflict handler is set:" in line
+
+
+def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
+    text = BETWEEN + f"conflict_handlers: [{EVERY_KIND}]\n"
+    spec = read(tmp_path, text)
+    one = spec.applies[0]
+    text += f"applies: {{{one.name}: {{site: {one.site}, source: {one.source}, queue: {one.queue}, conflict_handlers: []}}}}\n"
+    (line,) = meetings_in(tmp_path, text)
+    assert "and no conflict handler is set:" in line
+
+
+def test_the_plan_says_what_each_apply_process_does_about_conflicts(tmp_path):
+    spec = read(tmp_path, with_handlers("{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists, method: discard}")
+                + "compare_old_values: [{table: hr.t, columns: [note], operations: [update]}]\n")
+    works = [actor.work for actor in make_plan(spec).actors if actor.name.startswith("apply:")]
+    assert [work.partition("; conflicts: ")[2] for work in works] == [
+        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t: note not compared (update)"
+    ] * 2
+
+
+# --------------------------------------------------------------------------- against the tables
+
+
+def checked(*handlers: ConflictHandler, old_image: OldImage = OldImage.FULL, key: tuple[str, ...] = ("id",), **rules: object) -> list[str]:
+    store = MemoryStore()
+    table = store.create_table("hr", "t", [
+        destination_column("id", "pg_catalog.int4"), destination_column("v"), destination_column("n", "pg_catalog.int4"),
+        destination_column("doc", "pg_catalog.json"),
+    ], key=key)
+    version = replace(version_of(table), old_image=old_image)
+    return [as_line(each) for each in conflict_list_findings("a1", ConflictRules(handlers=handlers, **rules), version, table)]  # type: ignore[arg-type]
+
+
+def of(method: str, *columns: str, by: str = "", kind: str = "update_differs") -> ConflictHandler:
+    return ConflictHandler(owner="hr", name="t", method=method, columns=columns, resolution_column=by, kind=kind)
+
+
+@pytest.mark.parametrize(("handler", "expected"), [
+    (of("maximum", "v", "x", by="v"), "the table has no column x: name one of id, v, n, doc"),
+    (of("maximum", "v", "id", by="v"), "id is in the key, and a key column is in no column list: leave it out"),
+    (of("maximum", "doc", by="doc"), "the resolution column doc is json, whose values have no order: name a column with a number, a time or a text"),
+    (of("maximum", by="gone"), "the table has no column gone"),
+    (of("delta", "v"), "delta cannot add values of v, which is text"),
+])
+def test_a_handler_that_does_not_fit_its_table_is_refused(handler, expected):
+    (line,) = checked(handler)
+    assert line.startswith(f"applies.a1 table hr.t {handler} on update_differs: ")
+    assert expected in line
+
+
+def test_a_handler_that_fits_its_table_is_in_order():
+    assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
+
+
+def test_old_values_that_the_log_does_not_carry_are_asked_for():
+    (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
+    assert line.endswith("at the source: ALTER TABLE hr.t REPLICA IDENTITY FULL;")
+    assert checked(of("overwrite", kind="insert_exists"), of("discard", kind="update_missing"), old_image=OldImage.KEY) == []
+    assert len(checked(of("overwrite", kind="update_missing"), old_image=OldImage.KEY)) == 1
+
+
+def test_a_table_without_a_key_has_no_conflict_handlers():
+    assert checked(of("discard"), key=()) == [
+        "applies.a1 table hr.t: has conflict handlers, and no key that identifies a row: add a primary key at the destination, or remove the handlers"
+    ]
+
+
+def test_columns_that_are_not_compared_exist_and_are_outside_the_key():
+    off = UncomparedColumns(owner="hr", name="t", columns=("id", "nowhere"), operations=("update",))
+    assert [line.partition(": ")[2] for line in checked(uncompared=(off,))] == [
+        "id is in the key, which finds the row: leave it out: only columns outside the key are compared",
+        "the table has no column nowhere: name one of id, v, n, doc",
+    ]

@@ -1,0 +1,44 @@
+"""Supplemental logging: which columns must be in a source's log, derived from everything that a topology configures.
+
+Each kind of thing that needs values in the log is one function in `NEEDS`: it says of which tables, of which client, and why. What comes
+later - lists of columns for conflicts, handlers, dependencies - is a line there.
+
+Source: Oracle Streams Replication Administrator's Guide, "Specifying Supplemental Logging".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from databases.ports import LogNeed
+from topology.spec import TopologySpec
+from topology.ways import ways_to
+
+__all__ = ["log_needs"]
+
+
+def log_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
+    """Everything that clients of a source's changes need in its log; keys aside, which every table has there.
+
+    Args:
+        spec: routed.
+        source: site name.
+    """
+    return tuple(dict.fromkeys(need for needing in NEEDS for need in needing(spec, source)))
+
+
+def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Rules with conditions and subsets, of every client that the changes pass."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
+            for kind, client in zip(kinds, way.clients, strict=True):
+                for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
+                    for number, rule in enumerate(rules):
+                        if rule.dml and rule.looks_at_rows:
+                            key = "subset" if rule.subset is not None else rule.condition.form if rule.condition is not None else ""
+                            yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule)
+
+
+NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions,)

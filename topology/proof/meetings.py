@@ -1,0 +1,75 @@
+"""Tables that several sites write, while nothing says what to do when they change the same row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from databases.ports import Finding
+from rules.conflict_handlers import KINDS
+from rules.rule import Rule, RuleSet
+from topology.change_classes import ChangeClasses
+from topology.proof.reach import Proof
+from topology.spec import TopologySpec
+
+__all__ = ["meetings"]
+
+_FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/conflicts.md)"
+
+
+def meetings(spec: TopologySpec) -> Iterator[Finding]:
+    """Warn of tables where changes of several sites meet without a conflict handler.
+
+    Args:
+        spec: routed, without errors.
+    """
+    # A table with a handler is told apart from all others, also where the rules speak of its whole schema.
+    handled = {table for apply in spec.applies for table in apply.conflicts.tables}
+    of_tables = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in sorted(handled)))
+    own = (client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+    proof = Proof(spec, ChangeClasses([*own, of_tables]))
+    found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
+    for (origins, sites), tables in _written_together(proof).items():
+        for number, table in enumerate(proof.classes.tables):
+            if tables >> number & 1:
+                lacking = _without_handler(spec, table, sites)
+                found[origins, sites, lacking] = found.get((origins, sites, lacking), 0) | 1 << number
+    for (origins, sites, lacking), tables in found.items():
+        if lacking:
+            yield _warning(proof.names(tables & -tables)[0], origins, sites, lacking)
+
+
+def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacking: tuple[str, ...]) -> Finding:
+    what = "no conflict handler is set" if lacking == KINDS else f"no conflict handler is set for {', '.join(lacking)}"
+    return Finding(
+        path="sites", is_error=False, fix=_FIX,
+        problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they change one row at the same time, the"
+        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}",
+    )
+
+
+def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
+    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet."""
+    classes = proof.classes
+    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
+    for origin in proof.origins:
+        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
+        for site, arrived in elsewhere.items():
+            written.setdefault(site, {})[origin] = arrived
+            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
+    places: dict[tuple[tuple[str, ...], int], dict[str, None]] = {}  # origins and table -> sites
+    for site, tables in written.items():
+        for number in range(len(classes.tables)):
+            origins = tuple(sorted(origin for origin, found in tables.items() if found >> number & 1))
+            if len(origins) > 1:
+                places.setdefault((origins, number), {})[site] = None
+    together: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    for (origins, number), sites in places.items():
+        key = origins, tuple(sites)
+        together[key] = together.get(key, 0) | 1 << number
+    return together
+
+
+def _without_handler(spec: TopologySpec, table: tuple[str, str], sites: tuple[str, ...]) -> tuple[str, ...]:
+    """The kinds of conflicts for which an apply process at one of the sites has no handler, in the order of `KINDS`."""
+    rules = [apply.conflicts.of(*table) for apply in spec.applies if apply.site in sites]
+    return tuple(kind for kind in KINDS if not all(each.of_kind(kind) for each in rules))
