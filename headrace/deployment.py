@@ -20,6 +20,7 @@ from actors.cluster.local import LocalCluster
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of, gather
 from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
+from actors.records.running import Running
 from actors.site.left import left_in
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
@@ -416,6 +417,7 @@ class Deployment:
                     f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
                     hint=f"run `headrace up {self.spec.file}` again",
                 )
+        self._check_no_other_controller()
         arguments = {
             "spec": self.spec, "name": CONTROLLER, "fingerprint": wanted, "environment": dict(environment),
             "keep_call": keep_call,
@@ -424,6 +426,26 @@ class Deployment:
             CONTROLLER, "actors.controller:build", arguments, process=CONTROLLER, state_dir=self.spec.state_dir, node={},
             environment=dict(environment),
         )
+
+    def _check_no_other_controller(self) -> None:
+        """Refuse to create a controller that could not begin: one of this folder runs on another Ray cluster, which need not answer.
+
+        Raises:
+            ConfigError: a process of this machine still runs it after a while.
+        """
+        deadline = time.monotonic() + GONE_TIMEOUT_S  # the one before may be about to end
+        while True:
+            try:
+                Running(self.spec.state_dir, CONTROLLER).release()
+            except PropagationError as error:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
+                        hint=f"`headrace down {self.spec.file}` with the --address of that cluster first; {error.hint}",
+                    ) from error
+                time.sleep(POLL_S)
+            else:
+                return
 
     # ------------------------------------------------------------------ ending
 
@@ -551,9 +573,14 @@ class Deployment:
 
     def _remove_from_left(self, actors: RayActors | None, present: set[str], tell: Callable[[str], None]) -> list[str]:
         """Remove Headrace's objects from users' databases that the file does not name any more."""
+        from actors.site.connection import original_of
+
         problems = []
         for each in left_in(self.spec.state_dir):
             if not each.is_removed or each.kind == "embedded":
+                continue
+            if original_of(self.spec, each.name):
+                tell(f"{each.name}: {self._of_original(each.name)}")
                 continue
             try:
                 if actors is None or each.component not in present:
@@ -577,11 +604,19 @@ class Deployment:
                 pass  # its actor is dead: clean the database from this process
             else:
                 return lines
-        if original := original_of(self.spec, site):
-            return (f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}",)
+        if original_of(self.spec, site.name):
+            return (self._of_original(site.name),)
+        if actors is None:
+            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds for an earlier one's.
+            Running(self.spec.state_dir, f"site:{site.name}").release()
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
+
+    def _of_original(self, site: str) -> str:
+        from actors.site.connection import original_of
+
+        return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original_of(self.spec, site)}"
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         from actors.site.connection import embedded_server, left_servers

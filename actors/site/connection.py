@@ -115,7 +115,7 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
         site: of `spec`, with a user's database.
     """
     folder = site_folder(spec, site.name)
-    lines = [] if original_of(spec, site) else _identity(folder)
+    lines = [] if original_of(spec, site.name) else _identity(folder)
     identity = [*lines[:1], str(folder)] if lines else [secrets.token_hex(8), str(folder)]
     if identity != lines:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,16 +124,16 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
     return open_claim(access_to(site, site.database.dsn), spec.name, place=place, identity=identity[0])
 
 
-def original_of(spec: TopologySpec, site: SiteSpec) -> str:
+def original_of(spec: TopologySpec, site: str) -> str:
     """The site's folder of which this state folder's is a copy that has not run; empty: it is none.
 
     What the topology made in the user's database is the original's then.
 
     Args:
         spec: the topology.
-        site: of `spec`, with a user's database.
+        site: name of a site with a user's database, also of one that left the file.
     """
-    folder = site_folder(spec, site.name)
+    folder = site_folder(spec, site)
     lines = _identity(folder)
     is_known = len(lines) > 1  # not written by an earlier version
     return lines[1] if is_known and is_copy(folder, lines[1], lambda original: _identity(original) == lines) else ""

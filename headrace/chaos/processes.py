@@ -20,6 +20,7 @@ from actors.site.connection import embedded_server
 from headrace.chaos.errors import NotFired
 from streams.durable_file import replace_file
 from streams.errors import StreamsError
+from streams.folder_place import is_copy
 
 if TYPE_CHECKING:
     from headrace.deployment import Deployment
@@ -193,6 +194,8 @@ class ProcessesInForce:
             document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return False
+        if is_copy(self.file.parent, document.get("folder", str(self.file.parent)), lambda original: (original / self.file.name).exists()):
+            return False  # a copied state folder: what is in force is the original's
         self._frozen = [process for each in document["frozen"] for process in _living(each)]
         self._limited = [
             (process, (int(soft), int(hard))) for *each, soft, hard in document["limited"] for process in _living(each[0] if len(each) == 1 else each)
@@ -203,7 +206,7 @@ class ProcessesInForce:
     def _save(self) -> None:
         frozen = [named for process in self._frozen for named in _named(process)]
         limited = [(named, *before) for process, before in self._limited for named in _named(process)]
-        replace_file(self.file, json.dumps({"frozen": frozen, "limited": limited}) + "\n")
+        replace_file(self.file, json.dumps({"folder": str(self.file.parent.resolve()), "frozen": frozen, "limited": limited}) + "\n")
 
 
 def _named(process: psutil.Process) -> Iterator[dict[str, Any]]:

@@ -192,6 +192,19 @@ def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(sleeper:
     assert not in_force.undo_earlier()
 
 
+def test_what_is_frozen_is_not_the_business_of_a_copied_state_folder(sleeper: psutil.Process, tmp_path: Path):
+    file, copy = tmp_path / "one" / "chaos.json", tmp_path / "two" / "chaos.json"
+    for each in (file, copy):
+        each.parent.mkdir()
+    ProcessesInForce(file).freeze([sleeper])
+    copy.write_text(file.read_text())
+    assert not ProcessesInForce(copy).undo_earlier()
+    wait_stopped(sleeper, True)
+    file.rename(copy)  # it was moved
+    assert ProcessesInForce(copy).undo_earlier()
+    wait_stopped(sleeper, False)
+
+
 def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path: Path):
     file = tmp_path / "chaos.json"
     before = sleeper.rlimit(psutil.RLIMIT_FSIZE)

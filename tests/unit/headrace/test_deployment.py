@@ -21,6 +21,7 @@ from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
 from actors.controller import fingerprint_of
 from actors.intermediate_database import IntermediateSite
+from actors.records.running import Running
 from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
@@ -89,7 +90,8 @@ class Clusters:
         monkeypatch.setattr(headrace.deployment, "_connect", self._connect)
         monkeypatch.setattr("actors.runtime.own_address", lambda: self._same or self._at)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)
-        monkeypatch.setattr(Deployment, "overview", lambda _: overview())
+        self.asked: dict[str, str] = {}
+        monkeypatch.setattr(Deployment, "overview", lambda _: {**overview(), "calls": self.asked})
         monkeypatch.setattr(Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or [])
 
     def _connect(self, address: str, _topology: str, _environment: dict[str, str]) -> Clusters:
@@ -97,6 +99,9 @@ class Clusters:
             raise ConfigError(f"no Ray cluster answers at {address}")
         self._at = address
         return self
+
+    def call(self, _name: str, _method: str, asked: str, *_: Any) -> None:
+        self.asked[asked] = "settled"
 
     def names(self) -> set[str]:
         return {"controller"} if self.folders[self._at] else set()
@@ -188,6 +193,26 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
     finally:
         process.kill()
         process.communicate()
+
+
+def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(monkeypatch, tmp_path):
+    """It was forgotten while it could not be reached, and goes on."""
+    monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.0)
+    spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
+    actors = FakeActors()
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    elsewhere = [Running(spec.state_dir, name) for name in ("controller", "site:a")]
+    with pytest.raises(ConfigError, match=f"runs on another Ray cluster: controller still runs in process {os.getpid()}"):
+        Deployment(spec)._ensure_controller({}, keep_call="")
+    assert actors.created == []
+    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    assert f"a: what the topology made there could not be removed: site:a still runs in process {os.getpid()}" in problem
+    for each in elsewhere:
+        each.release()
+    Deployment(spec)._ensure_controller({}, keep_call="")
+    assert actors.created == ["controller"]
+    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    assert "connect" in problem
 
 
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
