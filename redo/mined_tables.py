@@ -52,7 +52,23 @@ class MinedTables:
         place = self.place(version)
         if self._current.get(version.object_number) != place:
             self._current[version.object_number] = place
-            self._index = None
+            if self._index is not None:
+                self._put(version, place)
+
+    def _put(self, version: TableVersion, place: int) -> None:
+        """Put a version in its place in what `objects` gives: thousands may be described one by one."""
+        assert self._index is not None
+        numbers, places, columns, verdicts = self._index
+        at = int(np.searchsorted(numbers, version.object_number))
+        is_known = at < numbers.shape[0] and numbers[at] == version.object_number
+        rest = at + 1 if is_known else at
+        verdict = np.array([self.keeps(version)], np.uint8)
+        self._index = (
+            np.concatenate([numbers[:at], np.array([version.object_number], np.int64), numbers[rest:]]),
+            np.concatenate([places[:at], np.array([place], np.int32), places[rest:]]),
+            np.concatenate([columns[:at], np.array([len(version.columns)], np.int64), columns[rest:]]),
+            np.concatenate([verdicts[:at], verdict, verdicts[rest:]]),
+        )
 
     def tag_place(self, tag: Tag) -> int:
         """The place of a tag in `tags`."""

@@ -58,7 +58,8 @@ class PostgresLogDecoder:
         self._truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         self._messages: list[tuple[int, str, bytes]] = []
         self._scratch = _Scratch(_ROWS_MIN)
-        self._index_tables()
+        # Numbers of the tables described, where each one's columns begin in the third array (and the last one's end), their forms.
+        self._table_index = (np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8))
         self._index_origins()
 
     def reset(self) -> None:
@@ -175,7 +176,7 @@ class PostgresLogDecoder:
         if known is not None:
             version = _with_forms(version, known)
         self._tables[version.object_number] = version
-        self._index_tables()
+        self._index_table(version)
         return version
 
     def _describe(self, message: _Message, type_names: dict[int, str]) -> TableVersion:
@@ -211,7 +212,7 @@ class PostgresLogDecoder:
         version = replace(known, columns=columns)
         version = replace(version, version=content_version(version))
         self._tables[object_number] = version
-        self._index_tables()
+        self._index_table(version)
         return version
 
     def _add_origin(self, name: bytes) -> None:
@@ -261,15 +262,19 @@ class PostgresLogDecoder:
         if self._state[kernels.STATE_OPEN] and known >= 0:
             self._state[kernels.STATE_TAG] = self._tag_number(tags[known])
 
-    def _index_tables(self) -> None:
-        ordered = sorted(self._tables.items())
-        counts = [len(version.columns) for _, version in ordered]
-        forms = [column.is_binary for _, version in ordered for column in version.columns]
-        self._table_index = (
-            np.array([number for number, _ in ordered], np.int64),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
-            np.array(forms, np.uint8),
-        )
+    def _index_table(self, version: TableVersion) -> None:
+        """Put a table in its place: thousands are described one by one where a stream begins."""
+        objects, first, forms = self._table_index
+        own = np.array([column.is_binary for column in version.columns], np.uint8)
+        place = int(np.searchsorted(objects, version.object_number))
+        begin = end = int(first[place])
+        if place < objects.shape[0] and objects[place] == version.object_number:
+            end = int(first[place + 1])
+        else:
+            objects, first = np.insert(objects, place, version.object_number), np.insert(first, place, begin)
+        grown = own.shape[0] - (end - begin)
+        first = np.concatenate([first[: place + 1], first[place + 1 :] + grown])
+        self._table_index = (objects, first, np.concatenate([forms[:begin], own, forms[end:]]))
 
     def _index_origins(self) -> None:
         names = [name for name, _ in self._origins]

@@ -509,6 +509,23 @@ def scanned(data: bytes, *, is_open: bool = False, objects: int = 10) -> Scanned
     return Scanned(int(at), kept, found[: state[k.SCAN_OBJECTS]].tolist(), listed, state.tolist())
 
 
+def test_tables_described_in_any_order_and_again_are_read_with_their_own_columns() -> None:
+    """Where a stream begins, thousands are described one by one: each is put in its place."""
+    rng, decoder, columns = random.Random(1), PostgresLogDecoder(options()), {}
+    for _ in range(200):
+        number = rng.randrange(50)
+        columns[number] = rng.randrange(1, 5)
+        described = pg.relation(number, "s", "t", [(f"c{n}", TEXT, False) for n in range(columns[number])])
+        changed = rng.sample(sorted(columns), min(3, len(columns)))
+        data = pg.stream(pg.begin(90, 1), described, *(pg.insert(each, [b"x"] * columns[each]) for each in changed), pg.commit(90, 98))
+        chunk = decoder.decode(np.frombuffer(data, np.uint8), 0, rows_max=100)
+        assert chunk.consumed == len(data)
+        assert chunk.object_number.tolist() == changed
+        objects, first, forms = decoder._table_index
+        assert dict(zip(objects.tolist(), np.diff(first).tolist(), strict=True)) == columns
+        assert forms.shape == (sum(columns.values()),)
+
+
 def test_scan_names_each_transaction_that_describes_a_table_or_truncates_one() -> None:
     described = pg.stream(pg.begin(90, 7), pg.relation(5, "s", "t", COLUMNS), pg.relation(6, "s", "u", COLUMNS), pg.commit(90, 98))
     plain = pg.stream(pg.begin(98, 8), pg.insert(5, [b"1"]), pg.commit(98, 99))
