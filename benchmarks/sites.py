@@ -80,12 +80,12 @@ class Sites:
         found = footprint(self.headrace.roots(), self.headrace.components())
         return found | {"PostgreSQL servers": _sum(footprint(tuple(servers), {}))}
 
-    def idle_cpu(self) -> float:
-        """Share of one core that Headrace uses while nobody writes."""
+    def idle_cpu(self) -> dict[str, float]:
+        """Share of one core that each component of Headrace uses while nobody writes."""
         sampler = ProcessSampler(self.headrace.roots(), self.headrace.components())
         sampler.start()
         time.sleep(IDLE_S)
-        return sum(usage.cpu_s for usage in sampler.stop().values()) / IDLE_S
+        return {name: usage.cpu_s / IDLE_S for name, usage in sampler.stop().items()}
 
 
 @contextmanager
@@ -115,11 +115,11 @@ def n_way(count: int) -> int:
         counts = sites.counts()
         _say(f"rows at each site: {counts}")
         time.sleep(REST_S)
-        used = sites.memory()
+        used, idle = sites.memory(), sites.idle_cpu()
         for name, each in sorted(used.items(), key=lambda item: -item[1].pss_mb):
-            _say(f"  {name:40} {each.pss_mb:9.1f} MB in {each.processes} processes")
+            _say(f"  {name:40} {each.pss_mb:9.1f} MB in {each.processes} processes, idle {idle.get(name, 0.0):.2%} of a core")
         total = sum(each.pss_mb for each in used.values())
-        _say(f"  {'together':40} {total:9.1f} MB, {total / count:.0f} MB per site; idle {sites.idle_cpu():.1%} of a core")
+        _say(f"  {'together':40} {total:9.1f} MB, {total / count:.0f} MB per site; idle {sum(idle.values()):.1%} of a core")
     missed = [f"{site} has {found} rows of {count * ROWS}" for site, found in counts.items() if found != count * ROWS]
     if count >= 5:
         missed += [f"{total:.0f} MB, wanted {MEMORY_MAX_MB}"] * (total > MEMORY_MAX_MB)
