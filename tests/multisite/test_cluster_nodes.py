@@ -175,7 +175,7 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
     head = {process.pid for process in cluster.nodes.head.processes()}
     assert cluster.system.pid(CONTROLLER) in head
     jvms = {node.name: sum(process.name() == "java" for process in node.processes()) for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)}
-    assert jvms == {"a": 0, "b": 4, "c": 4, "head": 0}  # of each application: driver, master and two executors
+    assert jvms == {"a": 0, "b": 5, "c": 5, "head": 0}  # of each application: driver, application master and its starter, two executors
     endpoint = cluster.system.call("queue:q_a", "endpoint")
     assert endpoint.partition(":")[0] == cluster.nodes["a"].address
     if has_own_disks():
