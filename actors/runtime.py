@@ -56,6 +56,8 @@ _GROUPS = {"settle": 4, "prompt": 2}
 _GROUP_OF = {"endpoint": "prompt"}  # other methods: the actor's own 16
 _LOG_BYTES_MAX = 8 << 20
 _connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
+_environments: dict[str, dict[str, str]] = {}  # of the clients of clusters that this process knows, by address
+_own_environment: dict[str, str | None] = {}  # the values before `prepare_process` changed them; None: there was none
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -203,23 +205,36 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
 
     Args:
         address: of Ray's control service.
-        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`); empty for a cluster of the user's,
-            which the process's own environment describes.
+        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`). Empty: what was given for the
+            same address before; else it is a cluster of the user's, which the process's own environment describes.
     """
     # Ray prints events of the cluster ("a worker died ...") to standard output, which is for a command's result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
-    if address.startswith(HOST):
-        environment = {**LOOPBACK, **environment}
+    if environment:
+        _environments[address] = dict(environment)
+    variables = {**(LOOPBACK if address.startswith(HOST) else {}), **_environments.get(address, {})}
     if "ray" not in sys.modules:
-        os.environ.update(environment)
-    elif address != _connected_to or any(os.environ.get(name) != value for name, value in environment.items()):
+        _set_environment(variables)
+    elif address != _connected_to or any(os.environ.get(name) != value for name, value in variables.items()):
         # Another cluster than before: Ray keeps what it found when it was imported, also where the environment has been changed since.
         from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
         disconnect()
-        os.environ.update(environment)
+        _set_environment(variables)
         Config.initialize("")
         AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    """Set the environment of a cluster's client; what another cluster's had changed gets the process's own value back."""
+    for name in variables:
+        _own_environment.setdefault(name, os.environ.get(name))
+    for name, own in _own_environment.items():
+        value = variables.get(name, own)
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def disconnect() -> None:

@@ -43,7 +43,9 @@ _JVM_OPTIONS = (
     "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
     # Task descriptions and results are small: chunks of 64 KiB for network buffers instead of 4 MB, and 128 log messages under way (the
     # least that log4j takes) instead of 262,144.
-    "-Dio.netty.allocator.maxOrder=3 -Dlog4j2.asyncLoggerConfigRingBufferSize=128"
+    "-Dio.netty.allocator.maxOrder=3 -Dlog4j2.asyncLoggerConfigRingBufferSize=128 "
+    # Its logging thread sleeps until there is a message, instead of looking a hundred times a second (measured: 0.45 % of a core per JVM).
+    "-Dlog4j2.asyncLoggerConfigWaitStrategy=Block"
 )
 # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
 _HEAP = "-Xms24m -Xmn6m"

@@ -121,6 +121,37 @@ def test_recycled_process_id_is_not_ended(state_dir):
         bystander.communicate(b"\n")
 
 
+def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(state_dir, tmp_path_factory):
+    """As `headrace up --address` of a second topology does in a process that has been at a third one's cluster."""
+    other_dir = tmp_path_factory.mktemp("other")
+    program = """
+        import sys
+        from pathlib import Path
+        from actors.cluster.local import LocalCluster
+        from actors.runtime import connect, prepare_process
+
+        clusters = [LocalCluster(Path(folder), cpus=1) for folder in sys.argv[1:]]
+        addresses = [cluster.start() for cluster in clusters]
+        for cluster, address in zip(clusters, addresses, strict=True):
+            prepare_process(address, cluster.client_environment())
+            assert connect(address, "t").names() == set()
+        prepare_process(addresses[0], {})
+        assert connect(addresses[0], "t").names() == set()
+        clusters[1].stop()
+        prepare_process(addresses[0], {})
+        print(connect(addresses[0], "t").names())
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program), str(state_dir), str(other_dir)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )
+    finally:
+        for folder in (state_dir, other_dir):
+            LocalCluster(folder).stop()
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(state_dir):
     """In a process of its own: ray takes the address rules from the environment it was imported in."""
     program = """

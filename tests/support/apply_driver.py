@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import psycopg
@@ -170,8 +171,8 @@ class SparkProcess:
 
     def start(self) -> None:
         """Return when it serves; ends what this object started before."""
-        os.environ.update(self._environment)  # as an actor's process has it from its raylet
-        self.child.start(self.config.to_json())
+        with mock.patch.dict(os.environ, self._environment):  # as an actor's process has it from its raylet
+            self.child.start(self.config.to_json())
         answer = self.child.first_answer(STARTED_S, lambda: True)
         self.access = ApplicationAccess(endpoint=answer["endpoint"], token=answer["token"])
 
