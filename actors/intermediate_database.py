@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from actors.site.host import SiteHost
 from actors.site.standby_folders import forget_standby_logs
 from actors.staging.queue_host import forget_queues
+from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,6 +57,14 @@ class IntermediateSite(SiteHost):
         forget_queues(spec, self._name, new)
         forget_standby_logs(spec, self._name, new)
         return ()
+
+    def end_source(self) -> tuple[str, ...]:
+        """See `DatabaseSite.end_source`.
+
+        Raises:
+            ConfigError: the file does not name the database any more that was a source here.
+        """
+        raise ConfigError(f"{self.name} has no database now, and no connection string of the one that it had")
 
     def remove(self) -> tuple[str, ...]:
         """Nothing to remove."""

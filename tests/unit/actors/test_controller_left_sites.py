@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.intermediate_database import IntermediateSite
 from actors.site.left import left_in
 from headrace.status_view import notes
 from streams.clock import VirtualClock
@@ -102,6 +103,18 @@ def test_site_that_comes_back_as_a_destination_alone_is_cleared_as_a_source(both
     assert cleared(actors) == ["site:c"]
     assert "site:c" in actors.running
     assert left_in(both.state_dir) == ()
+
+
+def test_site_that_has_no_database_any_more_names_the_slot_of_the_one_that_it_had(both, actors):
+    started(both, actors, steps=10)
+    nothing = replace(both.sites[2], database=DatabaseSpec(kind="none"))
+    edited = replace(without_capture(both), sites=(*both.sites[:2], nothing), applies=both.applies[:1])
+    actors.call = lambda name, method, *arguments, timeout_s=5.0: (
+        IntermediateSite(edited, "c", "").end_source() if method == "end_source" else FakeActors.call(actors, name, method, *arguments)
+    )
+    ((component, problem, _),) = told(started(edited, actors, steps=10))
+    assert component == "site:c"
+    assert "no connection string of the one that it had" in problem
 
 
 def test_embedded_server_of_a_site_that_is_gone_is_stopped(spec, actors):
