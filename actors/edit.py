@@ -86,6 +86,8 @@ class Edit:
         itself = wanted.site(site.removeprefix("site:"))
         spec = replace(
             self.before, sites=tuple(itself if each.name == itself.name else each for each in self.before.sites),
+            # Where the files are now: a project that was moved since names its old place there.
+            file=wanted.file, state_dir=wanted.state_dir,
             redo_bytes_max=wanted.redo_bytes_max, segment_bytes=wanted.segment_bytes,
         )
         return with_secrets_of(spec, wanted), self.takes_over[site]

@@ -516,6 +516,22 @@ def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spe
     assert served() == (["c", "c2"], two.redo_bytes_max)
 
 
+def test_project_that_was_moved_while_nothing_ran_begins_where_its_files_are_now(spec, actors):
+    """Its record names the old place: a site that began there would make an empty server and an empty redo log."""
+    started(spec, actors)
+    actors.running.clear()
+    folder = spec.state_dir.parent.with_name("moved")
+    spec.state_dir.parent.rename(folder)
+    moved = replace(spec, file=folder / spec.file.name, state_dir=folder / spec.state_dir.name)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    assert started(moved, actors).detail_state() == "REFUSED"
+    assert {arguments["spec"].state_dir for arguments in actors.running.values()} == {moved.state_dir}
+    actors.findings.clear()
+    assert started(moved, actors, steps=10).detail_state() == "RUNNING"
+    assert {arguments["spec"].state_dir for arguments in actors.running.values()} == {moved.state_dir}
+    assert actors.new == set()
+
+
 def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_back(spec, actors):
     started(spec, actors)
     actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
