@@ -130,8 +130,10 @@ class ApplyHost(Host):
         return str(self._latest.get("state", "INITIALIZING"))
 
     def details(self) -> dict[str, Any]:
-        """The driver's last status."""
+        """The driver's last status. `recorded_scn`: the low watermark as the destination has it, which a crash of it cannot take back."""
         details = {key: value for key, value in self._latest.items() if key != "state"}
+        if (recorded := int(details.get("counters", {}).get("durable_scn", 0))) > 0:
+            details["recorded_scn"] = recorded
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
             "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,

@@ -27,7 +27,7 @@ from spark_apply.server.resolution import ConflictSettings
 from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
 from streams.scn import ObjectNumber, Scn
 
-TOPOLOGY, APPLY = "bench", "apply"
+APPLY = "apply"
 EACH = 10  # rows of a transaction
 GROUP = 10_000  # rows of a group, as apply processes have by default
 SHARE = 100  # one row of so many conflicts
@@ -72,19 +72,22 @@ def _group(ids: np.ndarray, version: int, first_scn: int) -> LcrBatch:
 class _Run:
     """One way, at a database of its own."""
 
-    def __init__(self, dsn: str, rules: ConflictRules, rows: int, *, conflicts: bool) -> None:
+    def __init__(self, server: EmbeddedServer, name: str, rules: ConflictRules, rows: int, *, conflicts: bool) -> None:
+        with psycopg.connect(server.dsn(), autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name}".encode())
+        dsn = server.dsn(name)
         self.user = psycopg.connect(dsn, autocommit=True)
         self.user.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text, c text, n int, at bigint)")
         self.user.execute(
-            "INSERT INTO t SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0 FROM generate_series(0, %s) i", (rows - 1,),
+            "INSERT INTO t SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i %% 1000, 0 FROM generate_series(0, %s) i", (rows - 1,),
         )
         self.rows, self.conflicts, self.version, self.scn = rows, conflicts, 0, 100
         self.destination = PostgresDestination(dsn)
-        self.destination.prepare(TOPOLOGY)
-        epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        self.destination.prepare(name)
+        epoch = self.destination.raise_epoch(name, APPLY).epoch
         self.server = ApplyServer(
             apply=APPLY, source="a", decode=codec.decode, encode=codec.encode, error_batches=self.destination.error_batches,
-            open_session=lambda: self.destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=b"\0"),
+            open_session=lambda: self.destination.open_session(name, APPLY, server=0, epoch=epoch, tag=b"\0"),
             conflicts=ConflictSettings(apply=APPLY, source="a", site="b", rules=rules),
         )
         self.server.connect()
@@ -137,13 +140,11 @@ def main() -> None:
     server = EmbeddedServer(folder / "server", settings={"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off"})
     try:
         server.start()
-        with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            for name in ("plain", "handlers", "conflicts"):
-                admin.execute(f"CREATE DATABASE {name}".encode())
+        # Replication origins belong to the server: each way has the name of a topology of its own.
         ways = {
-            "without handlers": _Run(server.dsn("plain"), NO_CONFLICT_RULES, options.rows, conflicts=False),
-            "handlers, no conflict": _Run(server.dsn("handlers"), MAXIMUM, options.rows, conflicts=False),
-            f"handlers, 1 row of {SHARE} conflicts": _Run(server.dsn("conflicts"), MAXIMUM, options.rows, conflicts=True),
+            "without handlers": _Run(server, "plain", NO_CONFLICT_RULES, options.rows, conflicts=False),
+            "handlers, no conflict": _Run(server, "handlers", MAXIMUM, options.rows, conflicts=False),
+            f"handlers, 1 row of {SHARE} conflicts": _Run(server, "conflicts", MAXIMUM, options.rows, conflicts=True),
         }
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(options.runs + 1):  # the first one warms up

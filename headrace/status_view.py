@@ -347,6 +347,6 @@ def _details(component: Mapping[str, Any]) -> str:
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
         ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),
-        ("low_watermark_scn", "applied to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
+        ("low_watermark_scn", "applied to {}", scn_text), ("recorded_scn", "recorded to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
     )
     return ", ".join(words.format(text(component[key])) for key, words, text in known if component.get(key))

@@ -262,6 +262,11 @@ class LogWriter:
         """Whether a receiver's acknowledgement will let more be confirmed: step again when it comes."""
         return self._stream is not None and self.shipping.is_awaited(self._state.end_scn)
 
+    @property
+    def awaits_build(self) -> bool:
+        """Whether what was written last can be mined only when the next step has written a dictionary build."""
+        return self._dictionary.awaited is not None
+
     def statistics(self) -> LogWriterStatistics:
         """Return what the writer did so far. Any thread may ask."""
         return LogWriterStatistics(

@@ -24,7 +24,7 @@ from streams.errors import Retry, StreamsError
 
 __all__ = [
     "And", "Attribute", "Compare", "Condition", "ConditionError", "Constant", "Distinct", "Image", "In", "IsNull", "IsTruth", "Like", "Logical",
-    "Node", "Not", "Operand", "Or", "Truth", "ValueOf", "columns_of", "of_image", "operands_of",
+    "Node", "Not", "Operand", "Or", "Truth", "ValueOf", "columns_of", "comparisons_of", "of_image", "operands_of",
 ]
 
 
@@ -221,13 +221,25 @@ def columns_of(tree: Node) -> tuple[ValueOf, ...]:
     return tuple(operand for operand in operands_of(tree) if isinstance(operand, ValueOf))
 
 
-def _operands(node: Node) -> Iterator[Operand]:
+def comparisons_of(node: Node) -> Iterator[Node]:
+    """The comparisons of a condition, in order, by its tree."""
     match node:
         case And() | Or():
             for item in node.items:
-                yield from _operands(item)
+                yield from comparisons_of(item)
         case Not() | IsTruth():
-            yield from _operands(node.item)
+            yield from comparisons_of(node.item)
+        case _:
+            yield node
+
+
+def _operands(tree: Node) -> Iterator[Operand]:
+    for node in comparisons_of(tree):
+        yield from _compared(node)
+
+
+def _compared(node: Node) -> Iterator[Operand]:
+    match node:
         case Compare() | Distinct():
             yield from (node.left, node.right)
         case In():

@@ -277,6 +277,8 @@ class _Reader:
             raise self._refused(node)
         truth = Truth.NULL if wanted == "Null" else Truth.TRUE if node.expression.this else Truth.FALSE
         inner = node.this
+        while type(inner).__name__ == "Paren":
+            inner = inner.this
         if type(inner).__name__ == "Column" and truth is Truth.NULL:
             return IsNull(self._operand(inner))
         return IsTruth(self._logical(inner, depth=depth), truth)

@@ -85,7 +85,7 @@ def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[obje
     for statement in CHANGES:
         changes.execute(statement)  # type: ignore[call-overload]
     end, batches, deadline = source.write_marker(b"end"), [], time.monotonic() + TIMEOUT_S
-    while writer.position.scn < end:
+    while writer.position.scn < end or writer.awaits_build:
         if time.monotonic() > deadline:
             raise TimeoutError("the changes did not come through the log")
         writer.step(0.1)

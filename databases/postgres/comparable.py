@@ -37,6 +37,7 @@ _FIXED: Final = {
 _FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
 _MOST, _LEAST = 2**63 - 1, -(2**63)  # infinity and -infinity of timestamps
 _DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
+_NAME_BYTES_MAX = 63
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957  # from 1970-01-01, which the calendar below counts from, to 2000-01-01
 _DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)")
@@ -129,6 +130,8 @@ class PostgresValueTypes:
         """See `ValueTypes.constant`."""
         if "\0" in text:
             raise ValueError("a text cannot hold the character 0")
+        if _name(column) == "name" and len(text.encode()) > _NAME_BYTES_MAX:
+            raise ValueError(f"the source cuts such a name to {_NAME_BYTES_MAX} bytes: write it so")
         return _CONSTANTS[_KINDS[_name(column)]](text)
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:

@@ -29,6 +29,7 @@ _SETTINGS = {
     "lc_monetary": "C",  # the text form of money
     "xmloption": "content",  # `document` would refuse fragments that a column may hold
     "search_path": "",
+    "standard_conforming_strings": "on",  # conditions of rules are written for it
     "row_security": "off",  # an error instead of rows that silently stay invisible
     "statement_timeout": "0",
     "lock_timeout": "0",

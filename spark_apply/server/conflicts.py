@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_rows", "execute_steps"]
 
+_DIFFERS = "the row has other values than the LCR's old values"
+_MISSING = "no row has the LCR's key values"
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 _READABLE_CHARACTERS_MAX = 200  # of one value in a listing
 
@@ -129,11 +131,21 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     if count == step.expected:
         return None
     session.rollback_to_savepoint()
-    conflict_type, why = _mismatched(session, step.write, count)
+    if _is_asked(step.write, row) and count == 0:
+        # Its handlers ask for the row in any case: that shows whether it is missing or differs.
+        conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
+    else:
+        conflict_type, why = _mismatched(session, step.write, count)
     return _resolved(session, step.write, row, resolution, Failure(
         position=row.position, conflict_type=conflict_type, sqlstate="", readable=_readable(step.write, resolution.settings.show),
         message=f"{step.write.command.name} of {step.write.version.qualified_name}: {why}",
     ))
+
+
+def _is_asked(write: Write, row: _Row) -> bool:
+    """Whether a conflict of the write goes to handlers, which find the row by its key."""
+    fit = row.fit_of(write.version)
+    return bool(fit.conflicts.handlers) and bool(fit.key) and not write.paired and write.command is not Command.INSERT
 
 
 def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure) -> Failure | None:
@@ -144,7 +156,10 @@ def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: 
     answer = resolution.resolve(session, write, row.fit_of(images.version), images, failure.conflict_type)
     if answer is None:
         return None
-    message = f"{failure.message}; {answer.reason}" if answer.reason else failure.message
+    message = failure.message
+    if answer.kind != failure.conflict_type:
+        message = message.replace(_DIFFERS, _MISSING) if answer.kind.endswith("missing") else message.replace(_MISSING, _DIFFERS)
+    message = f"{message}; {answer.reason}" if answer.reason else message
     return replace(failure, conflict_type=answer.kind, message=message, readable=(*failure.readable, *answer.texts))
 
 
@@ -174,10 +189,10 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
         except DataError:
             found = 1  # there is a row, but it may not become what the LCR makes of it, or may not go
         if found:
-            return f"{kind}_differs", "the row has other values than the LCR's old values"
+            return f"{kind}_differs", _DIFFERS
     if write.paired:
         return f"{kind}_missing", "no row has the LCR's old values, and its key has a NULL, which identifies no row"
-    return f"{kind}_missing", "no row has the LCR's key values"
+    return f"{kind}_missing", _MISSING
 
 
 def _detail(error: DataError) -> tuple[str, ...]:

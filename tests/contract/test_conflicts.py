@@ -242,6 +242,7 @@ def test_a_handler_of_updates_resolves_no_other_kind(harness, session):
         assert failure is not None
         assert failure.conflict_type == kind
         assert f"no conflict handler is set for {kind}" in failure.message
+        assert ("no row has" in failure.message) == (kind == "delete_missing")
     assert there.rows() == [HERE]
 
 

@@ -176,3 +176,21 @@ def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(check
     checked.execute("b", said[1].fix)
     checked.execute("a", said[0].fix.partition("equal in it: ")[2])
     assert not [finding for finding in checked.about("t") if "unique key" in finding.problem]
+
+
+def test_conflict_handlers_are_checked_against_the_tables_and_the_fix_of_the_log_helps(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz, doc json)")
+    handlers = "conflict_handlers:\n  - {table: public.t, method: maximum, columns: [v, %s], resolution_column: %s}\n"
+    checked.file.write_text(FILE + handlers % ("at", "at"))
+    (finding,) = [f for f in checked.findings() if f.path.startswith("applies.")]
+    assert finding.path.endswith("table public.t")
+    assert "the source's log has no old values of the table outside its key" in finding.problem
+    checked.execute("a", finding.fix.removeprefix("at the source: "))
+    assert not [f for f in checked.findings() if f.path.startswith("applies.")]
+    for column, problem in (("doc", "is json, whose values have no order"), ("id", "id is in the key"), ("late", "the table has no column late")):
+        checked.file.write_text(FILE + handlers % (column, column))
+        assert any(problem in f.problem for f in checked.findings())
+    checked.file.write_text(FILE + "conflict_handlers: [{table: public.nowhere, method: discard}]\n")
+    (finding,) = [f for f in checked.findings() if f.path.startswith("applies.")]
+    assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (False, True)

@@ -145,6 +145,24 @@ def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: 
         assert advice in fix, text
 
 
+def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.run("CREATE COLLATION loose (provider = builtin, locale = 'C.UTF-8')")
+    site.run("CREATE TABLE e (id int PRIMARY KEY, note text COLLATE loose)")
+    site.run("ALTER TABLE e REPLICA IDENTITY FULL")
+    rule = Rule(owner="public", name="e", condition=parse("note > 'm' collate \"C\"", "where"))
+    assert findings(site, rule) == []
+    monkeypatch.setattr("databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())  # as of a database in another encoding
+    ((is_error, problem, fix),) = findings(site, rule)
+    assert is_error
+    assert "in the encoding of the database, UTF8" in problem
+    assert fix == "compare with =, IN or LIKE"
+    monkeypatch.undo()
+    site.run("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'")  # none of this build's collations is
+    ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", condition=parse("note = 'm'", "where")))
+    assert is_error
+    assert "equal texts of note may have other bytes" in problem
+
+
 def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     site.run("CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)")
     site.run("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")

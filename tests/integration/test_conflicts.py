@@ -15,6 +15,11 @@ from databases.ports import RowQuestion
 from databases.postgres.conflict_history import conflicts
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, prepare_schema, schema_version
+from rules.conflict_handlers import ConflictRules
+from spark_apply.server.conflicts import apply_rows
+from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
+from spark_apply.tables import TableFits
+from tests.support.conflicts import Lcr, batch_of, handler
 from tests.support.postgres_network import PostgresNetwork
 from tests.support.writes import int4, update, version_of
 from topology.file.reading import read_topology
@@ -218,6 +223,29 @@ def test_rows_of_partitions_and_identity_columns_are_found_and_removed(site: Sit
     site.session.remove_row(table, row.number)
     site.session.commit((), 0)  # type: ignore[arg-type]
     assert site.user.execute("SELECT part FROM t").fetchall() == [(1,)]
+
+
+def test_a_foreign_key_that_a_trigger_of_the_destination_checks_is_a_conflict_of_its_own_kind(site: Site) -> None:
+    """Apply's sessions check no foreign keys; a trigger that fires for them may. No handler resolves that."""
+    site.user.execute(
+        "CREATE TABLE c (id int PRIMARY KEY, a text, b text, t int, n int, u text);"
+        "CREATE FUNCTION check_parent() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE foreign_key_violation USING MESSAGE = 'no parent'; END $$;"
+        "CREATE TRIGGER parents BEFORE INSERT ON c FOR EACH ROW EXECUTE FUNCTION check_parent();"
+        "ALTER TABLE c ENABLE ALWAYS TRIGGER parents"
+    )
+    table = site.session.describe("public", "c")
+    assert table is not None
+    settings = ConflictSettings(apply="a", source="dbs1", rules=ConflictRules(handlers=(handler("overwrite", on="insert_exists"),)))
+    fits = TableFits(site.session.describe, site.session.missing_alter, settings.rules)
+    batch = batch_of(version_of(table), [Lcr(new=(1, "a", "b", 1, 1, "u"))])
+    site.session.begin()
+    failure = apply_rows(site.session, batch, fits.fit, Resolution(settings))
+    site.session.rollback()
+    assert failure is not None
+    assert (failure.conflict_type, failure.sqlstate) == ("foreign_key", "23503")
+    record = failed_conflict(settings, failure, batch, 7)
+    assert record is not None
+    assert (record.kind, record.outcome, record.error_number) == ("foreign_key", "ERROR QUEUE", 7)
 
 
 # ------------------------------------------------------------------ the schema

@@ -11,7 +11,7 @@ from psycopg import sql
 from databases.embedded import EmbeddedServer
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from scripts.generate_builtin_types import QUERY
-from streams.errors import UnsupportedType
+from streams.errors import DataError, UnsupportedType
 from streams.lcr_batch import NULL
 from tests.support.postgres_site import ALL, Site, wait_inactive
 
@@ -164,6 +164,27 @@ def test_type_that_would_jam_a_binary_stream_is_read_in_text_after_reconnecting(
     assert not again.stream.options.binary
     again.through(site.mark())
     assert again.rows()[0].new == {"id": b"1", "a": b"{postgres=r/postgres}"}
+
+
+def test_text_that_is_no_utf8_in_a_database_without_an_encoding_stops_the_stream_as_the_check_says(site: Site) -> None:
+    """The server does not convert there, and sends nothing to a UTF-8 client that it does not believe."""
+    site.run("CREATE DATABASE raw ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    raw = Site(psycopg.conninfo.make_conninfo(site.dsn, dbname="raw"))
+    try:
+        raw.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
+        assert [f.is_error for f in raw.source.preflight(ALL, streams=1) if "SQL_ASCII" in f.problem] == [False]
+        raw.prepare()
+        reading = raw.open()
+        raw.run("SET client_encoding = 'SQL_ASCII'")
+        raw.user.execute(b"INSERT INTO t VALUES (1, 'caf\xe9')")
+        with pytest.raises(DataError):
+            reading.through(raw.mark())
+        reading.stream.close()
+        wait_inactive(raw)
+        raw.source.remove("topo")
+    finally:
+        raw.close()
+        site.run("DROP DATABASE raw WITH (FORCE)")
 
 
 def test_table_of_built_in_types_is_the_servers(site: Site) -> None:

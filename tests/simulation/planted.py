@@ -96,8 +96,8 @@ def _acknowledge_unsynced(sync: Any, self: Any) -> None:
     self.durable = durable  # what a power loss leaves
 
 
-def _keep_no_redo_for_clones(register: Any, self: RequiredCheckpoints, capture: str) -> Scn:
-    return Scn(0) if "." in capture else Scn(register(self, capture))
+def _keep_no_redo_for_clones(register: Any, self: RequiredCheckpoints, capture: str, **scns: Any) -> Scn:
+    return Scn(0) if "." in capture else Scn(register(self, capture, **scns))
 
 
 # --------------------------------------------------------------------------- split streams

@@ -54,7 +54,7 @@ class NetworkSite:
     def catch_up(self) -> None:
         """Write redo until it holds everything committed before this call."""
         target = self.source.write_marker(b"caught up?")
-        while self.writer.position.scn < target:
+        while self.writer.position.scn < target or self.writer.awaits_build:
             self.writer.step(READ_TIMEOUT_S)
 
     def close(self) -> None:

@@ -60,10 +60,10 @@ class RedoSite:
         wait_until(opened)
         self.writer.attach(self.stream, partial(self.source.check_stream, self.stream.options))
 
-    def catch_up(self) -> Scn:
-        """Write redo until it holds everything committed before this call."""
+    def catch_up(self, *, has_build: bool = True) -> Scn:
+        """Write redo until it holds everything committed before this call, and with `has_build` can be mined to its end."""
         target = self.source.write_marker(b"caught up?")
-        while self.writer.position.scn < target:
+        while self.writer.position.scn < target or (has_build and self.writer.awaits_build):
             try:
                 self.writer.step(READ_TIMEOUT_S)
             except DatabaseUnavailable:

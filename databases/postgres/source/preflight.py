@@ -188,8 +188,8 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         )
     if server.encoding == "SQL_ASCII":
         yield Finding(
-            path=path, problem="its encoding is SQL_ASCII: text travels unchecked, and only to a database of the same encoding",
-            fix="move to a UTF8 database", is_error=False,
+            path=path, problem="its encoding is SQL_ASCII: a text value or a name that is not UTF-8 stops its capture at that change for good, and its copy",
+            fix="move to a UTF8 database, or see to it that all text in this one is UTF-8", is_error=False,
         )
 
 

@@ -17,12 +17,15 @@ import psycopg
 from databases.ports import Finding, LoggedTable, LogNeed
 from databases.postgres.connection import qualified
 from databases.postgres.source.catalog import CatalogTable, Leaf
+from rules.condition import Compare, Node, comparisons_of
 from rules.needs import NeededColumns, needed_columns, refusals
 from rules.rule import Rule
 from rules.values import ValueTypes
 from streams.lcr_batch import TableVersion
 
 __all__ = ["logged_tables", "logging_findings", "refused_conditions"]
+
+_IN_ORDER_OF_UTF8 = ("UTF8", "LATIN1", "SQL_ASCII")  # encodings whose bytes are in the order of code points, or travel as they are
 
 
 def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
@@ -103,7 +106,14 @@ def refused_conditions(
         needs: of every client.
         types: of the database.
     """
+    found = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+    keeps_order = found is not None and found[0] in _IN_ORDER_OF_UTF8
     for need in needs:
+        if not keeps_order and any(_orders_bytes(each.tree) for each in (need.rule.condition, need.rule.subset) if each is not None):
+            yield Finding(
+                path=need.place, problem=f'COLLATE "C" orders texts by their bytes in the encoding of the database, {found and found[0]}, and changes travel in UTF8',
+                fix="compare with =, IN or LIKE",
+            )
         for version in versions:
             if need.rule.matches_object(version.owner, version.name):
                 for error in refusals(need.rule, version, types):
@@ -113,6 +123,10 @@ def refused_conditions(
                         path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
                         fix="keep what the rule needs in a column with a deterministic collation",
                     )
+
+
+def _orders_bytes(tree: Node) -> bool:
+    return any(isinstance(each, Compare) and each.bytewise and each.operator not in ("=", "<>") for each in comparisons_of(tree))
 
 
 def _compared(rule: Rule) -> frozenset[str]:

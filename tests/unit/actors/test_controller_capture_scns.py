@@ -1,9 +1,10 @@
-"""SCNs of capture processes as the controller sees them: shown, given in the file, and redo that a moved one would not find."""
+"""SCNs of capture and apply processes: shown, given in the file, and redo that a capture process which moves would not find."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from actors.apply import ApplyHost
 from tests.support.controllers import started
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec
 from topology.ways import route
@@ -82,3 +83,10 @@ def test_a_capture_process_that_moves_to_a_new_receiver_finds_the_oldest_redo_of
     actors.oldest |= {"site:a": 100}
     actors.statuses["apply:x"] = {"low_watermark_scn": 300}
     assert findings(started(moved(spec), actors)) == []
+
+
+def test_an_apply_process_tells_what_its_destination_has_on_record(spec):
+    host = ApplyHost(spec, "x", "1")
+    assert "recorded_scn" not in host.details()
+    host._latest = {"state": "IDLE", "low_watermark_scn": 48, "counters": {"durable_scn": 32}}
+    assert (host.details()["low_watermark_scn"], host.details()["recorded_scn"]) == (48, 32)

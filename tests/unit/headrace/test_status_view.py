@@ -256,3 +256,9 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
     assert "is split off from queue q for 120 min" in note.problem
     assert words in note.problem
     assert is_healthy(told)
+
+
+def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_has_on_record() -> None:
+    """After a crash of the destination it begins at what is recorded, which may be less."""
+    (line,) = (line for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200) if "apply:x" in line)
+    assert "applied to 0/00000030, recorded to 0/00000020" in line

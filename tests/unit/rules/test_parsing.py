@@ -48,6 +48,7 @@ UNDERSTOOD = {
     "a is not true": Not(IsTruth(Compare("=", A, Constant(value=True)), Truth.TRUE)),
     "(a = 1) is unknown": IsTruth(Compare("=", A, ONE), Truth.NULL),
     "a": Compare("=", A, Constant(value=True)),
+    "((a)) is not null": Not(IsNull(A)),
     "a not like 'x\\_%'": Not(Like(A, "x\\_%")),
     "a = 'it''s \\ % \"'": Compare("=", A, Constant(value="it's \\ % \"")),
     "a < 'x' collate \"C\"": Compare("<", A, Constant(value="x"), bytewise=True),
