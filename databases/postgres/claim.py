@@ -6,10 +6,14 @@ the first one's apply processes; both would be stuck. It is refused instead, wit
 States
     held       the session is open and has the lock. It dies with the process, or when the server notices that the other
                end vanished (`_KEEPALIVES`), so nothing has to be cleaned up after a crash.
-    elsewhere  another place's session has it.
+    elsewhere  another place's session has it; or one of the same place that began later.
 
 Who holds the lock stands in a comment of the session's last statement, where `pg_stat_activity` shows it: no table is
 needed, so a source is not written to.
+
+Of two holders of the same place the one that began later has the lock: it is the next life of the same process, which cannot begin before the
+last one. When it is a second copy that looks the same (containers with one host name and path, and a copied state folder), the first one
+stops, and they do not take the lock from each other forever. When a holder began says the database's clock, the only one they share.
 
 Worked flow
     host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies -> its
@@ -67,10 +71,8 @@ class PostgresClaim:
         self._topology = topology
         self._key = int.from_bytes(hashlib.sha256(f"headrace:claim:{topology}/{site}".encode()).digest()[:8], "big", signed=True)
         self._place, self._identity = place[:_PLACE_CHARACTERS_MAX], identity
-        since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        document = json.dumps({"place": self._place, "identity": identity, "since": since})
-        # Neither end nor beginning of a comment can stand in what a folder is called.
-        self._comment = f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
+        self._since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self._began_us = 0  # by the database's clock, at the first connection
         self._connection: psycopg.Connection[Any] | None = None
 
     def hold(self, *, take_over: bool = False) -> None:
@@ -82,10 +84,18 @@ class PostgresClaim:
                     return
                 self._connection = connect(self._dsn, application_name=claim_name(self._topology))
                 self._connection.execute(_KEEPALIVES)
+                if take_over or not self._began_us:  # who takes over begins anew: the other one does not take it back
+                    self._began_us = _now_us(self._connection)
                 self._take(self._connection, take_over=take_over)
         except BaseException:
             self.close()  # the next call connects again
             raise
+
+    @property
+    def _comment(self) -> str:
+        document = json.dumps({"place": self._place, "identity": self._identity, "since": self._since, "began_us": self._began_us})
+        # Neither end nor beginning of a comment can stand in what a folder is called.
+        return f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
 
     def close(self) -> None:
         """See `TopologyClaim.close`."""
@@ -103,24 +113,37 @@ class PostgresClaim:
             if holder is not None:
                 told = _told(holder[1])
                 is_own = (told.get("place"), told.get("identity")) == (self._place, self._identity)
-                if not is_own and not take_over:
-                    raise self._elsewhere(holder, told)
+                is_later = is_own and int(told.get("began_us", 0)) > self._began_us
+                if (is_later or not is_own) and not take_over:
+                    raise self._elsewhere(holder, told, is_later=is_later)
                 connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))  # an earlier life of this process, or what is taken over
             if time.monotonic() > deadline:
                 raise DatabaseUnavailable("the session that claimed the database before does not end", pid=holder[0] if holder else 0)
             time.sleep(_POLL_S)
 
-    def _elsewhere(self, holder: tuple[Any, ...], told: dict[str, str]) -> RunsElsewhere:
+    def _elsewhere(self, holder: tuple[Any, ...], told: dict[str, str], *, is_later: bool) -> RunsElsewhere:
         pid, _, client, role = holder
         where = (
             f"from {told['place']} since {told['since']}" if {"place", "since"} <= told.keys()
             else f"elsewhere (session {pid}{f' of role {role}' if role else ''}{f' from {client}' if client else ''})"
         )
+        if is_later:
+            return RunsElsewhere(
+                f"topology {self._topology} was started again {where}, in a second copy of the same place",
+                hint="two copies run, on two Ray clusters or in two containers with the same host name and path: end one with `headrace down`; "
+                "`headrace up FILE --take-over` gives the database to this one",
+                pid=int(pid),
+            )
         return RunsElsewhere(
             f"topology {self._topology} runs already {where}",
             hint="end it there with `headrace down`; if that machine is gone for good, `headrace up FILE --take-over` here",
             pid=int(pid),
         )
+
+
+def _now_us(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 def _told(query: str | None) -> dict[str, str]:

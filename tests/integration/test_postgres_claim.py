@@ -63,6 +63,24 @@ def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(sour
             before.hold()
 
 
+def test_copies_that_look_the_same_do_not_take_the_claim_from_each_other_for_ever(source_database: str):
+    with closing(claim(source_database, HERE)) as first, closing(claim(source_database, HERE)) as second:
+        first.hold()
+        second.hold()
+        with pytest.raises(DatabaseUnavailable):
+            first.hold()  # its session is gone
+        for _ in range(2):
+            with pytest.raises(RunsElsewhere, match=r"was started again from machine-a.* in a second copy of the same place"):
+                first.hold()
+            second.hold()
+        first.hold(take_over=True)
+        with pytest.raises(DatabaseUnavailable):
+            second.hold()
+        with pytest.raises(RunsElsewhere):
+            second.hold()
+        first.hold()
+
+
 def test_take_over_ends_the_other_copy_which_is_refused_from_then_on(source_database: str):
     with closing(claim(source_database, HERE)) as first, closing(claim(source_database, THERE)) as second:
         first.hold()
