@@ -223,7 +223,10 @@ def _compared(operator: str, left: _Vector, constant: Comparable, right: _Vector
     """Whether the comparison holds, where both are there; elsewhere anything."""
     there = left.state == _PRESENT
     if right is None:
-        return _each(left, there, lambda values: OPERATORS[operator](values, constant))
+        # An array of its own: numpy would take bytes for its text type, which forgets zero bytes at the end (a tag is `00` by default).
+        boxed = np.empty(1, object)
+        boxed[0] = constant
+        return _each(left, there, lambda values: OPERATORS[operator](values, boxed if values.dtype == object else constant))
     there &= right.state == _PRESENT
     found = np.zeros(left.state.shape[0], np.bool_)
     found[there] = OPERATORS[operator](left.values[there], right.values[there]).astype(np.bool_)

@@ -116,3 +116,14 @@ def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
         "int2_b = 1", "int2_b is null", "int2_b = 1 and id = 2", "int2_b = 1 or id = 1", "int2_b is distinct from 1",
     )}
     assert list(outcome.values()) == [TRUE | FALSE | NULL, TRUE | FALSE, FALSE, TRUE, TRUE | FALSE]
+
+
+@pytest.mark.parametrize(("text", "outcome"), [("bytea_b = '\\x0000'", TRUE), ("bytea_b is distinct from '\\x0000'", FALSE), ("bytea_b > '\\x00'", TRUE)])
+def test_zero_bytes_at_the_end_of_a_value_count(text, outcome):
+    new = column_values([[b"\0\0"] if column.name == "bytea_b" else [ABSENT] for column in TABLE.columns])
+    rows = Rows(
+        table=TABLE, command=Command.INSERT, count=1, old=None, new=new, source="dbs1", tags=(b"\0",), tag=np.array([0]),
+        transaction_id=np.array([1]), scn=np.array([1]),
+    )
+    assert CompiledCondition(parse(text, "where").tree, TABLE, TYPES).outcomes(rows).tolist() == [outcome]
+    assert CompiledCondition(parse("tag = '00'", "condition").tree, TABLE, TYPES).outcomes(rows).tolist() == [TRUE]
