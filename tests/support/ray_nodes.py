@@ -127,6 +127,11 @@ class RayNode:
     def _log(self) -> Path:
         return self.folder / f"start{self._starts}.log"
 
+    @property
+    def _temporary(self) -> Path:
+        """Another one for each life: Ray would take a hanging node of the last one for a head that runs."""
+        return self._cluster.folder / f"{self.name}{self._starts}"
+
     def _command(self) -> list[str]:
         common = [
             str(Path(sys.executable).parent / "ray"), "start", "--block", f"--node-ip-address={self.address}", "--num-cpus=3",
@@ -134,11 +139,11 @@ class RayNode:
             "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
         ]
         if self.name == HEAD:
-            return [*common, "--head", f"--port={self._cluster.port}", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self._cluster.folder / self.name}"]
+            return [*common, "--head", f"--port={self._cluster.port}", "--include-dashboard=false", "--no-monitor", f"--temp-dir={self._temporary}"]
         isolated = _isolated()
         command = [
             *common, f"--address={self._cluster.address}", f"--resources={json.dumps({f'site_{self.name}': 1})}",
-            f"--temp-dir={'/tmp/r' if isolated else self._cluster.folder / self.name}",  # its own /tmp
+            f"--temp-dir={'/tmp/r' if isolated else self._temporary}",  # its own /tmp
         ]
         if not isolated:
             return command
