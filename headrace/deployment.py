@@ -45,6 +45,7 @@ STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, an
 LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
+LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
 NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
 Progress = Callable[[Mapping[str, Any]], None]
@@ -433,7 +434,7 @@ class Deployment:
         Raises:
             ConfigError: a process of this machine still runs it after a while.
         """
-        deadline = time.monotonic() + GONE_TIMEOUT_S  # the one before may be about to end
+        deadline = time.monotonic() + LOST_TIMEOUT_S  # the one before may be about to end
         while True:
             try:
                 Running(self.spec.state_dir, CONTROLLER).release()

@@ -197,7 +197,7 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
 
 def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(monkeypatch, tmp_path):
     """It was forgotten while it could not be reached, and goes on."""
-    monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(headrace.deployment, "LOST_TIMEOUT_S", 0.0)
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
