@@ -5,6 +5,7 @@ The controller may run on another machine, and a component that is bypassed does
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,5 +75,5 @@ class SiteHost(Host):
         for each in (folder, state_dir / "components", state_dir / "logs"):
             shutil.rmtree(each, ignore_errors=True)
         for each in (folder.parent, state_dir):
-            if each.exists() and not any(each.iterdir()):
+            with contextlib.suppress(OSError):  # it is not empty, gone already, or where a disk is mounted
                 each.rmdir()
