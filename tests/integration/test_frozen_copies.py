@@ -30,8 +30,8 @@ BLOCK_BYTES = 8192
 
 
 class OneBlockPieces(PostgresTableReader):
-    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=BLOCK_BYTES) -> TablePlan:
-        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=BLOCK_BYTES)
+    def plan(self, owner, name, columns, *, snapshot="", piece_bytes=BLOCK_BYTES, rows="") -> TablePlan:
+        return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=BLOCK_BYTES, rows=rows)
 
 
 class Copying:
