@@ -39,13 +39,18 @@ OBJECT_STORE_BYTES = 80_000_000  # nearly the least that Ray takes; it is not to
 _LEAN = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000", "MALLOC_ARENA_MAX": "2", "RAY_worker_niceness": "0"}
 # A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's own 10 s for an answer.
 _PATIENT = {"RAY_health_check_timeout_ms": "60000"}
+_PROJECT = Path(__file__).resolve().parents[2]
 _FOREIGN = ("RAY_", "SPARK_", "PYSPARK_", "JAVA_OPTS")
 _MOUNTS = """
 set -e
-own_state=$1 state=$2 own_tmp=$3 folder=$4
-shift 4
+own_state=$1 state=$2 own_tmp=$3 folder=$4 project=$5
+shift 5
 mkdir -p "$own_tmp$folder"
 mount --bind "$folder" "$own_tmp$folder"
+case $project in /tmp/*)  # a checkout in /tmp is every node's
+    mkdir -p "$own_tmp$project"
+    mount --bind "$project" "$own_tmp$project"
+esac
 mount --rbind "$own_tmp/tmp" /tmp
 mount --bind "$own_state" "$state"
 exec "$@"
@@ -147,7 +152,7 @@ class RayNode:
         ]
         if not isolated:
             return command
-        folders = (self.state_dir, self._cluster.state_dir, self.folder / "own", self._cluster.folder)
+        folders = (self.state_dir, self._cluster.state_dir, self.folder / "own", self._cluster.folder, _PROJECT)
         return [*isolated, "sh", "-c", _MOUNTS, "node", *map(str, folders), *command]
 
     def wait_started(self) -> None:
